@@ -30,6 +30,7 @@ from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles, encoded_event, encoded_record
 from trackside_daemon.history.files.importing import import_run
+from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.history.files.run_file import RunFile
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ OWN = """
 import resource, sys
 from pathlib import Path
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
-count = sum(len(events.scalars) for events in EventFile(Path(sys.argv[1])).read())
+from trackside_daemon.history.files.left_out import LeftOut
+count = sum(len(events.scalars) for events in EventFile(Path(sys.argv[1]), LeftOut()).read())
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
 ACCUMULATOR = """
@@ -98,7 +100,7 @@ def _rate(work: Callable[[], int]) -> float:
 
 
 def _read(path: Path) -> int:
-    return sum(len(events.scalars) for events in EventFile(path).read())
+    return sum(len(events.scalars) for events in EventFile(path, LeftOut()).read())
 
 
 def _import(directory: Path) -> int:

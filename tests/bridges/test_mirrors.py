@@ -31,6 +31,7 @@ from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
 from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.http_client import http_exchange, http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.records import MachineSample
@@ -59,7 +60,7 @@ def mirror_to(target: Target, one: History, **options: Any) -> Mirror:
 def scalars(place: Path) -> list[tuple[str, int, float, float]]:
     """Return all scalars in the event files below a directory, file by file."""
     paths = sorted(place.rglob("*tfevents*"))
-    return [scalar for path in paths for events in EventFile(path).read() for scalar in events.scalars]
+    return [scalar for path in paths for events in EventFile(path, LeftOut()).read() for scalar in events.scalars]
 
 
 class Recorded:
@@ -222,7 +223,7 @@ def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: 
         (key, s, BEGIN + s, v) for s in range(10, 60) for key, v in (("loss", s / 4), ("lr", 0.5))
     ]
     assert [step for _, step, _, _ in scalars(place)[100:]] == list(range(30))
-    assert [events.restart for events in EventFile(second).read() if events.restart is not None] == [0]
+    assert [events.restart for events in EventFile(second, LeftOut()).read() if events.restart is not None] == [0]
     (read,) = find_runs(str(first), {})
     assert len(list(read.items())) == 101
 
@@ -236,7 +237,7 @@ def test_event_files_have_the_distributions_of_layers_once(tmp_path: Path) -> No
         for _ in range(2):  # the second is a worker that starts again
             mirror_to(EventFiles(tmp_path / "events"), one).poll()
         (path,) = (tmp_path / "events").rglob("*tfevents*")
-        read = [*EventFile(path).read()]
+        read = [*EventFile(path, LeftOut()).read()]
     found = [(value.kind, value.tag, step) for events in read for value, step, _ in events.others]
     assert found == [("histograms", "weights/embed", step) for step in range(40)]
     assert [scalar[:2] for events in read for scalar in events.scalars] == [

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bridges.wandb_logs import MAKERS, expected, offline
+from bridges.wandb_logs import MAKERS, expected, fragment, logged, offline, row
 from processes import require
 
+from trackside_daemon.bridges.wandb.log_file import MAGIC
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push, RunHeader
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 FILES = Path(__file__).parent / "files"
 
 
-def rows(run: LogRun) -> list[Row]:
+def rows(run: LogRun, *, final: bool = True) -> list[Row]:
     """Return what is new in a run's log."""
-    pushes = [item for item in run.read() if isinstance(item, Push)]
+    pushes = [item for item in run.read(final=final) if isinstance(item, Push)]
     return [(push.step, dict(zip(push.keys, push.values, strict=True))) for push in pushes]
 
 
@@ -50,26 +51,52 @@ def test_a_number_that_is_not_written_as_json_keeps_its_sign() -> None:
     assert dict(zip(push.keys, push.values, strict=True)) == {"a": -2.0, "b": 2.0}
 
 
-def test_a_torn_record_is_waited_for(tmp_path: Path) -> None:
+def test_a_torn_record_is_waited_for_and_reported_at_the_end(tmp_path: Path) -> None:
     data = (FILES / "plain.wandb").read_bytes()
     path = tmp_path / "run-a.wandb"
     path.write_bytes(data[:2000])
-    run = LogRun("a", [path])
-    first = rows(run)
-    assert first
-    assert "the last record is incomplete" in run.notes()[0]
+    run, torn = LogRun("a", [path]), LogRun("c", [path])
+    first = rows(run, final=False)
+    assert first == rows(torn)
+    assert run.notes() == []
+    assert torn.notes() == ["left out: 1 incomplete last record of 117 bytes: run-a.wandb at byte 1,883"]
     path.write_bytes(data)
     assert [*first, *rows(run)] == rows(LogRun("b", [path]))
 
 
-def test_a_damaged_record_costs_its_block_and_no_more(tmp_path: Path) -> None:
-    data = bytearray((FILES / "plain.wandb").read_bytes())
-    data[3000] ^= 1
+def test_a_damaged_record_costs_itself_wherever_it_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "run-a.wandb"
+    lines = [fragment(row(step)) for step in range(100)]
+    begin = len(MAGIC) + sum(map(len, lines[:5]))
+    for place in range(len(lines[5])):  # checksum, length, kind, record
+        data = bytearray(MAGIC + b"".join(lines))
+        data[begin + place] ^= 0xFF
+        path.write_bytes(data)
+        run = LogRun("a", [path])
+        assert [step for step, _ in rows(run)] == [step for step in range(100) if step != 5], place
+        assert run.notes() == [f"left out: 1 damaged part of {len(lines[5])} bytes: run-a.wandb at byte {begin}"]
+
+
+def test_damage_costs_the_records_that_it_hits_also_where_blocks_end_and_records_have_several_fragments(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run-a.wandb"
+    data = bytearray(logged([row(step, size=step % 7 * 9000) for step in range(60)]))
     path.write_bytes(data)
     run = LogRun("a", [path])
-    assert rows(run)
-    assert "1 records that are damaged were skipped" in run.notes()[0]
+    assert [step for step, _ in rows(run)] == list(range(60))
+    assert run.notes() == ["left out: 51 non-numeric values: t"]
+    for places in ((40_000,), (65_536,), (65_530, 100_000), (9, 500_000)):
+        broken = bytearray(data)
+        for place in places:
+            broken[place] ^= 0xFF
+        broken[300_000:340_000] = bytes(40_000)
+        path.write_bytes(broken)
+        run = LogRun("a", [path])
+        left = [step for step, _ in rows(run)]
+        assert 60 - 6 <= len(left) < 60
+        assert left == sorted(left)
+        assert any("damaged part" in note for note in run.notes())
 
 
 def test_rows_equal_those_of_the_own_reader_of_wandb(request: pytest.FixtureRequest, tmp_path: Path) -> None:

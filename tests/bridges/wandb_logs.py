@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from processes import eventually
 
+from trackside.packing import encoded_varint
 from trackside_daemon.bridges.protobuf import fields
-from trackside_daemon.bridges.wandb.log_file import LogFile
+from trackside_daemon.bridges.wandb.log_file import BLOCK_BYTES, MAGIC, LogFile
+from trackside_daemon.history.files.left_out import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +24,37 @@ EXIT = 18  # field of Record
 
 Row = tuple[int, dict[str, float]]
 """Step, and the numbers by key."""
+
+
+def row(step: int, *, size: int = 0) -> bytes:
+    """Return a record of the history with a loss, and a text of some bytes."""
+    items = {"_step": step, "_timestamp": 1.7e9 + step, "loss": 1 / (step + 1), **({"t": "x" * size} if size else {})}
+    parts = (_field(1, _field(1, key.encode()) + _field(16, json.dumps(one).encode())) for key, one in items.items())
+    return _field(2, b"".join(parts))
+
+
+def fragment(data: bytes, kind: int = 1) -> bytes:
+    """Return a fragment; by default a whole record."""
+    return struct.pack("<IHB", zlib.crc32(data, zlib.crc32(bytes([kind]))), len(data), kind) + data
+
+
+def logged(records: list[bytes]) -> bytes:
+    """Return a log as LevelDB lays it out."""
+    log = bytearray(MAGIC)
+    for record in records:
+        rest, first = record, True
+        while first or rest:
+            if -len(log) % BLOCK_BYTES < 7:
+                log += bytes(-len(log) % BLOCK_BYTES)
+            room = (-len(log) % BLOCK_BYTES or BLOCK_BYTES) - 7
+            part, rest = rest[:room], rest[room:]
+            log += fragment(part, (1 if first else 4) if not rest else 2 if first else 3)
+            first = False
+    return bytes(log)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return encoded_varint(number << 3 | 2) + encoded_varint(len(content)) + content
 
 
 def offline(directory: Path, log: Callable[[Any], None], **options: Any) -> Path:
@@ -33,7 +68,9 @@ def offline(directory: Path, log: Callable[[Any], None], **options: Any) -> Path
     run.finish(exit_code=int(options.get("notes") == "fails"))
     (path,) = directory.glob("wandb/offline-run-*/run-*.wandb")
     # The client's own process writes the rest of the log after the end of the run.
-    eventually(lambda: any(field == EXIT for record in LogFile(path).read() for field, *_ in fields(record)))
+    eventually(
+        lambda: any(field == EXIT for _, record in LogFile(path, LeftOut()).read() for field, *_ in fields(record))
+    )
     return path
 
 

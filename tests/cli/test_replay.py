@@ -7,16 +7,19 @@ import json
 import math
 import os
 import random
-import struct
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
+from bridges.directories import BEGIN as EVENTS_BEGIN
 from bridges.directories import events, file_name
 from histories import BEGIN, finished, history, ingested, opened
 from processes import DEADLINE, ROOT, clean_environ, command
+
+from trackside_daemon.bridges.mirrors.target import Row
+from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -307,8 +310,11 @@ def test_what_is_labelled_in_a_real_log_is_found(
 def test_a_run_of_tensorboard_is_replayed_where_it_lies(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "exp1" / file_name()
     events(path, range(60), "train/loss")
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(struct.pack("<f", 15.0), struct.pack("<f", math.nan)) + b"torn")
+    healthy, ill = (
+        encoded_record(encoded_event(Row(0, 0, True, 30, (EVENTS_BEGIN + 30) * 10**6, {"train/loss": loss})))
+        for loss in (15.0, math.nan)
+    )
+    path.write_bytes(path.read_bytes().replace(healthy, ill) + b"torn")
     for place in (path, path.parent, tmp_path / "runs"):
         answer = replay(str(place), "--only", "NonFinite")
         first, second = map(json.loads, answer.stdout.splitlines())
@@ -319,7 +325,7 @@ def test_a_run_of_tensorboard_is_replayed_where_it_lies(tmp_path: Path) -> None:
             "train/loss",
         )
         assert second["state"] == "resolved"
-        assert "the last record is incomplete; 4 bytes were skipped" in answer.stderr
+        assert "left out: 1 incomplete last record of 4 bytes" in answer.stderr
     events(tmp_path / "runs" / "exp2" / file_name(), range(3))
     refused = replay(str(tmp_path / "runs"))
     assert refused.stderr == (

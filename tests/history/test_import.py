@@ -26,6 +26,7 @@ from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.importing import ImportingError, import_run
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import alert_reader, reader
@@ -328,29 +329,20 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         ("", "a.csv", "a.csv: empty; a CSV, JSON or JSON lines file of a run is expected"),
         ("step,x\n", "a.csv", "a.csv: nothing to import: there are no samples in it"),
         ("epoch,x\n1,2\n", "a.csv", "a.csv: line 1: a header with a column 'step', and then one column per key, is expected"),
-        ("step,x\n0,1\n1,two\n", "a.csv", "a.csv: line 3: a number is expected for 'x', not 'two'"),
-        ("step,x\n0,1\nsoon,1\n", "a.csv", "a.csv: line 3: a whole number as step is expected, not 'soon'"),
         ("step,x\n1.5,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not '1.5'"),
         ("step,x\n99999999999999999999,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step"),
         ("step,x\ninf,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not 'inf'"),
         ("step,time,x\n0,yesterday,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds is expected, not 'yesterday'"),
         ("step,time,x\n0,1700000000000,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds is expected, not 1700000000000.0"),
-        ("step,x\n0,1\n1,2,3\n", "a.csv", "a.csv: line 3: 2 columns are expected, as in the header, not 3"),
         ("step,x,x\n0,1,2\n", "a.csv", "a.csv: line 1: each column name is expected once, but 'x' occurs again"),
         ("attempt,rank,step,time,x\n0,-1,0,0,1\n", "a.csv", "a.csv: line 2: a whole number is expected as rank, not '-1'"),
-        (b"step,x\n0,1\n1,\xff\n", "a.csv", "a.csv: after line "),
-        ('{"step":0,"x":1}\n{"step":"no","x":1}\n', "a.jsonl", 'a.jsonl: line 2: a whole number as "step"'),
-        ('{"step":0,"x":1}\n{"step":\n{"step":2,"x":1}\n', "a.jsonl", "a.jsonl: line 2: one JSON object per line is expected"),
         ('{"step":0,"values":{"x":"much"}}\n', "a.jsonl", 'a.jsonl: line 1: a number, or one of "nan", "inf" and "-inf"'),
         ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: line 1: the run's data are invalid: Object missing required field `name`"),
         ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
-        ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [{"key":"x","points":[[0]]}]}', "a.json", "a.json: line 2: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [', "a.json", "a.json: line 2: "),
-        ('{"step":0,"x":1}\n{"a":DEEP', "a.jsonl", "a.jsonl: line 2: nested too deeply"),
         (DOCUMENT % ("0", "0", '"x"', "DEEP"), "a.json", "a.json: line 2: nested too deeply"),
         (DOCUMENT % ("0", "0", '"x"', f"[0,0,1{'0' * 5000}]"), "a.json", "a.json: line 2: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"x": [1, oops]}', "a.json", "a.json: line 2: JSON is expected: "),
-        (b'{"run": {},\n"x": "\xff"}', "a.json", "a.json: line 1: UTF-8 is expected: "),
         ('{"step":0,"\\ud800":1}\n', "a.jsonl", "a.jsonl: line 1: a key that is text is expected, not '\\ud800'"),
         ('{"step":0,"values":{"\\udfff":1}}\n', "a.jsonl", "a.jsonl: line 1: "),
         (DOCUMENT % ("0", "0", '"\\ud800"', "[0,0,1]"), "a.json", "a.json: line 2: a key that is text is expected"),
@@ -364,14 +356,12 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         (HEAD % ('"rank":"x"', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: Expected `int`, got `str` - at `$.rank`"),
         (HEAD % (f'"rank":{2**63}', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
         (HEAD % ('"ended":1e300', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
-        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":0,"time":1,"step":{2**63}}}'), "a.jsonl", "a.jsonl: line 2: the run"),
-        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":{2**63},"time":1}}'), "a.jsonl", "a.jsonl: line 2: the run"),
-        (HEAD % ('"rank":0', '{"kind":"event","event":"e","attempt":0,"time":NaN}'), "a.jsonl", "a.jsonl: line 2: the run"),
-        ('{"step":0,"x":1}\n{"step":1,"x":"LONG"}\n', "a.jsonl", "a.jsonl: line 2: longer than 16 MiB"),
         ("step,x\n0,LONG\n", "a.csv", "a.csv: line 2: longer than 16 MiB"),
         (DOCUMENT % ("0", "0", '"LONGLONG"', ""), "a.json", "a.json: line 2: a value longer than 16 MiB"),
         (b"\xef", "a.csv", "a.csv: line 0: a header with a column 'step'"),  # the beginning of a byte order mark
         ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step'"),
+        ("step,x\n0,one\n1,two\n", "a.csv", "a.csv: line 2: a number is expected for 'x', not 'one'"),
+        (b'{"run": {},\n"x": "\xff"}', "a.json", "a.json: line 1: the run's data are invalid: "),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
@@ -396,11 +386,91 @@ def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(
     assert (attempt["cause"], attempt["config"]) == ("?", {"?": 1})
 
 
-def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path, small_batches: None) -> None:
-    rows = "".join(f"{step},{step}\n" for step in range(20_000))
+OURS = '{"kind":"run","id":"a","name":"a","attempt_list":[{"attempt":0,"state":"failed","started":1}]}\n'
+SAMPLES = "".join(f'{{"kind":"samples","step":{step},"time":{step},"values":{{"x":{step}}}}}\n' for step in range(4))
+SERIES = '\n{"attempt":0,"rank":0,"key":"x","points":[[0,0,0],[1,1,1],[2,2,2],[3,3,3]]}'
+WHOLE = (
+    '{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": ['
+    + SERIES
+    + "],\n"
+    + '"events": [\n%s],\n"alerts": []}'
+)
+EVENT = '{"attempt":0,"kind":"e","time":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "steps", "notes"),
+    [
+        ("step,x\n0,1\n1,two\n2,3\n", "a.csv", "0 2", ["1 non-numeric value: x"]),
+        ("step,x\n0,1\nsoon,1\n2,3\n", "a.csv", "0 2", ["1 damaged line: line 3"]),
+        ("step,x\n0,1\n1,2,3\n2,3\n3\n", "a.csv", "0 2", ["2 damaged lines: line 3, line 5"]),
+        ("step,x\n0,1\n1,2\n2", "a.csv", "0 1", ["1 incomplete last line: line 4"]),
+        ("step,x\n0,1\n1,2\n2,3", "a.csv", "0 1 2", []),
+        ("step,x\n0,1\n\n,\n2,3\n", "a.csv", "0 2", []),
+        (b"step,x\n0,1\n1,\xff\n2,3\n", "a.csv", "0 2", ["1 non-numeric value: x"]),
+        ('step,x,n\n0,1,"a\nb"\n1,2,"c""d"\n', "a.csv", "0 1", ["2 non-numeric values: n"]),
+        ('step,x,n\n0,1,"a\n1,2,b\n2,3,c\n', "a.csv", "0 1 2", ["3 non-numeric values: n"]),
+        ('step,x\n0,"1\n1,2\n2,3\n', "a.csv", "0 1 2", []),
+        ("step,x\n0,1\n1,LONG\n2,3\n", "a.csv", "0 2", ["1 damaged line: line 3"]),
+        ('{"step":0,"x":1}\n{"step":"no","x":1}\n{"step":2,"x":1}\n', "a.jsonl", "0 2", ["1 damaged line: line 2"]),
+        ('{"step":0,"x":1}\n{"step":1,"x":{"step":2,"x":1}\n', "a.jsonl", "0 2", ["1 damaged line: line 2"]),
+        (b'{"step":0,"x":1}\n{"step":1,"\xfc":"\xff","x":2}\n', "a.jsonl", "0 1", ["1 non-numeric value: \ufffd"]),
+        ('{"step":0,"x":1}\n{"a":DEEP', "a.jsonl", "0", ["1 damaged line: line 2"]),
+        ('{"step":0,"x":1}\n{"step":1,"x":"LONG"}\n{"step":2,"x":1}', "a.jsonl", "0 2", ["1 damaged line: line 2"]),
+        (OURS + SAMPLES.replace('"step":2', '"step"2'), "a.jsonl", "0 1 3", ["1 damaged line: line 4"]),
+        ("x" + OURS + SAMPLES, "a.jsonl", "", None),
+        (OURS.replace('"name"', '"nane"') + SAMPLES, "a.jsonl", "0 1 2 3", ["1 damaged line: line 1"]),
+        (OURS + SAMPLES + '{"kind":"event","event":"e","attempt":0,"time":NaN}\n', "a.jsonl", "0 1 2 3", ["1 damaged line: line 6"]),
+        (OURS + SAMPLES + '{"kind":"layers","of":1,"layers":{"a":{}},"step":1,"time":1}', "a.jsonl", "0 1 2 3", ["1 damaged line: line 6"]),
+        (WHOLE % EVENT, "a.json", "0 1 2 3", []),
+        (WHOLE.replace("[1,1,1]", '["1",1,1]') % EVENT, "a.json", "0 2 3", ["1 damaged sample: line 3"]),
+        (WHOLE.replace("[1,1,1]", "[1,1x1]") % EVENT, "a.json", "0 2 3", ["1 damaged part of 7 bytes: line 3"]),
+        (WHOLE.replace('"key"', "'key\"") % EVENT, "a.json", "", None),
+        (WHOLE % (EVENT + ",\n{e}"), "a.json", "0 1 2 3", ["1 damaged part of 5 bytes: line 6"]),
+        (WHOLE % (EVENT.replace("1", '"now"') + ",\n" + EVENT), "a.json", "0 1 2 3", ["1 damaged line: line 5"]),
+        ((WHOLE % EVENT).partition(",2,2]")[0], "a.json", "0 1", ["1 damaged part of 1 byte: line 3"]),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_costs_itself_and_it_is_said(
+    tmp_path: Path, text: str | bytes, file: str, steps: str, notes: list[str] | None
+) -> None:
+    for name, huge in HUGE.items():
+        text = text.replace(name, huge) if isinstance(text, str) else text
+    if notes is None:
+        with pytest.raises(FormatError):
+            taken_in(tmp_path, text, file)
+        return
+    rows, said = taken_in(tmp_path, text, file)
+    assert [row[2] for row in rows[1:]] == steps.split()
+    assert [line.removeprefix("left out: ") for line in said if "no time" not in line] == notes
+
+
+def test_booleans_are_numbers_and_a_column_of_text_is_left_out(tmp_path: Path) -> None:
+    text = "step,time,stage,ok,loss\n0,1,fit,True,0.5\n1,2,fit,false,0.4\n"
+    rows, notes = taken_in(tmp_path, text)
+    assert rows == [
+        ["attempt", "rank", "step", "time", "ok", "loss"],
+        ["0", "0", "0", "1.000000", "1.0", "0.5"],
+        ["0", "0", "1", "2.000000", "0.0", "0.4"],
+    ]
+    assert notes == ["left out: 2 non-numeric values: stage"]
+
+
+def test_what_follows_a_header_in_the_middle_is_the_next_attempt(tmp_path: Path) -> None:
+    text = "step,time,loss\n0,1,0.5\n1,2,0.4\nstep,time,acc,loss\n1,5,0.5,0.41\n2,6,,0.3\n"
+    rows, notes = taken_in(tmp_path, text)
+    assert [row[:3] for row in rows[1:]] == [["0", "0", "0"], ["0", "0", "1"], ["1", "0", "1"], ["1", "0", "2"]]
+    assert notes == ["left out: 1 repeated header, with the next attempt after each: line 4"]
+    rows, notes = taken_in(tmp_path / "same", "step,time,loss\n0,1,0.5\nstep,time,loss\n0,5,0.41\n")
+    assert [row[:3] for row in rows[1:]] == [["0", "0", "0"], ["1", "0", "0"]]
+    assert len(notes) == 1
+
+
+def test_an_error_far_down_takes_away_what_was_written_before_it(tmp_path: Path, small_batches: None) -> None:
+    rows = "".join(f'{{"step":{step},"time":1,"x":{step}}}\n' for step in range(20_000))
     with history(tmp_path) as one:
-        with pytest.raises(FormatError, match="line 20002"):
-            one.import_file(f"step,x\n{rows}oh,no\n".encode())
+        with pytest.raises(FormatError, match="line 20002: a second run begins"):
+            one.import_file(f"{OURS}{rows}{OURS}".encode(), "a.jsonl")
         with one.database.reading() as connection:
             assert reader.runs(connection) == []
         assert one.import_file(b"step,x\n0,1\n").samples == 1
@@ -409,12 +479,12 @@ def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Pat
 def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
     rows, notes = taken_in(tmp_path, '{"step":0,"x":1}\n{"step":1,"x":2}\n{"step":2,"x', "a.jsonl")
     assert [row[2] for row in rows[1:]] == ["0", "1"]
-    assert "line 3, the last one, is incomplete and was skipped" in notes
+    assert notes[1:] == ["left out: 1 incomplete last line: line 3"]
 
 
 def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path: Path) -> None:
     _, notes = taken_in(tmp_path, '{"step":0,"time":1,"x":1,"who":"me","nested":{}}\n', "a.jsonl")
-    assert notes == ["2 values that are not numbers were skipped, such as those of 'who', 'nested'"]
+    assert notes == ["left out: 2 non-numeric values: who, nested"]
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
@@ -437,10 +507,11 @@ def test_captures_come_along_without_their_files(tmp_path: Path, form: Format) -
     assert second == replace(made, id=second.id, run="b", files=(), reason=moved, summary=second.summary)
 
 
-def test_a_capture_that_is_none_is_refused(tmp_path: Path) -> None:
-    for capture in ("5", '{"id": "x"}', '{"id": "x", "kind": "film", "trigger": "api", "asked": 1}'):
-        with pytest.raises(FormatError, match=r"line 1: "):
-            taken_in(tmp_path, f'{{"kind":"capture","capture":{capture}}}\n', "a.jsonl")
+def test_a_capture_that_is_none_is_left_out(tmp_path: Path) -> None:
+    for number, capture in enumerate(("5", '{"id": "x"}', '{"id": "x", "kind": "film", "trigger": "api", "asked": 1}')):
+        lines = f'{{"step":0,"time":1,"x":{number}}}\n{{"kind":"capture","capture":{capture}}}\n'
+        _, notes = taken_in(tmp_path, lines, "a.jsonl")
+        assert notes == ["left out: 1 damaged line: line 2"]
 
 
 def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
@@ -537,5 +608,5 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
 )
 def test_a_binary_file_of_another_tool_is_named_with_what_reads_it(content: bytes, says: str) -> None:
     with pytest.raises(FormatError) as caught:
-        list(parse(io.BytesIO(content), "run-1", 0.0, []))
+        list(parse(io.BytesIO(content), "run-1", 0.0, [], LeftOut()))
     assert str(caught.value).startswith(f"run-1: {says}")

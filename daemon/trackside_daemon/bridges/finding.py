@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
 from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, Folder, event_files
+from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackside_daemon.bridges.foreign_run import ForeignRun
+from trackside_daemon.bridges.foreign_run import ForeignRun
 
 MAX_DIRECTORIES = 50_000
 DEPTH = 12
@@ -57,16 +59,18 @@ def find_runs(
         from trackside_daemon.bridges.mlflow.server import server_runs
 
         return list(server_runs(place, environ))
-    path = Path(place)
-    if not path.is_dir():
-        return _in_file(path)
+    if Path(place).exists() and not Path(place).is_dir() and not Path(place).is_file():  # a pipe can be read only once
+        return []
+    path = Path(place).resolve()  # what the user has named may be a link, but nothing below it: see `open_foreign`
     broken: list[str] = []
-    found = list(_in_directory(path, broken.append))
+    found = list(_in_directory(path, broken.append)) if path.is_dir() else _in_file(path)
     for line in broken:
         report_broken(line)
-    if not found:
+    if not found and path.is_dir():
         reason = f"{place}: there are no runs in this directory; these are read: {KNOWN}"
         raise ForeignRunError(broken[0] if broken else reason)
+    for run in found:
+        run.place = writable(place) + run.place.removeprefix(writable(str(path)))
     return found
 
 
@@ -75,9 +79,7 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
     from trackside_daemon.bridges import sqlite_file
     from trackside_daemon.bridges.wandb.log_file import MAGIC
 
-    if path.exists() and not path.is_file():  # a pipe can be read only once
-        return []
-    with path.open("rb") as file:
+    with open_foreign(path) if root else path.open("rb") as file:
         head = file.read(PEEK_BYTES)
     if _EVENT_FILE.match(head):
         return [EventDirectory(id_of("event file", path), path.resolve().parent.name, [Folder("", path.parent)], path)]
@@ -200,7 +202,7 @@ def _event_runs(root: Path, directories: Sequence[Path]) -> Iterator[EventDirect
         if path != root and (inside or path.name in _SPLITS):
             homes[path] = homes.get(parent, parent)
         home = homes.get(path, path)
-        below = "" if home == path or _TIME.fullmatch(path.name) else f"{path.relative_to(home)}/"
+        below = "" if home == path or _TIME.fullmatch(path.name) else writable(f"{path.relative_to(home)}/")
         runs.setdefault(home, []).append(Folder(below, path))
     for home, folders in runs.items():
         yield EventDirectory(id_of("tensorboard", home), name_of(home.resolve(), root.resolve()), folders)

@@ -65,23 +65,30 @@ class Follower:
         self._find_at = 0.0
         self._warned: set[str] = set()
 
-    def poll(self) -> int:
-        """Push what is new, and return the number of samples."""
+    def poll(self, *, final: bool = False) -> int:
+        """Push what is new, and return the number of samples.
+
+        Args:
+            final: Whether the files are complete: a last record that is not is then left out.
+        """
         if time.monotonic() >= self._find_at:
             self._find()
             self._find_at = time.monotonic() + FIND_SECONDS
         pushed = 0
         for followed in self._runs.values():
             try:
-                pushed += followed.poll(self._ending)
+                pushed += followed.poll(self._ending, final=final)
             except (ForeignRunError, OSError) as error:
                 self._warn_once(str(error))
         return pushed
 
     def close(self, status: str) -> list[str]:
-        """Push the rest, end the runs, and return their names."""
+        """Push the rest, end the runs, and return their names; after ``stopped``, their files may still grow."""
         self._find_at = 0.0
-        self.poll()
+        self.poll(final=status != "stopped")
+        for followed in self._runs.values():
+            for note in followed.run.notes():
+                self._warn_once(f"{followed.run.place}: {note}")
         return [followed.close(status) for followed in self._runs.values() if followed.is_open]
 
     def _find(self) -> None:
@@ -129,16 +136,19 @@ class _FollowedRun:
         """A value was pushed, and the run has not ended."""
         return self._session is not None and self._session.is_open
 
-    def poll(self, ending: Callable[[], bool]) -> int:
-        """Push what is new, and return the number of samples."""
+    def poll(self, ending: Callable[[], bool], *, final: bool) -> int:
+        """Push what is new, and return the number of samples; see `Follower.poll`."""
+        if self._session is not None and not self._session.is_open:  # the tool has recorded the end of the run
+            return 0
         if not self.run.live:  # a file that is read from its beginning each time
             modified = self.run.modified()
-            if modified == self._read_at:
+            if modified == self._read_at and not final:
                 return 0
             self._read_at = modified
             self._skip = self._pushed.copy()
+            self.run.left_out.clear()
         pushed = 0
-        for item in self.run.read():
+        for item in self.run.read(final=final):
             if isinstance(item, EventItem):
                 if self._session is not None:
                     self._session.event(str(item.fields["kind"]), **item.fields["fields"])

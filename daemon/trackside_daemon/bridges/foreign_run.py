@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from contextlib import suppress
 from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from trackside.packing import writable
 from trackside_daemon.history.files.items import EventItem, Push, RunHeader, microseconds
+from trackside_daemon.history.files.left_out import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 MAX_KEYS = 100_000  # keys of a run; a file may have any number
+NO_TIME = "value(s) without a valid time and step"
 MAX_TEXTS = 1000  # texts of a run that are kept as events
 
 
@@ -45,14 +47,15 @@ class ForeignRun(ABC):
         state: State of the last attempt.
         cause: Cause of its end.
         about: Further facts about it, as the history has them: ``host``, ``command``, …
+        left_out: What is not imported.
     """
 
     live = False
 
     def __init__(self, id: str, name: str, place: str, tool: str) -> None:  # noqa: A002  the field's word
-        self.id = id
-        self.name = name
-        self.place = place
+        self.id = writable(id)
+        self.name = writable(name)
+        self.place = writable(place)
         self.config: dict[str, Any] = {}
         self.tags: Sequence[str] = ()
         self.ended = False
@@ -60,13 +63,16 @@ class ForeignRun(ABC):
         self.cause = f"imported from {tool}"
         self.about: dict[str, Any] = {}
         self._spans: dict[int, tuple[float, float]] = {}
-        self._left_out: dict[str, Counter[str]] = {}
+        self.left_out = LeftOut()
         self._keys: set[str] = set()
         self._texts = 0
 
     @abstractmethod
-    def read(self) -> Iterator[Push | EventItem]:
+    def read(self, *, final: bool = True) -> Iterator[Push | EventItem]:
         """Yield what is new since the last call; everything if the run is not `live`.
+
+        Args:
+            final: Whether its files are complete. If not, a last record that is not is waited for, and else left out.
 
         Raises:
             ForeignRunError: The run cannot be read.
@@ -102,16 +108,7 @@ class ForeignRun(ABC):
 
     def notes(self) -> list[str]:
         """Return sentences about what was left out."""
-        lines = []
-        for kind, names in self._left_out.items():
-            some = ", ".join(filter(None, list(names)[:3]))
-            lines.append(f"{sum(names.values()):,} {kind} are not imported" + (f": {some}" if some else ""))
-        return lines
-
-    def leave_out(self, kind: str, name: str = "", count: int = 1) -> None:
-        """Count what is not imported."""
-        names = self._left_out.setdefault(kind, Counter())
-        names[name if name in names or len(names) < 100 else ""] += count
+        return self.left_out.notes()
 
     def push(self, attempt: int, step: int, at: float, values: Mapping[str, float]) -> Push | None:
         """Return a push; None, and count it, if it has no valid time or step, or if there are too many keys."""
@@ -120,10 +117,12 @@ class ForeignRun(ABC):
         except ValueError:
             moment = None
         if moment is None or not -(2**63) <= step < 2**63:
-            self.leave_out("values without a valid time and step", next(iter(values), ""), len(values))
+            self.left_out.add(NO_TIME, next(iter(values), ""), len(values))
             return None
-        if not values.keys() <= self._keys and not self._register(values):
-            return None
+        if not values.keys() <= self._keys:
+            values = {writable(key): value for key, value in values.items()}
+            if not self._register(values):
+                return None
         first, last = self._spans.get(attempt, (inf, -inf))
         if not first <= at <= last:
             self._spans[attempt] = min(first, at), max(last, at)
@@ -133,7 +132,7 @@ class ForeignRun(ABC):
         """Return the event of a text; None, and count it, if there are too many."""
         self._texts += 1
         if self._texts > MAX_TEXTS or not content or not abs(at) < 1e10:
-            self.leave_out("texts", name)
+            self.left_out.add("text(s)", name)
             return None
         step = max(-(2**63), min(2**63 - 1, step))
         fields = {"name": name, "text": content}
@@ -141,7 +140,7 @@ class ForeignRun(ABC):
 
     def _register(self, values: Mapping[str, float]) -> bool:
         if len(self._keys) + len(values) > MAX_KEYS:
-            self.leave_out(f"values of more than {MAX_KEYS:,} keys", "", len(values))
+            self.left_out.add(f"value(s) of more than {MAX_KEYS:,} keys", "", len(values))
             return False
         self._keys.update(values)
         return True

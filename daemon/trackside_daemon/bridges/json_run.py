@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, newest
 from trackside_daemon.history.files.items import STEP, TIME, Clock
 from trackside_daemon.history.files.json_format import number
+from trackside_daemon.history.files.left_out import NO_NUMBER
+from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Push
 
 DOCUMENT_BYTES = 64 * 1024 * 1024
+MAX_FAILURES = 10_000  # places where no object begins, before the rest of a damaged document is given up
 
 
 class JsonRun(ForeignRun):
@@ -34,14 +38,18 @@ class JsonRun(ForeignRun):
         """See `ForeignRun`."""
         return newest([self._path])
 
-    def read(self) -> Iterator[Push]:
+    def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
-        clock = Clock(self._path.stat().st_mtime)
-        for row in self._rows():
+        with open_foreign(self._path) as file:
+            clock = Clock(os.fstat(file.fileno()).st_mtime)
+            text = file.read(DOCUMENT_BYTES + 1)
+        if len(text) > DOCUMENT_BYTES:
+            raise ForeignRunError(f"{self.place}: longer than {DOCUMENT_BYTES >> 20} MiB; write it as JSON lines")
+        for row in self._rows(text.decode("utf-8-sig", "replace"), final=final):
             names = {str(key).lower(): key for key in row}
             step, time = (next((row[names[name]] for name in some if name in names), None) for some in (STEP, TIME))
             if not isinstance(step, int | float) or step != step // 1:
-                self.leave_out("rows without a step")
+                self.left_out.add("row(s) without a step")
                 continue
             values: dict[str, float] = {}
             for name, key in names.items():
@@ -49,7 +57,7 @@ class JsonRun(ForeignRun):
                     try:
                         values[str(key)] = number(row[key])
                     except (TypeError, ValueError, OverflowError):
-                        self.leave_out("values that are not numbers", str(key))
+                        self.left_out.add(NO_NUMBER, str(key))
             try:
                 moment = clock.at(float(time) / (1000 if time > 1e11 else 1) if isinstance(time, int | float) else None)
             except (ValueError, OverflowError):
@@ -57,30 +65,49 @@ class JsonRun(ForeignRun):
             if values and (push := self.push(0, int(step), moment / 1e6, values)) is not None:
                 yield push
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return the rows of the table.
+    def _rows(self, text: str, *, final: bool) -> list[dict[str, Any]]:
+        """Return the rows of a document; those that are whole if it is damaged.
 
         Raises:
             ForeignRunError: There is none.
         """
-        with self._path.open("rb") as file:
-            text = file.read(DOCUMENT_BYTES + 1)
-        if len(text) > DOCUMENT_BYTES:
-            raise ForeignRunError(f"{self._path}: longer than {DOCUMENT_BYTES >> 20} MiB; write it as JSON lines")
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ForeignRunError(f"{self._path}: JSON is expected: {error}") from None
-        rows = table(document)
-        if rows is None:
+            if not final:  # it is being written
+                return []
+            rows = _whole_rows(text)
+            if not rows:
+                raise ForeignRunError(f"{self.place}: JSON is expected: {error}") from None
+            self.left_out.add("damaged part(s) of the document", str(error))
+            return rows
+        found = table(document)
+        if found is None:
             raise ForeignRunError(
-                f"{self._path}: a list of objects with steps is expected, or the state of a Trainer (log_history)"
+                f"{self.place}: a list of objects with steps is expected, or the state of a Trainer (log_history)"
             )
         if isinstance(document, dict):
             self.config = {
                 key: document[key] for key in ("max_steps", "num_train_epochs", "train_batch_size") if key in document
             }
-        return rows
+        return found
+
+
+def _whole_rows(text: str) -> list[dict[str, Any]]:
+    """Return the objects with a step that are whole in a damaged document."""
+    decode = json.JSONDecoder().raw_decode
+    rows: list[dict[str, Any]] = []
+    at = failures = 0
+    while (at := text.find("{", at)) >= 0 and failures < MAX_FAILURES:
+        try:
+            row, at = decode(text, at)
+        except (ValueError, RecursionError):
+            failures += 1
+            at += 1
+            continue
+        if any(str(key).lower() in STEP for key in row):
+            rows.append(row)
+    return rows
 
 
 def table(document: Any) -> list[dict[str, Any]] | None:
@@ -93,6 +120,9 @@ def table(document: Any) -> list[dict[str, Any]] | None:
     if isinstance(document, list):
         return [row for row in document if isinstance(row, dict)] or None
     if isinstance(document, dict) and document and all(isinstance(column, dict) for column in document.values()):
-        index = dict.fromkeys(row for column in document.values() for row in column)
-        return [{key: column.get(row) for key, column in document.items()} for row in index]
+        rows: dict[str, dict[str, Any]] = {}
+        for key, column in document.items():
+            for index, value in column.items():
+                rows.setdefault(index, {})[key] = value
+        return list(rows.values())
     return None

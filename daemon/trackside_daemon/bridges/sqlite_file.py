@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.linux.foreign_file import foreign_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from trackside_daemon.history.files.left_out import LeftOut
 
 MAGIC = b"SQLite format 3\0"
 VALUE_BYTES = 16 * 1024 * 1024
@@ -27,8 +31,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         ForeignRunError: It is damaged or locked, or has no such tables.
     """
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", BUSY_SECONDS, uri=True)
+        status = foreign_status(path)  # another descriptor of the file would release SQLite's locks when it is closed
+        connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", BUSY_SECONDS, uri=True)
         try:
+            if not os.path.samestat(status, path.lstat()):
+                raise ForeignRunError(f"{path}: cannot be read: it was replaced meanwhile")
             # Views and triggers of the file call no functions of ours or of SQLite's that have effects.
             connection.execute("PRAGMA trusted_schema = OFF")
             if sys.version_info >= (3, 11):
@@ -48,3 +55,18 @@ def tables(path: Path) -> set[str]:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except ForeignRunError:
         return set()
+
+
+def rows(path: Path, query: str, arguments: tuple[object, ...], left_out: LeftOut) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a query up to the first that is damaged.
+
+    Raises:
+        ForeignRunError: The file cannot be opened.
+    """
+    with reading(path) as connection:
+        try:
+            yield from connection.execute(query, arguments)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # it is locked, or has no such table
+                raise
+            left_out.add("damaged part(s) of the database, with all that follows", f"{arguments[-1]} ({error})")

@@ -7,9 +7,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, newest
-from trackside_daemon.bridges.sqlite_file import reading
+from trackside_daemon.bridges.sqlite_file import reading, rows
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.history.files.json_format import number
+from trackside_daemon.history.files.left_out import DAMAGED_ROW, NO_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,25 +40,35 @@ class TrackioRun(ForeignRun):
         """See `ForeignRun`."""
         return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
 
-    def read(self) -> Iterator[Push]:
+    def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
-        with reading(self._path) as connection:
-            where = f"WHERE {self._column} = ?"
-            for (config,) in connection.execute(f"SELECT config FROM configs {where}", (self._key,)):  # noqa: S608
-                self.config.update({key: value for key, value in _object(config).items() if not key.startswith("_")})
-            rows = connection.execute(
-                f"SELECT timestamp, step, metrics FROM metrics {where} AND typeof(step) = 'integer' ORDER BY id",  # noqa: S608
-                (self._key,),
-            )
-            for timestamp, step, metrics in rows:
-                values: dict[str, float] = {}
-                for key, value in flattened(_object(metrics)):
-                    try:
-                        values[key] = number(value)
-                    except (TypeError, ValueError, OverflowError):
-                        self.leave_out("values that are not numbers", key)
-                if values and (push := self.push(0, step, _seconds(timestamp), values)) is not None:
-                    yield push
+        del final
+        where = f"WHERE {self._column} = ?"
+        for (config,) in rows(self._path, f"SELECT config FROM configs {where}", (self._key,), self.left_out):  # noqa: S608
+            self.config.update({key: value for key, value in self._object(config).items() if not key.startswith("_")})
+        query = f"SELECT timestamp, step, metrics FROM metrics {where} ORDER BY id"  # noqa: S608
+        for timestamp, step, metrics in rows(self._path, query, (self._key,), self.left_out):
+            values: dict[str, float] = {}
+            for key, value in flattened(self._object(metrics)):
+                try:
+                    values[key] = number(value)
+                except (TypeError, ValueError, OverflowError):
+                    self.left_out.add(NO_NUMBER, key)
+            if not isinstance(step, int):
+                self.left_out.add(DAMAGED_ROW, f"step {step!r}"[:60])
+            elif values and (push := self.push(0, step, _seconds(timestamp), values)) is not None:
+                yield push
+
+    def _object(self, text: str) -> dict[str, Any]:
+        """Return the object of a text, or else an empty one, and count that."""
+        try:
+            value = json.loads(text)
+        except (ValueError, TypeError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return value
+        self.left_out.add(DAMAGED_ROW)
+        return {}
 
 
 def trackio_runs(path: Path) -> list[TrackioRun]:
@@ -70,16 +81,8 @@ def trackio_runs(path: Path) -> list[TrackioRun]:
         columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
         column = "run_id" if "run_id" in columns else "run_name"
         query = f"SELECT {column}, max(run_name) FROM metrics GROUP BY {column} ORDER BY min(id)"  # noqa: S608
-        rows = connection.execute(query).fetchmany(MAX_RUNS)
-    return [TrackioRun(path, str(name), str(key), column) for key, name in rows]
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        found = connection.execute(query).fetchmany(MAX_RUNS)
+    return [TrackioRun(path, str(name), str(key), column) for key, name in found]
 
 
 def _seconds(text: str) -> float:

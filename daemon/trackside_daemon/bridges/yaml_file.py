@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,12 +20,18 @@ def read_yaml(path: Path, most: int) -> dict[str, Any]:
     import yaml
 
     try:
-        with path.open("rb") as file:
-            text = file.read(most)
+        with open_foreign(path) as file:
+            text = file.read(most).decode("utf-8", "replace")
         # A few aliases of aliases can stand for more than fits into memory.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ForeignRunError(f"{path}: has aliases")
         values = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ForeignRunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        raise ForeignRunError(f"{path}: cannot be read: {_line(error)}") from None
     return values if isinstance(values, dict) else {}
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return next(iter(str(error).splitlines()), type(error).__name__)

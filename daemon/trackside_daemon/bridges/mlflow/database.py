@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
-from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, chunks, restored
-from trackside_daemon.bridges.sqlite_file import reading
+from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
+from trackside_daemon.bridges.sqlite_file import reading, rows
+from trackside_daemon.history.files.left_out import DAMAGED_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from trackside_daemon.history.files.merging import Chunk
 
 TABLES = {"runs", "metrics", "params", "tags", "experiments"}
 MAX_RUNS = 10_000
@@ -48,14 +47,16 @@ class DatabaseRun(TrackedRun):
         with reading(self._path) as connection:
             return [str(key) for (key,) in connection.execute(query, (self.id,)).fetchmany(MAX_KEYS)]
 
-    def _samples(self, key: str) -> Iterator[Chunk]:
+    def _samples(self, key: str, *, final: bool) -> Iterator[tuple[int, int, float]]:
+        del final
         query = (
-            "SELECT step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? "
-            "AND typeof(step) = 'integer' AND typeof(timestamp) = 'integer' ORDER BY timestamp, step"
+            "SELECT step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY timestamp, step"
         )
-        with reading(self._path) as connection:
-            rows = connection.execute(query, (self.id, key))
-            yield from chunks((step, time, restored(float(value), is_nan=bool(nan))) for step, time, value, nan in rows)
+        for step, time, value, nan in rows(self._path, query, (self.id, key), self.left_out):
+            if isinstance(step, int) and isinstance(time, int) and isinstance(value, int | float):
+                yield step, time, restored(float(value), is_nan=bool(nan))
+            else:
+                self.left_out.add(DAMAGED_ROW, key)
 
 
 def database_runs(path: Path) -> list[DatabaseRun]:
@@ -66,8 +67,8 @@ def database_runs(path: Path) -> list[DatabaseRun]:
     """
     query = "SELECT run_uuid, name, status, user_id FROM runs WHERE lifecycle_stage != 'deleted' ORDER BY start_time"
     with reading(path) as connection:
-        rows = connection.execute(query).fetchmany(MAX_RUNS)
+        found = connection.execute(query).fetchmany(MAX_RUNS)
     return [
         DatabaseRun(path, str(id_), {"name": name, "status": status, "user_id": user})
-        for id_, name, status, user in rows
+        for id_, name, status, user in found
     ]

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
+from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
-from trackside_daemon.bridges.mlflow.tracked_run import STATUSES, TrackedRun, chunks
+from trackside_daemon.bridges.mlflow.tracked_run import STATUSES, TrackedRun
 from trackside_daemon.bridges.yaml_file import read_yaml
+from trackside_daemon.history.files.left_out import DAMAGED_LINE, TORN_LINE
+from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.history.files.merging import Chunk
-
 META = "meta.yaml"
 META_BYTES = 64 * 1024
 TEXT_BYTES = 16 * 1024  # longest parameter or tag that is read
 LINE_BYTES = 4096
+UNREADABLE = "unreadable file(s)"
 
 
 class FileStoreRun(TrackedRun):
@@ -45,40 +48,48 @@ class FileStoreRun(TrackedRun):
         return newest([self._directory / META, *(self._directory / "metrics" / key for key in self._metrics())])
 
     def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        params, tags = (
-            [(key, _text(self._directory / folder / key)) for key in _files(self._directory / folder)]
-            for folder in ("params", "tags")
-        )
+        params, tags = (list(self._contents(folder)) for folder in ("params", "tags"))
         return params, tags
+
+    def _contents(self, folder: str) -> Iterator[tuple[str, str]]:
+        if (self._directory / folder).is_symlink():
+            self.left_out.add(UNREADABLE, f"{folder} (a symbolic link)")
+        for key in _files(self._directory / folder):
+            try:
+                with open_foreign(self._directory / folder / key) as file:
+                    yield writable(key), file.read(TEXT_BYTES).decode("utf-8", "replace").strip()
+            except OSError as error:
+                self.left_out.add(UNREADABLE, f"{folder}/{key} ({error.strerror})")
 
     def _metrics(self) -> list[str]:
         return _files(self._directory / "metrics")
 
-    def _samples(self, key: str) -> Iterator[Chunk]:
-        return chunks(self._lines(key))
-
-    def _lines(self, key: str) -> Iterator[tuple[int, int, float]]:
-        with (self._directory / "metrics" / key).open("rb") as file:
-            while line := file.readline(LINE_BYTES):
-                try:
-                    milliseconds, value, step, *_ = [*line.split(), b"0"]
-                    yield int(step), int(milliseconds), float(value)
-                except ValueError:
-                    self.leave_out("damaged lines", key)
-
-
-def _text(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(TEXT_BYTES).decode("utf-8", "replace").strip()
+    def _samples(self, key: str, *, final: bool) -> Iterator[tuple[int, int, float]]:
+        try:
+            with open_foreign(self._directory / "metrics" / key) as file:
+                for line in iter(partial(file.readline, LINE_BYTES), b""):
+                    # Without its end, the last number may be cut off.
+                    if not line.endswith(b"\n") and len(line) < LINE_BYTES:
+                        self.left_out.add(TORN_LINE, key, count=final)
+                        continue
+                    try:
+                        milliseconds, value, step, *_ = [*line.split(), b"0"]
+                        yield int(step), int(milliseconds), float(value)
+                    except ValueError:
+                        self.left_out.add(DAMAGED_LINE, key)
+        except OSError as error:
+            self.left_out.add(UNREADABLE, f"metrics/{key} ({error.strerror})")
 
 
 def _files(directory: Path) -> list[str]:
-    """Return the files below a directory, whose names are keys that may have slashes; no links."""
+    """Return the files below a directory, whose names are keys that may have slashes; none if it is a link."""
     found: list[str] = []
+    if directory.is_symlink():
+        return found
     for folder, folders, names in os.walk(directory):
         folders.sort()
         relative = os.path.relpath(folder, directory)
         found += [name if relative == "." else f"{relative}/{name}" for name in sorted(names)]
         if len(found) > MAX_KEYS:
             break
-    return [key for key in found[:MAX_KEYS] if (directory / key).is_file() and not (directory / key).is_symlink()]
+    return found[:MAX_KEYS]

@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, ForeignRunError
 from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorization
-from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, chunks, restored
+from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
+from trackside_daemon.history.files.left_out import NO_NUMBER
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from trackside_daemon.history.files.merging import Chunk
 
 MAX_RUNS = 10_000
 PAGE = 1000
@@ -49,10 +48,8 @@ class ServerRun(TrackedRun):
     def _metrics(self) -> list[str]:
         return sorted({str(metric.get("key")) for metric in self._data.get("metrics") or ()})[:MAX_KEYS]
 
-    def _samples(self, key: str) -> Iterator[Chunk]:
-        return chunks(self._history(key))
-
-    def _history(self, key: str) -> Iterator[tuple[int, int, float]]:
+    def _samples(self, key: str, *, final: bool) -> Iterator[tuple[int, int, float]]:
+        del final
         query = {"run_id": self.id, "metric_key": key, "max_results": HISTORY_PAGE}
         try:
             for metric in self._client.get_pages("metrics/get-history", "metrics", **query):
@@ -60,7 +57,7 @@ class ServerRun(TrackedRun):
                     value = restored(float(metric.get("value", 0)))
                     yield int(metric.get("step", 0)), int(metric.get("timestamp", 0)), value
                 except (TypeError, ValueError):
-                    self.leave_out("damaged values", key)
+                    self.left_out.add(NO_NUMBER, key)
         except SendError as error:
             raise ForeignRunError(f"{self.place}: {error}") from None
 

@@ -8,7 +8,8 @@ from array import array
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun
+from trackside.packing import writable
+from trackside_daemon.bridges.foreign_run import NO_TIME, ForeignRun
 from trackside_daemon.history.files.merging import merge
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TrackedRun(ForeignRun):
         if user := fields.get("user_id"):
             self.about["user"] = str(user)
 
-    def read(self) -> Iterator[Push]:
+    def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
         params, tags = self._described()
         self.tags = ()
@@ -53,8 +54,9 @@ class TrackedRun(ForeignRun):
             elif key in _ABOUT:
                 self.about[_ABOUT[key]] = value
         keys = self._metrics()
-        for line in merge([self._samples(key) for key in keys]):
-            values = {keys[place]: value for place, value in zip(line.places, line.values, strict=True)}
+        names = list(map(writable, keys))
+        for line in merge([self._chunks(key, final=final) for key in keys]):
+            values = {names[place]: value for place, value in zip(line.places, line.values, strict=True)}
             if (push := self.push(0, line.step, line.time / 1e6, values)) is not None:
                 yield push
 
@@ -67,27 +69,27 @@ class TrackedRun(ForeignRun):
         """Return the keys."""
 
     @abstractmethod
-    def _samples(self, key: str) -> Iterator[Chunk]:
-        """Yield the samples of a key."""
+    def _samples(self, key: str, *, final: bool) -> Iterator[tuple[int, int, float]]:
+        """Yield the samples of a key: step, time in milliseconds, value."""
+
+    def _chunks(self, key: str, *, final: bool) -> Iterator[Chunk]:
+        """Yield the samples of a key as `merge` reads them."""
+        steps, times, values = array("q"), array("q"), array("d")
+        for step, milliseconds, value in self._samples(key, final=final):
+            if not (abs(step) < 2**63 and abs(milliseconds) < 2**50):
+                self.left_out.add(NO_TIME, writable(key))
+                continue
+            steps.append(step)
+            times.append(milliseconds * 1000)
+            values.append(value)
+            if len(steps) == CHUNK_SAMPLES:
+                yield steps, times, values
+                steps, times, values = array("q"), array("q"), array("d")
+        if len(steps):
+            yield steps, times, values
 
 
 _ABOUT = {"mlflow.source.name": "command", "mlflow.source.git.commit": "git_commit"}
-
-
-def chunks(samples: Iterable[tuple[int, int, float]]) -> Iterator[Chunk]:
-    """Yield samples, each a step, a time in milliseconds and a value, as `merge` reads them; skip impossible numbers."""
-    steps, times, values = array("q"), array("q"), array("d")
-    for step, milliseconds, value in samples:
-        if not (abs(step) < 2**63 and abs(milliseconds) < 2**50):
-            continue
-        steps.append(step)
-        times.append(milliseconds * 1000)
-        values.append(value)
-        if len(steps) == CHUNK_SAMPLES:
-            yield steps, times, values
-            steps, times, values = array("q"), array("q"), array("d")
-    if len(steps):
-        yield steps, times, values
 
 
 def restored(value: float, *, is_nan: bool = False) -> float:

@@ -1,16 +1,13 @@
 """Read event files of TensorBoard without its libraries: TFRecord files of Event messages.
 
-A record is its length in eight bytes, a checksum of the length, the message, and a checksum of the message. The checksum of
-a message is not verified: that would take most of the time. That of a length is, where a message does not make sense.
 Nearly all events of a training are a step, a time and one float, and differ from an earlier event in nothing else. So the
 bytes around these three are looked up in those of earlier events, and only new ones are decoded.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.bridges.protobuf import (
@@ -27,14 +24,17 @@ from trackside_daemon.bridges.protobuf import (
     text,
     varint,
 )
-from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
+from trackside_daemon.bridges.tensorboard.event_records import HEAD, LONG_BYTES, EventRecords
 from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, Number, Value, decode
+from trackside_daemon.history.files.left_out import DAMAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-CHUNK_BYTES = 1024 * 1024
+    from trackside_daemon.bridges.record_file import Span
+    from trackside_daemon.history.files.left_out import LeftOut
+
 LARGE_BYTES = 256 * 1024  # of a longer message, only the values that are shorter than this are read
 LAYOUTS = 16_384  # surroundings of scalars to remember
 LAYOUT_BYTES = 1024  # longest of them
@@ -45,7 +45,6 @@ WRITER = "trackside"
 _TIME, _STEP, _SUMMARY, _SESSION, _SOURCE = 1, 2, 5, 7, 10  # fields of Event
 _KINDS = {_TIME: FIXED64, _STEP: VARINT, _SUMMARY: BYTES, _SESSION: BYTES, _SOURCE: BYTES}
 _START = 1  # status of a SessionLog
-_HEAD = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
@@ -75,98 +74,88 @@ class Events(NamedTuple):
             else:
                 self.others.append((value, step, time))
 
+    @property
+    def begins(self) -> float:
+        """Time of the first one; minus infinity if it has none."""
+        time = self.scalars[0][2] if self.scalars else self.others[0][2] if self.others else -inf
+        return time if time == time else -inf  # noqa: PLR0124  not NaN
 
-class EventFile:
-    """One event file, which may grow.
+    def split(self, until: float) -> tuple[Events, Events | None]:
+        """Return the events until a time, at least one, and the later ones, if there are any."""
+        scalars = self.scalars
+        if not scalars or not scalars[-1][2] > until:
+            return self, None
+        end = next((place for place in range(1, len(scalars)) if scalars[place][2] > until), len(scalars))
+        if end == len(scalars):
+            return self, None
+        return Events(scalars[:end], []), self._replace(scalars=scalars[end:])
 
-    Args:
-        path: The file.
+
+class EventFile(EventRecords):
+    """One event file, which may grow; see `RecordFile`.
 
     Attributes:
-        position: Number of bytes that were read.
-        problem: Reason for which the rest of the file cannot be read; empty if it can.
-        skipped: Number of records that make no sense, and of those that are incomplete at the end.
         writer: Name of the program that wrote the file, if it states one.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.position = 0
-        self.problem = ""
+    def __init__(self, path: Path, left_out: LeftOut) -> None:
+        super().__init__(path, left_out)
         self.writer = ""
-        self.skipped: Counter[str] = Counter()
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self._tags: dict[bytes, str] = {}
         self._places: dict[int, int] = {}
         self._plugins: dict[str, str] = {}
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+    @property
+    def begins(self) -> float:
+        """Time of the first event; minus infinity if it cannot be read."""
+        head = self._bytes(0, 21)
+        time = _DOUBLE.unpack_from(head, 13)[0] if len(head) == 21 and head[12] == 9 else -inf
+        return float(time) if time == time else -inf  # noqa: PLR0124
 
-    def read(self) -> Iterator[Events]:
-        """Yield the complete events that were not read before.
+    def read(self, *, final: bool = True) -> Iterator[Events]:
+        """Yield the whole events that were not read before; see `spans`.
 
         Raises:
             OSError: The file cannot be read.
         """
-        while not self.problem:
-            data = os.pread(self._file, CHUNK_BYTES, self.position)
-            if len(data) < _HEAD.size:
-                return
-            before = self.position
-            yield from self._chunk(data)
-            if self.position == before:
-                events = self._large(data)
-                if events is None:
-                    return
-                yield events
+        for span in self.spans(final=final):
+            if span.data:
+                yield from self._events(span)
+            else:
+                yield self._large(span.base + HEAD.size, span.base + span.end - 4)
 
-    @property
-    def rest(self) -> int:
-        """Number of bytes that were not read."""
-        return max(0, os.fstat(self._file).st_size - self.position)
-
-    def _chunk(self, data: bytes) -> Iterator[Events]:  # noqa: C901  a call for each record would double the time
-        """Yield the events that are complete in *data*, which begins at the position."""
+    def _events(self, span: Span) -> Iterator[Events]:
+        """Yield the events in a span."""
+        data, base, at, whole = span
         events = Events([], [])
         append, tags, places = events.scalars.append, self._tags, self._places
         length_at, time_at, value_at = _LENGTH.unpack_from, _DOUBLE.unpack_from, _FLOAT.unpack_from
-        at, whole, base = 0, len(data), self.position
-        while at + 12 <= whole:
+        while at < whole:
             begin = at + 12
             end = begin + length_at(data, at)[0]
-            if end + 4 > whole:
-                break
-            if end - begin > 16 and data[begin] == 9:  # the time, as a double
-                step, rest = 0, begin + 9
-                if data[rest] == 16:
-                    step, rest = data[rest + 1], rest + 2
-                    if step > 127:
-                        step, rest = varint(data, rest - 1)
-                        step = signed(step)
-                place = rest + places.get(end - rest, 0)
-                tag = tags.get(data[rest:place] + data[place + 4 : end])
-                if tag is not None:
-                    append((tag, step, time_at(data, begin + 1)[0], value_at(data, place)[0]))
-                    at = end + 4
-                    continue
             try:
+                if end - begin > 16 and data[begin] == 9:  # the time, as a double
+                    step, rest = 0, begin + 9
+                    if data[rest] == 16:
+                        step, rest = data[rest + 1], rest + 2
+                        if step > 127:
+                            step, rest = varint(data, rest - 1)
+                            step = signed(step)
+                    place = rest + places.get(end - rest, 0)
+                    tag = tags.get(data[rest:place] + data[place + 4 : end])
+                    if tag is not None:
+                        append((tag, step, time_at(data, begin + 1)[0], value_at(data, place)[0]))
+                        at = end + 4
+                        continue
                 restart = self._event(data, begin, end, events)
             except (ProtobufError, struct.error, RecursionError):
-                if not self._is_length(data[at : at + 12], base + at):
-                    break
-                self.skipped["that are damaged"] += 1
+                self.leave_out(DAMAGED, base + at, end + 4 - at)
                 restart = None
             at = end + 4
             if restart is not None:
-                self.position = base + at
                 yield events._replace(restart=restart)
                 events = Events([], [])
                 append = events.scalars.append
-        self.position = base + at
         if events.scalars or events.others:
             yield events
 
@@ -188,6 +177,7 @@ class EventFile:
             for span in fields(data, *summary)
             if span[:2] == (1, BYTES)
         ]
+        self._check_long(data, begin, end, values)
         events.add(values, step, time)
         if len(values) == 1 and isinstance(values[0], Number) and values[0].place is not None:
             self._remember(data, (begin, rest, end), values[0].tag, values[0].place, step)
@@ -195,6 +185,12 @@ class EventFile:
             self.writer = text(data[first:last], 1)
         starts = [integer(data[first:last], 1) == _START for first, last in found.get(_SESSION, ())]
         return step if any(starts) else None
+
+    def _check_long(self, data: bytes, begin: int, end: int, values: Iterable[Number | Value]) -> None:
+        """Verify a message that is not verified yet because of its length, if something of it is imported."""
+        imported = any(isinstance(value, Number) or value.content is not None for value in values)
+        if end - begin > LONG_BYTES and imported and not self._is_right(data, begin, end):
+            raise ProtobufError("the checksum is wrong")
 
     def _remember(self, data: bytes, span: tuple[int, int, int], tag: str, place: int, step: int) -> None:
         """Remember the surroundings of a scalar if its event begins with time and step."""
@@ -208,19 +204,9 @@ class EventFile:
             if self._places.setdefault(end - rest, place - rest) == place - rest:
                 self._tags[data[rest:place] + data[place + 4 : end]] = tag
 
-    def _is_length(self, head: bytes, place: int) -> bool:
-        """Return whether the checksum of the length at a place is right; else nothing after it can be found."""
-        if _HEAD.unpack(head)[1] == masked_crc(head[:8]):
-            return True
-        self.problem = f"damaged at byte {place:,}"
-        return False
-
-    def _large(self, data: bytes) -> Events | None:
-        """Read the record at the position without its large values; return None if it is not complete."""
-        begin = self.position + _HEAD.size
-        end = begin + _HEAD.unpack_from(data)[0]
-        if not self._is_length(data[: _HEAD.size], self.position) or end + 4 > os.fstat(self._file).st_size:
-            return None
+    def _large(self, begin: int, end: int) -> Events:
+        """Read a message in the file without its large values."""
+        events = Events([], [])
         time, step = 0.0, 0
         values: list[Number | Value] = []
         try:
@@ -231,11 +217,10 @@ class EventFile:
                     step = signed(varint(self._bytes(first, last), 0)[0])
                 elif field == _SUMMARY and kind == BYTES:
                     values += [self._value(*span[2:]) for span in self._walk(first, last) if span[:2] == (1, BYTES)]
+            self._check_long(b"", begin, end, values)
+            events.add(values, step, time)
         except (ProtobufError, struct.error, RecursionError):
-            self.skipped["that are damaged"] += 1
-        self.position = end + 4
-        events = Events([], [])
-        events.add(values, step, time)
+            self.leave_out(DAMAGED, begin - HEAD.size, end + 4 - begin + HEAD.size)
         return events
 
     def _value(self, begin: int, end: int) -> Number | Value:
@@ -265,6 +250,3 @@ class EventFile:
                 raise ProtobufError("a field is cut off")
             yield key >> 3, key & 7, begin + at, begin + at + size
             begin += at + size
-
-    def _bytes(self, begin: int, end: int) -> bytes:
-        return os.pread(self._file, end - begin, begin)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from heapq import heappop, heappush
+from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, newest
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.bridges.tensorboard.event_file import Events
     from trackside_daemon.history.files.items import EventItem, Push
+    from trackside_daemon.history.files.left_out import LeftOut
 
 MAX_FILES = 1000  # event files of a run that are open
 
@@ -31,19 +35,21 @@ class Folder(NamedTuple):
 
 
 class _File:
-    """An event file of a run, and the attempt that its values belong to."""
+    """An event file of a run, the attempt that its values belong to, and whether more of them are there."""
 
-    def __init__(self, folder: Folder, path: Path) -> None:
+    def __init__(self, folder: Folder, path: Path, left_out: LeftOut) -> None:
         self.folder = folder
-        self.events = EventFile(path)
+        self.events = EventFile(path, left_out)
+        self.begins = self.events.begins
         self.attempt: int | None = None
+        self.unfinished = False
 
 
 class EventDirectory(ForeignRun):
     """A run of TensorBoard.
 
-    The values of each file are an attempt of their own if the steps of a tag begin again in it, and the values after the
-    restart of a writer, too.
+    The values of its files are read by time. Those of a file are the next attempt if it begins after the end of the files
+    before it in its directory, and the steps of its first tag begin again; so are those after the restart of a writer.
 
     Args:
         id: See `ForeignRun`.
@@ -65,17 +71,16 @@ class EventDirectory(ForeignRun):
         self._highest: dict[str, int] = {}
         self._attempts: dict[Folder, int] = {}
 
-    def read(self) -> Iterator[Push | EventItem]:
+    def read(self, *, final: bool = True) -> Iterator[Push | EventItem]:
         """See `ForeignRun`."""
         for folder in self.folders:
             paths = event_files(folder.path) if self._only is None else [self._only]
             for path in sorted(paths):
                 if path not in self._files and len(self._files) < MAX_FILES:
-                    self._files[path] = _File(folder, path)
-        for file in self._files.values():
-            for events in file.events.read():
-                if file.events.writer != WRITER or self._only is not None:
-                    yield from self._items(file, events)
+                    self._files[path] = _File(folder, path, self.left_out)
+        for file, events in self._by_time(final=final):
+            if file.events.writer != WRITER or self._only is not None:
+                yield from self._items(file, events)
 
     def modified(self) -> float:
         """See `ForeignRun`."""
@@ -92,15 +97,32 @@ class EventDirectory(ForeignRun):
             file.events.close()
         self._files.clear()
 
-    def notes(self) -> list[str]:
-        """See `ForeignRun`."""
-        lines = super().notes()
-        for path, file in self._files.items():
-            lines += [f"{path.name}: {count} records {why} were skipped" for why, count in file.events.skipped.items()]
-            if rest := file.events.rest:
-                why = file.events.problem or "the last record is incomplete"
-                lines.append(f"{path.name}: {why}; {rest:,} bytes were skipped")
-        return lines
+    def _by_time(self, *, final: bool) -> Iterator[tuple[_File, Events]]:
+        """Yield what is new in the files, by time as far as the order in each file allows."""
+        waiting = sorted(self._files.values(), key=attrgetter("begins"), reverse=True)
+        heads: list[
+            tuple[float, int, _File, Events, Iterator[Events]]
+        ] = []  # the number keeps files from being compared
+
+        def load(number: int, file: _File, rest: Iterator[Events]) -> None:
+            events = next(rest, None)
+            file.unfinished = events is not None
+            if events is not None:
+                heappush(heads, (events.begins, number, file, events, rest))
+
+        while heads or waiting:
+            if waiting and (not heads or waiting[-1].begins <= heads[0][0]):
+                file = waiting.pop()
+                file.begins = -inf  # from now on, something of it may be new at any time
+                load(len(waiting), file, file.events.read(final=final))
+                continue
+            _, number, file, events, rest = heappop(heads)
+            first, later = events.split(min(heads[0][0] if heads else inf, waiting[-1].begins if waiting else inf))
+            yield file, first
+            if later is None:
+                load(number, file, rest)
+            else:
+                heappush(heads, (later.begins, number, file, later, rest))
 
     def _items(self, file: _File, events: Events) -> Iterator[Push | EventItem]:
         prefix, highest = file.folder.prefix, self._highest
@@ -108,7 +130,8 @@ class EventDirectory(ForeignRun):
             key = prefix + tag
             reached = highest.get(key)
             if file.attempt is None:
-                file.attempt = self._attempt(file.folder, again=reached is not None and step <= reached)
+                again = reached is not None and step <= reached and not self._goes_on(file.folder)
+                file.attempt = self._attempt(file.folder, again=again)
             if (push := self.push(file.attempt, step, time, {key: value})) is not None:
                 yield push
             if reached is None or step > reached:
@@ -121,9 +144,14 @@ class EventDirectory(ForeignRun):
             elif other.kind == "hparams":
                 self.config.update(other.content)
             else:
-                self.leave_out(other.kind, prefix + other.tag)
+                self.left_out.add(other.kind, prefix + other.tag)
         if events.restart is not None and any(step >= events.restart for step in highest.values()):
             file.attempt = self._attempt(file.folder, again=True)
+
+    def _goes_on(self, folder: Folder) -> bool:
+        """Return whether a file of a directory that has begun has more values: the next one is of another worker."""
+        files = self._files.values()
+        return any(one.unfinished and one.attempt is not None and one.folder == folder for one in files)
 
     def _attempt(self, folder: Folder, *, again: bool) -> int:
         """Return the present attempt of a directory, or its next one."""

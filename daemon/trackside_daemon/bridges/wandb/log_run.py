@@ -22,6 +22,7 @@ from trackside_daemon.bridges.protobuf import (
 )
 from trackside_daemon.bridges.wandb.log_file import LogFile
 from trackside_daemon.history.files.json_format import number
+from trackside_daemon.history.files.left_out import DAMAGED, NO_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,15 +63,15 @@ class LogRun(ForeignRun):
             _STATS: self._stats,
         }
 
-    def read(self) -> Iterator[Push | EventItem]:
+    def read(self, *, final: bool = True) -> Iterator[Push | EventItem]:
         """See `ForeignRun`."""
-        self._logs += [LogFile(path) for path in self.paths[len(self._logs) :]]
+        self._logs += [LogFile(path, self.left_out) for path in self.paths[len(self._logs) :]]
         for attempt, log in enumerate(self._logs):
-            for record in log.read():
+            for begin, record in log.read(final=final):
                 try:
                     yield from self._record(attempt, record)
                 except (ProtobufError, RecursionError, ValueError):
-                    log.skipped["that are damaged"] += 1
+                    log.leave_out(DAMAGED, begin, len(record))
 
     def modified(self) -> float:
         """See `ForeignRun`."""
@@ -86,15 +87,6 @@ class LogRun(ForeignRun):
         for log in self._logs:
             log.close()
         self._logs = []
-
-    def notes(self) -> list[str]:
-        """See `ForeignRun`."""
-        lines = super().notes()
-        for path, log in zip(self.paths, self._logs, strict=False):
-            lines += [f"{path.name}: {count} records {why} were skipped" for why, count in log.skipped.items()]
-            if log.rest:
-                lines.append(f"{path.name}: the last record is incomplete; {log.rest:,} bytes were skipped")
-        return lines
 
     def _record(self, attempt: int, record: bytes) -> Iterator[Push | EventItem]:
         for field, kind, begin, end in fields(record):
@@ -140,7 +132,7 @@ class LogRun(ForeignRun):
                 numbers[key] = number(value)
             except (TypeError, ValueError, OverflowError):
                 if value is not None:
-                    self.leave_out("values that are not numbers", key)
+                    self.left_out.add(NO_NUMBER, key)
         return numbers
 
     def _configure(self, config: bytes) -> None:

@@ -150,7 +150,7 @@ def _import(place: str, work: Callable[[], ImportResult]) -> int:
         return 2
     for note in imported.notes:
         warn(f"{place}: {note}")
-    typer.echo(f"imported: {place} as run {shown(imported.run)}, {imported.samples} samples")
+    typer.echo(f"imported: {shown(place)} as run {shown(imported.run)}, {imported.samples} samples")
     return 0
 
 

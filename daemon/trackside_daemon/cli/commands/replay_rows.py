@@ -18,6 +18,7 @@ from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.formats import PEEK_BYTES
 from trackside_daemon.history.files.items import LINE_BYTES, Clock, FormatError, Push
 from trackside_daemon.history.files.json_format import PARSE_ERRORS, number
+from trackside_daemon.history.files.left_out import LeftOut
 
 if TYPE_CHECKING:
     import io
@@ -136,13 +137,16 @@ def read_table(stream: io.BufferedReader, file: str) -> Iterator[Row]:
     Raises:
         CommandError: A line is invalid.
     """
+    left_out = LeftOut()
     try:
-        for index, push in enumerate(read_csv(stream, file, Clock(0.0))):
+        for index, push in enumerate(read_csv(stream, file, Clock(0.0), left_out)):
             if isinstance(push, Push):
                 values = dict(zip(push.keys, push.values, strict=True))
                 yield Row(index, push.attempt, push.rank, push.step, push.time / 1e6, "", values)
     except FormatError as error:
         raise CommandError(str(error)) from None
+    for note in left_out.notes():
+        warn(f"{file}: {note}")
 
 
 def _flat(line: bytes) -> dict[str, float] | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +13,6 @@ from trackside_daemon.history.files.export import COLUMNS, unescape_formula
 from trackside_daemon.history.files.items import (
     EARLY,
     INT64,
-    LINE_BYTES,
     STEP,
     TIME,
     Clock,
@@ -22,14 +20,19 @@ from trackside_daemon.history.files.items import (
     Item,
     MachineValues,
     Push,
-    line_too_long,
 )
+from trackside_daemon.history.files.left_out import DAMAGED_LINE, NO_NUMBER, TORN_LINE, lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.history.files.left_out import LeftOut
+
 NAME = ("metric.name", "metric_name", "metric", "key", "tag", "name")  # of a key's column next to a column "value"
 TENSORBOARD = ["wall time", "step", "value"]
+HEADER = "repeated header(s), with the next attempt after each"
+BOOLEANS = {"true": 1.0, "false": 0.0}
+CELL_LINES = 100  # most further lines of a cell
 
 
 class _Columns(NamedTuple):
@@ -46,66 +49,168 @@ class _Columns(NamedTuple):
     name: int = -1
 
 
-def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[Item]:
-    """Yield the pushes of a CSV file.
+def read_csv(
+    buffered: io.BufferedReader, file: str, clock: Clock, left_out: LeftOut, *, final: bool = True
+) -> Iterator[Item]:
+    """Yield the pushes of a CSV file; what follows a header in the middle is the next attempt.
+
+    Args:
+        buffered: The file, from its beginning.
+        file: Its name, for errors.
+        clock: Dates the pushes.
+        left_out: Counts lines that are damaged, and cells that are not numbers.
+        final: Whether the file is complete; if not, a last line without its end is still being written.
 
     Raises:
-        FormatError: A line is invalid.
+        FormatError: The header is invalid, or every line.
     """
-    text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")  # spreadsheets write a byte order mark
-    rows = csv.reader(_lines(text, file))
+    # Spreadsheets write a byte order mark.
+    text = io.TextIOWrapper(buffered, "utf-8-sig", "replace", newline="")
+    rows = _Rows(text, left_out)
+    columns = None
+    attempt, found = 0, False
     try:
-        header = next(rows, [])
-        columns = _columns(header, file)
         for row in rows:
-            item = _row(row, columns, clock, len(header)) if row else None
+            if columns is None:
+                columns = _header(row, rows, file)
+                continue
+            if not rows.ended and not final:
+                break
+            try:
+                item = _row(row, columns, clock, rows, attempt) if any(row) else None
+            except (ValueError, OverflowError) as error:
+                if _is_header(row):
+                    with suppress(FormatError):
+                        columns = _header(row, rows, file)
+                        attempt += 1
+                        left_out.add(HEADER, f"line {rows.line}")
+                        continue
+                kind = DAMAGED_LINE if rows.ended else TORN_LINE
+                left_out.add(kind, f"line {rows.line}", reason=f"line {rows.line}: {error}")
+                continue
             if item is not None:
+                found = True
                 yield item
-    except UnicodeDecodeError as error:
-        raise FormatError(
-            f"{file}: after line {rows.line_num}: text in UTF-8 is expected, or a file that trackside import --help names"
-        ) from error
-    except (ValueError, OverflowError, csv.Error) as error:
-        raise FormatError(f"{file}: line {rows.line_num}: {error}") from error
+        if columns is None:
+            _header([], rows, file)
+        if not found and final and left_out.reason:
+            raise FormatError(f"{file}: {left_out.reason}")
     finally:
         with suppress(ValueError):  # the caller closes the file, and may have done so already
             text.detach()
 
 
-def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
-    for number, line in enumerate(iter(partial(text.readline, LINE_BYTES + 1), ""), 1):
-        if len(line) > LINE_BYTES:
-            raise line_too_long(file, number)
-        yield line
+class _Rows:
+    """The rows of a file.
+
+    Attributes:
+        line: Number of the first line of the row.
+        ended: Whether its last line has its end.
+        width: Number of cells that a row has by the header; 0 before it.
+        left_out: Counts what is damaged.
+    """
+
+    def __init__(self, text: io.TextIOWrapper, left_out: LeftOut) -> None:
+        self.line = 0
+        self.ended = True
+        self.width = 0
+        self.left_out = left_out
+        self._lines = lines(text, left_out)
+        self._again: deque[tuple[int, str]] = deque()
+
+    def __iter__(self) -> Iterator[list[str]]:
+        while (first := self._line()) is not None:
+            self.line, line = first
+            self.ended = line.endswith(("\n", "\r"))
+            if '"' in line:
+                yield self._quoted(line)
+            else:
+                yield line.rstrip("\r\n").split(",")
+
+    def _line(self) -> tuple[int, str] | None:
+        return self._again.popleft() if self._again else next(self._lines, None)
+
+    def _quoted(self, line: str) -> list[str]:
+        """Return the row of a line with quotes, and of the following ones if a cell has line ends."""
+        more: list[tuple[int, str]] = []
+        whole = line
+        while whole.count('"') % 2 and len(more) < CELL_LINES and (following := self._line()) is not None:
+            more.append(following)
+            whole += following[1]
+        row = _cells(whole)
+        if more and (whole.count('"') % 2 or len(row) != (self.width or len(row))):  # it costs its line alone
+            self._again.extendleft(reversed(more))
+            return _cells(line.rstrip("\r\n"))
+        self.ended = whole.endswith(("\n", "\r"))
+        return row
 
 
-def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | MachineValues | None:
-    if len(row) != width:
-        raise ValueError(f"{width} columns are expected, as in the header, not {len(row)}")
+def _cells(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return [text]
+
+
+def _is_header(row: list[str]) -> bool:
+    """Return whether a row names a column for the step, and has no number."""
+    return any(cell.strip().lower() in STEP for cell in row) and not any(map(_is_number, row))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _row(row: list[str], columns: _Columns, clock: Clock, rows: _Rows, begun: int) -> Push | MachineValues | None:
+    if len(row) != rows.width:
+        raise ValueError(f"{rows.width} columns are expected, as in the header, not {len(row)}")
     attempt, rank, step, time, places, name = columns
+    number = _whole(row[step], "step") if row[step] else 0  # first, since a header in the middle has none
     keys, values = [], []
     for place, key in places if name < 0 else [(places[0][0], row[name])]:
         cell = row[place]
         if cell:
             try:
                 values.append(float(cell))
-                keys.append(key)
             except ValueError:
-                if cell.strip():
-                    raise ValueError(f"a number is expected for {key!r}, not {cell!r}") from None
+                if (boolean := BOOLEANS.get(cell.strip().lower())) is None:
+                    if cell.strip():
+                        why = f"line {rows.line}: a number is expected for {key!r}, not {cell[:60]!r}"
+                        rows.left_out.add(NO_NUMBER, key, reason=why)
+                    continue
+                values.append(boolean)
+            keys.append(key)
     if not keys:
         return None
     seconds = _decimal(row[time], "time") if time >= 0 and row[time] else None
     if attempt >= 0 and not (row[attempt] or row[rank] or row[step]):
         return MachineValues(clock.at(seconds), dict(zip(keys, values, strict=True)))
     return Push(
-        _whole(row[attempt], "attempt") if attempt >= 0 else 0,
+        _whole(row[attempt], "attempt") if attempt >= 0 else begun,
         _whole(row[rank], "rank") if rank >= 0 else 0,
-        _whole(row[step], "step"),
+        number if row[step] else _whole("", "step"),
         clock.at(seconds),
         keys,
         values,
     )
+
+
+def _header(row: list[str], rows: _Rows, file: str) -> _Columns:
+    """Return the columns of a header.
+
+    Raises:
+        FormatError: It is none.
+    """
+    try:
+        columns = _columns(row, file)
+    except ValueError as error:
+        raise FormatError(f"{file}: line {rows.line}: {error}") from None
+    rows.width = len(row)
+    return columns
 
 
 def _columns(header: Sequence[str], file: str) -> _Columns:

@@ -18,6 +18,8 @@ from trackside_daemon.history.files.json_format import read_document, read_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside_daemon.history.files.left_out import LeftOut
+
 PEEK_BYTES = 4096
 
 # Beginnings of files of other tools that have no text, with their kinds.
@@ -28,17 +30,18 @@ _BINARY = (
 )
 
 
-def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterator[Item]:
-    """Yield the contents of a file in their order.
+def parse(stream: BinaryIO, file: str, begin: float, notes: list[str], left_out: LeftOut) -> Iterator[Item]:
+    """Yield the contents of a file in their order. A damaged line costs itself.
 
     Args:
         stream: The file, from its beginning.
         file: Its name, for errors.
         begin: Unix time of the first line without a time.
-        notes: Receives sentences about what was guessed or skipped.
+        notes: Receives sentences about what was guessed.
+        left_out: Counts what is left out.
 
     Raises:
-        FormatError: A line is invalid; this may happen after some contents.
+        FormatError: The format is unknown, or nothing is there.
     """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast("Any", stream))
     start = buffered.peek(PEEK_BYTES)[:PEEK_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -49,11 +52,11 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterat
         if beginning.match(buffered.peek(PEEK_BYTES)):
             raise FormatError(f"{file}: {kind}, which only the command reads: trackside import PATH")
     if re.match(rb'\{\s*"run"\s*:\s*\{', start):
-        yield from read_document(buffered, file)
+        yield from read_document(buffered, left_out)
     elif start[:1] == b"{":
-        yield from read_lines(buffered, file, clock, notes)
+        yield from read_lines(buffered, clock, left_out)
     else:
-        yield from read_csv(buffered, file, clock)
+        yield from read_csv(buffered, file, clock, left_out)
     if clock.guessed:
         notes.append(
             f"{clock.guessed} lines have no time: each is dated a second after the one before, the first at "

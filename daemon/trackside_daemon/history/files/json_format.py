@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
-from collections import Counter
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside_daemon.history.files.items import (
-    LINE_BYTES,
     STEP,
     TIME,
     AlertItem,
     CaptureItem,
     Clock,
     EventItem,
-    FormatError,
     Item,
     LayersItem,
     MachineValues,
@@ -27,84 +25,147 @@ from trackside_daemon.history.files.items import (
     RunHeader,
     check_keys,
     checked_position,
-    line_too_long,
     microseconds,
 )
 from trackside_daemon.history.files.json_scanner import Scanner
+from trackside_daemon.history.files.left_out import DAMAGED, DAMAGED_LINE, NO_NUMBER, TORN_LINE, lines
 from trackside_daemon.history.files.merging import Chunk, merge
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator, Mapping
 
+    from trackside_daemon.history.files.left_out import LeftOut
+
 PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)  # errors of malformed JSON
 
 
-def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
-    """Yield the contents of a JSON document.
+def read_document(buffered: io.BufferedReader, left_out: LeftOut) -> Iterator[Item]:
+    """Yield the contents of a JSON document; *left_out* counts what is damaged.
 
-    Raises:
-        FormatError: The document is invalid.
+    After damage, the next point of the line is searched, or else the next line that begins as those of our exports do.
     """
-    scanner = Scanner(buffered)
-    try:
-        for name in scanner.members():
-            if name == "series":
-                yield from _series(scanner)
-            elif name == "resources":
-                for _ in scanner.elements():
-                    yield _machine(msgspec.convert(_object(scanner), _Samples))
-            elif name in _MEMBERS:
-                for _ in scanner.elements():
-                    yield _MEMBERS[name](_object(scanner), scanner.line)
-            elif name == "run":
-                yield RunHeader(_object(scanner), scanner.line)
+    scanner, series = Scanner(buffered), _Series()
+    member, resumed = "", False
+    while True:
+        fields: dict[str, Any] = {}
+        try:
+            for name in _values(scanner, member, resumed=resumed):
+                member, line = name, scanner.line
+                fields = {}
+                value = None if member == "series" else scanner.value()
+                if member == "series":
+                    _read_series(scanner, fields, left_out)
+                try:
+                    yield from series.add(fields) if member == "series" else _items(member, value, line)
+                except PARSE_ERRORS as error:
+                    left_out.add(DAMAGED_LINE, f"line {line}", reason=f"line {line}: {_expected(error)}")
+            break
+        except PARSE_ERRORS as error:
+            line = scanner.line
+            if fields.get("key") and fields.get("points"):
+                with suppress(*PARSE_ERRORS):
+                    yield from series.add(fields)
+            found, size = scanner.skip(_LINE)
+            left_out.add(DAMAGED, f"line {line}", size=size, reason=f"line {line}: {_expected(error)}")
+            if not found:
+                break
+            resumed, member = True, member if found == "{" else ""
+    yield from series.rest()
+
+
+def _values(scanner: Scanner, member: str, *, resumed: bool) -> Iterator[str]:
+    """Yield the member of each value, which the caller then reads; from an element of a member on, or from a member on."""
+    if resumed and member in _LISTS:
+        for _ in scanner.elements(inside=True):
+            yield member
+        if scanner.peek() != "}":
+            scanner.expect(",")
+    for name in scanner.members(inside=resumed):
+        if name in _LISTS:
+            for _ in scanner.elements():
+                yield name
+        else:
+            yield name
+
+
+def _items(member: str, value: Any, line: int) -> Iterator[Item]:
+    """Yield the item of a value."""
+    if member in (*_LISTS, "run"):
+        if not isinstance(value, dict):
+            raise ValueError("a JSON object is expected")
+        if member == "resources":
+            yield _machine(msgspec.convert(value, _Samples))
+        else:
+            yield RunHeader(value, line) if member == "run" else _MEMBERS[member](value, line)
+
+
+def _read_series(scanner: Scanner, fields: dict[str, Any], left_out: LeftOut) -> None:
+    """Read a series into *fields*, so that damage leaves what comes before it."""
+    fields.update(attempt=0, rank=0)
+    for name in scanner.members():
+        if name == "points":
+            fields[name] = array("q"), array("q"), array("d")
+            _read_points(scanner, fields[name], left_out)
+        else:
+            fields[name] = scanner.value()
+
+
+def _read_points(scanner: Scanner, chunk: Chunk, left_out: LeftOut) -> None:
+    steps, times, values = chunk
+    scanner.expect("[")
+    while scanner.peek() != "]":
+        try:
+            point = scanner.value()
+            try:
+                step, seconds, value = point
+                sample = checked_position(0, 0, step)[2], microseconds(seconds), number(value)
+            except (ArithmeticError, TypeError, ValueError) as error:
+                form = f"[step, time, value] is expected, not {str(point)[:60]}"
+                why = form if isinstance(error, TypeError) else _expected(error)
+                left_out.add("damaged sample(s)", f"line {scanner.line}", reason=f"line {scanner.line}: {why}")
             else:
-                scanner.value()
-    except PARSE_ERRORS as error:
-        raise FormatError(f"{file}: line {scanner.line}: {_expected(error)}") from error
+                steps.append(sample[0])
+                times.append(sample[1])
+                values.append(sample[2])
+            if scanner.peek() != "]":
+                scanner.expect(",")
+        except PARSE_ERRORS as error:
+            line = scanner.line
+            found, size = scanner.skip(_POINT)
+            if found != "[":
+                raise
+            left_out.add(DAMAGED, f"line {line}", size=size, reason=f"line {line}: {_expected(error)}")
+    scanner.expect("]")
 
 
-def _object(scanner: Scanner) -> dict[str, Any]:
-    value = scanner.value()
-    if not isinstance(value, dict):
-        raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that can be there
-    return value
+class _Series:
+    """The series of one rank, which together are its pushes."""
 
+    def __init__(self) -> None:
+        self._place = (0, 0)
+        self._chunks: dict[str, Chunk] = {}
 
-def _series(scanner: Scanner) -> Iterator[Push]:
-    """Yield the pushes of all ranks; only the series of one rank are in memory."""
-    place = (0, 0)
-    rank_series: dict[str, Chunk] = {}
-    for _ in scanner.elements():
-        fields: dict[str, Any] = {"attempt": 0, "rank": 0}
-        for name in scanner.members():
-            fields[name] = _points(scanner) if name == "points" else scanner.value()
+    def add(self, fields: Mapping[str, Any]) -> Iterator[Push]:
+        """Add a series, and yield the pushes of the rank before if it is of the next one.
+
+        Raises:
+            ValueError: It has another form.
+        """
         attempt, rank, _ = checked_position(fields["attempt"], fields["rank"], 0)
         key, points = fields.get("key"), fields.get("points")
-        if not isinstance(key, str) or not isinstance(points, tuple):
-            raise ValueError('a series is expected to have a "key" and "points"')  # noqa: TRY004  the same
+        if not isinstance(key, str) or points is None:
+            raise ValueError('a series is expected to have a "key" and "points"')
         check_keys([key])
-        if (attempt, rank) != place or key in rank_series:
-            yield from _pushes(place, rank_series)
-            place = (attempt, rank)
-            rank_series = {}
-        rank_series[key] = points
-    yield from _pushes(place, rank_series)
+        if (attempt, rank) != self._place or key in self._chunks:
+            yield from self.rest()
+            self._place = (attempt, rank)
+        self._chunks[key] = points
 
-
-def _points(scanner: Scanner) -> Chunk:
-    steps, times, values = array("q"), array("q"), array("d")
-    for _ in scanner.elements():
-        point = scanner.value()
-        try:
-            step, seconds, value = point
-            steps.append(checked_position(0, 0, step)[2])
-            times.append(microseconds(seconds))
-            values.append(number(value))
-        except TypeError:
-            raise ValueError(f"[step, time, value] is expected, not {str(point)[:60]}") from None
-    return steps, times, values
+    def rest(self) -> Iterator[Push]:
+        """Yield the pushes of the rank."""
+        yield from _pushes(self._place, self._chunks)
+        self._chunks = {}
 
 
 def _pushes(place: tuple[int, int], rank_series: Mapping[str, Chunk]) -> Iterator[Push]:
@@ -125,35 +186,41 @@ class _Samples(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Samples).decode
+_LINE = re.compile(r'\n(?=[{"])')
+_POINT = re.compile(r"(?=\[-?\d)|(?=\n)")
 
 
-def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list[str]) -> Iterator[Item]:
-    """Yield the contents of JSON lines, ours or another tool's; *notes* receives what was skipped.
-
-    Raises:
-        FormatError: A line is invalid.
-    """
-    skipped: Counter[str] = Counter()
-    for number, line in enumerate(iter(partial(buffered.readline, LINE_BYTES + 1), b""), 1):
-        if len(line) > LINE_BYTES:
-            raise line_too_long(file, number)
-        if not line.strip():
+def read_lines(buffered: io.BufferedReader, clock: Clock, left_out: LeftOut, *, final: bool = True) -> Iterator[Item]:
+    """Yield the contents of JSON lines, ours or another tool's; see `read_csv`."""
+    beginning = b""  # of a line that is whole
+    for number, line in lines(buffered, left_out):
+        ended = line.endswith(b"\n")
+        if not line.strip() or not (ended or final):
             continue
         try:
-            item = _line(line, clock, skipped)
+            item = _line(line, clock, left_out)
         except PARSE_ERRORS as error:
-            if not line.endswith(b"\n") and not _is_json(line):  # it is being written, or a crash has cut it
-                notes.append(f"line {number}, the last one, is incomplete and was skipped")
-                break
-            raise FormatError(f"{file}: line {number}: {_expected(error)}") from error
+            kind = DAMAGED_LINE if ended or _is_json(line) else TORN_LINE  # it is being written, or a crash has cut it
+            left_out.add(kind, f"line {number}", reason=f"line {number}: {_expected(error)}")
+            # Where a crash has cut a line, the next one follows in it.
+            item = _after(line, beginning, clock, left_out)
+        else:
+            beginning = beginning or line.partition(b":")[0]
         if item is not None:
             yield item if isinstance(item, Push | MachineValues) else item._replace(line=number)
-    if skipped:
-        names = ", ".join(repr(key) for key, _ in skipped.most_common(3))
-        notes.append(f"{sum(skipped.values())} values that are not numbers were skipped, such as those of {names}")
 
 
-def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
+def _after(line: bytes, beginning: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
+    """Return the item of the line that begins within a damaged one; None without one."""
+    if not beginning or (at := line.rfind(beginning)) <= 0:
+        return None
+    try:
+        return _line(line[at:], clock, left_out)
+    except PARSE_ERRORS:
+        return None
+
+
+def _line(line: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
     try:
         samples = _decode(line)
     except msgspec.MsgspecError:  # another tool's line, or one with NaN as Python writes it
@@ -162,7 +229,7 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
         return _push(samples, clock)
     if samples is not None and samples.kind == "resources":
         return _machine(samples)
-    fields = json.loads(line)
+    fields = json.loads(line.decode("utf-8", "replace"))
     if not isinstance(fields, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
     if "values" in fields and fields.get("kind", "samples") == "samples":
@@ -171,7 +238,7 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
         return _push(samples, clock)
     if (item_type := _KINDS.get(fields.get("kind", ""))) is not None:
         return item_type({name: value for name, value in fields.items() if name != "kind"})
-    return _flat(fields, clock, skipped)
+    return _flat(fields, clock, left_out)
 
 
 def _push(samples: _Samples, clock: Clock) -> Push | None:
@@ -194,7 +261,7 @@ def _machine(samples: _Samples) -> MachineValues:
     return MachineValues(microseconds(samples.time), {key: number(value) for key, value in samples.values.items()})
 
 
-def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push | None:
+def _flat(fields: dict[str, Any], clock: Clock, left_out: LeftOut) -> Push | None:
     """Return the push of another tool's line, which has the step and the keys in one object."""
     names = {name.lower(): name for name in fields}
     step = next((fields.pop(names[name]) for name in STEP if name in names), None)
@@ -210,7 +277,7 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
             values[key] = number(value)
         except (ValueError, TypeError):
             if value is not None:
-                skipped[key] += 1
+                left_out.add(NO_NUMBER, key)
     if not values:
         return None
     return Push(*checked_position(0, 0, int(step)), clock.at(time), tuple(values), list(values.values()))
@@ -257,6 +324,9 @@ _MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
     "captures": CaptureItem,
     "media": MediaLine,
 }
+
+
+_LISTS = frozenset((*_MEMBERS, "series", "resources"))
 
 
 def _is_json(line: bytes) -> bool:

@@ -35,6 +35,7 @@ from trackside_daemon.history.files.items import (
     checked_position,
 )
 from trackside_daemon.history.files.layer_lines import frame_of
+from trackside_daemon.history.files.left_out import DAMAGED_LINE, LeftOut
 from trackside_daemon.history.files.media_lines import item_of
 from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
 from trackside_daemon.model.capture import CaptureJson
@@ -60,6 +61,14 @@ class _AttemptHeader(NamedTuple):
     about: Mapping[str, Any]
 
 
+class _InvalidItemError(Exception):
+    """An item is invalid; the message says why."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
 class RunFile:
     """A run's items as records in the order of writing.
 
@@ -68,7 +77,8 @@ class RunFile:
         file: Name of the file that they come from, for errors.
         id: Replaces the run's id in the header.
         name: Replaces the run's name in the header; the file's name if both are empty.
-        notes: Receives sentences about what was guessed or skipped; complete at the end.
+        notes: Receives sentences about what was guessed; complete at the end.
+        left_out: Counts what the reader of the items and this one leave out.
         file_id: The run's id if both are empty.
 
     Attributes:
@@ -78,10 +88,9 @@ class RunFile:
         pinned: The run was pinned.
         samples: Number of samples read so far.
         last: Unix time of the latest of them; minus infinity before the first.
-        notes: See above.
 
     Raises:
-        FormatError: The first item is invalid.
+        FormatError: There is no valid item.
     """
 
     def __init__(
@@ -92,22 +101,18 @@ class RunFile:
         id: str = "",  # noqa: A002  the option's name
         name: str = "",
         notes: list[str] | None = None,
+        left_out: LeftOut | None = None,
         file_id: str = "",
     ) -> None:
         self.samples = 0
         self.last = -inf
-        self.notes = [] if notes is None else notes
-        self.file = file
+        self.file = writable(file)
+        self._guesses = [] if notes is None else notes
+        self._left_out = LeftOut() if left_out is None else left_out
         self._items = items
-        first: Item | None = next(self._items, None)
-        if first is None:
-            raise FormatError(f"{file}: nothing to import: there are no samples in it")
         self._attempts: dict[int, _AttemptHeader] = {}
         self._header: RunFields | None = None
-        if isinstance(first, RunHeader):
-            self._read_header(first)
-        else:
-            self._items = chain([first], self._items)
+        self._read_first()
         header = self._header or NO_RUN
         stem = writable(PurePath(file).stem) or "imported"
         self.run = writable(id) or header.id or file_id
@@ -116,16 +121,26 @@ class RunFile:
         self._sessions: dict[tuple[int, int], ImportedSession] = {}
         self._spans: dict[int, list[float]] = {}
 
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was guessed and left out; complete at the end."""
+        return [*self._guesses, *self._left_out.notes()]
+
     def __iter__(self) -> Iterator[Record]:
-        """Yield the records.
+        """Yield the records. An item that is invalid costs itself.
 
         Raises:
-            FormatError: A line is invalid.
+            FormatError: It has no samples, or a second run.
         """
         for header in self._attempts.values():
             yield self._open_session(header.attempt.attempt, header.attempt.rank, header.attempt.started)
         for item in self._items:
-            yield from self._records(item)
+            try:
+                yield from self._records(item)
+            except _InvalidItemError as error:
+                self._leave_out(error)
+        if not self._attempts and not self._sessions:
+            raise self._nothing()
         for session in self._sessions.values():
             if (rest := session.flush()) is not None:
                 yield rest
@@ -134,6 +149,10 @@ class RunFile:
                 lowest = min(rank for attempt, rank in self._sessions if attempt == number)
                 yield self._open_session(number, lowest, low)
             yield RunState(self.run, number, "finished", f"imported from {PurePath(self.file).name}", high)
+        yield from self._ends()
+
+    def _ends(self) -> Iterator[Record]:
+        """Yield the ends of the attempts, and the results."""
         for header in self._attempts.values():
             attempt = header.attempt
             yield RunState(self.run, attempt.attempt, attempt.state, attempt.cause, attempt.ended)
@@ -204,9 +223,9 @@ class RunFile:
             attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
             found = read(item.fields)
         except ValueError as error:
-            raise FormatError(f"{self.file}: line {item.line}: {name}: {error}") from None
+            raise _InvalidItemError(f"{name}: {error}", item.line) from None
         if (session := self._sessions.get((attempt, rank))) is None:
-            raise FormatError(f"{self.file}: line {item.line}: {name}: samples of their rank are expected before them")
+            raise _InvalidItemError(f"{name}: samples of their rank are expected before them", item.line)
         return session.ref, found
 
     def _capture(self, capture: CaptureJson) -> Capture:
@@ -234,9 +253,31 @@ class RunFile:
         about: Mapping[str, Any] = {"rank": rank} if header is None else header.about
         return SessionOpened(session.ref, hello, started, about=about)
 
+    def _read_first(self) -> None:
+        """Read the header, if the items begin with it."""
+        for first in self._items:
+            try:
+                if isinstance(first, RunHeader):
+                    self._read_header(first)
+                else:
+                    self._items = chain([first], self._items)
+            except _InvalidItemError as error:
+                self._leave_out(error)
+            else:
+                return
+        raise self._nothing()
+
+    def _nothing(self) -> FormatError:
+        reason = self._left_out.reason or "nothing to import: there are no samples in it"
+        return FormatError(f"{self.file}: {reason}")
+
+    def _leave_out(self, error: _InvalidItemError) -> None:
+        self._left_out.add(DAMAGED_LINE, f"line {error.line}", reason=f"line {error.line}: {error}")
+
     def _read_header(self, item: RunHeader) -> None:
-        self._header = self._convert(item.run, RunFields, item.line)
-        self._attempts = self._read_attempts(self._header, item.line)
+        header = self._convert(item.run, RunFields, item.line)
+        self._attempts = self._read_attempts(header, item.line)
+        self._header = header
 
     def _read_attempts(self, run: RunFields, line: int) -> dict[int, _AttemptHeader]:
         columns = frozenset(field.name for field in msgspec.structs.fields(AttemptFields)) - {"rank"}
@@ -244,9 +285,8 @@ class RunFile:
         for fields in run.attempt_list:
             attempt = self._convert(fields, AttemptFields, line)
             if not abs(attempt.started) < FAR_SECONDS:
-                raise FormatError(
-                    f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is not a "
-                    "time in Unix seconds"
+                raise _InvalidItemError(
+                    f"attempt {attempt.attempt} begins at {attempt.started}, which is not a time in Unix seconds", line
                 )
             about = {name: value for name, value in fields.items() if name not in columns}
             headers[attempt.attempt] = _AttemptHeader(attempt, about)
@@ -260,7 +300,7 @@ class RunFile:
             return msgspec.convert(value, kind)
         except (msgspec.ValidationError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else error
-            raise FormatError(f"{self.file}: line {line}: the run's data are invalid: {reason}") from error
+            raise _InvalidItemError(f"the run's data are invalid: {reason}", line) from error
 
 
 def open_run_file(
@@ -284,8 +324,9 @@ def open_run_file(
         FormatError: The beginning of the file is invalid.
     """
     notes: list[str] = []
-    file_id = _file_id(stream, file)
-    return RunFile(parse(stream, file, begin, notes), file, id=id, name=name, notes=notes, file_id=file_id)
+    left_out = LeftOut()
+    items = parse(stream, file, begin, notes, left_out)
+    return RunFile(items, file, id=id, name=name, notes=notes, left_out=left_out, file_id=_file_id(stream, file))
 
 
 def _file_id(stream: BinaryIO, file: str) -> str:

@@ -1,0 +1,67 @@
+"""Open a file in a directory that somebody else may write: it cannot be made to stand for a private file of the reader's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import BufferedReader
+    from pathlib import Path
+
+_PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_foreign(path: Path) -> BufferedReader:
+    """Open a regular file for reading. The call never blocks, and opens no FIFO and no device.
+
+    Args:
+        path: Its path, in which no part may be a symbolic link: resolve what a user has given, and append to that.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file; a part of the path is a link; or it is private, and belongs
+            to another user than its directory does, as a hard link to it would.
+    """
+    with _found(path) as file:
+        # Not by its path, which may name another file by now.
+        return os.fdopen(os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC), "rb")
+
+
+def foreign_status(path: Path) -> os.stat_result:
+    """Return the status of a file that `open_foreign` would open, without opening it; see there."""
+    with _found(path) as file:
+        return os.fstat(file)
+
+
+@contextmanager
+def _found(path: Path) -> Iterator[int]:
+    """Yield a descriptor that stands for a file, and cannot read it."""
+    opened: list[int] = []
+    try:
+        opened.append(os.open(path.anchor or ".", _PLACE))
+        for part in path.relative_to(path.anchor).parts:
+            opened.append(os.open(part, _PLACE, dir_fd=opened[-1]))
+        status = os.fstat(opened[-1])
+        if stat.S_ISLNK(status.st_mode):
+            raise OSError(errno.ELOOP, "a symbolic link, which is not followed here")  # noqa: TRY301  as all others here
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")  # noqa: TRY301
+        if _is_planted(status, os.fstat(opened[-2])):
+            raise OSError(errno.EPERM, "private, and not of the user who owns its directory")  # noqa: TRY301
+        yield opened[-1]
+    except OSError as error:
+        reason = "behind a symbolic link" if error.errno == errno.ENOTDIR else error.strerror
+        raise OSError(error.errno, reason, str(path)) from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _is_planted(file: os.stat_result, directory: os.stat_result) -> bool:
+    """Return whether the owner of a directory could have no right to read a file in it. Root may read all."""
+    readable = stat.S_IROTH | (stat.S_IRGRP if file.st_gid == directory.st_gid else 0)
+    return directory.st_uid not in (0, file.st_uid) and not file.st_mode & readable
