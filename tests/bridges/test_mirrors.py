@@ -24,7 +24,7 @@ from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import mirror as mirrors
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.supervisor import FAILED, SENT, Mirrors
+from trackside_daemon.bridges.mirrors.supervisor import FAILED, LAG, SENT, Mirrors
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
 from trackside_daemon.bridges.settings import BridgesSection
@@ -196,6 +196,77 @@ def test_a_target_that_does_not_answer_is_asked_less_and_less_and_then_has_every
         assert running.poll() == 0.0
     assert target.steps() == list(range(10))
     assert (running.status.error, running.status.oldest) == ("", None)
+
+
+def test_the_lag_is_that_of_the_oldest_run_that_waits_also_behind_one_that_the_target_did_not_accept(
+    tmp_path: Path,
+) -> None:
+    target = Recorded()
+    with history(tmp_path) as one:
+        late = [(step, round((BEGIN + 500 + step) * 1e6), {"x": 1.0}) for step in range(3)]
+        one.put([opened("a"), ingested("a", late), opened("b", started=BEGIN + 1), column("b", ["x"], 3)])
+        running = mirror_to(target, one)
+
+        def fail(_: Sequence[Row]) -> None:
+            raise SendError("nobody answers")
+
+        target.fails = fail
+        for _ in range(2):
+            running.poll()
+            assert running.status.oldest == BEGIN
+        target.fails = lambda _: None
+        running.poll()
+        assert (target.steps("a"), target.steps("b"), running.status.oldest) == ([0, 1, 2], [0, 1, 2], None)
+
+
+def test_the_lag_grows_while_the_end_of_a_run_or_the_history_itself_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Recorded()
+    now = BEGIN + 1000
+    monkeypatch.setattr(mirrors, "time", SimpleNamespace(time=lambda: now))
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 3), finished("a")])
+        running = mirror_to(target, one)
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "end", raising(SendError("nobody answers")))
+            running.poll()
+            now += 100
+            running.poll()
+            assert running.status.oldest == BEGIN + 1000
+        running.poll()
+        assert running.status.oldest is None
+        with monkeypatch.context() as patch:
+            patch.setattr(mirrors, "open_reader", raising(sqlite3.OperationalError("disk I/O error")))
+            running.poll()
+            now += 100
+            running.poll()
+            assert running.status.oldest == BEGIN + 1100
+        running.poll()
+        assert (running.status.oldest, running.status.error) == (None, "")
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """Return a function that raises an error."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_run_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
+    target = Recorded()
+    with history(tmp_path) as one:
+        for number, run in enumerate("ab"):
+            one.put([opened(run, started=BEGIN + number), column(run, ["x"], BLOCK), finished(run)])
+        one.wait_until_packed()
+        one.writer.call(partial(_change, "UPDATE block SET data = x'01' WHERE id >> 24 = 1")).result(60)
+        running = mirror_to(target, one)
+        assert running.poll() > 0
+        assert running.status.error.startswith("a (a): the history cannot be read: ")
+        assert running.status.oldest is not None
+    assert target.steps("b") == list(range(BLOCK))
 
 
 def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: Path) -> None:
@@ -410,6 +481,16 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         running.stop()
     assert [step for _, step, _, _ in scalars(place)] == [1, 2, 3]
     assert _value(running, FAILED) == 0.0
+
+
+def test_a_worker_that_does_not_start_has_a_lag(tmp_path: Path) -> None:
+    sections = BridgesSection.model_validate({"parquet": {"url": "zz://nowhere"}}).configured()
+    running = Mirrors(sections, tmp_path / "history.db")
+    (worker,) = running._mirrors
+    while not worker._error:
+        worker.ask()
+    assert _value(running, LAG) > 0.0
+    worker.close()
 
 
 def test_a_mirror_that_fails_in_an_unexpected_way_ends_its_worker(

@@ -174,7 +174,7 @@ class _Worker:
                 before.failures + last.failures,
                 success=last.success or before.success,
             )
-            self._status = Status(oldest=self._status.oldest)
+            self._status = Status(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
         self._backoff = min(max(2 * self._backoff, ASK_SECONDS), LONGEST_SECONDS)
         self._retry = time.monotonic() + self._backoff
         self._report(error)
