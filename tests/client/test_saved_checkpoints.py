@@ -91,6 +91,17 @@ def test_what_is_saved_is_loaded_without_pytorch_too(
     processes.run([sys.executable, "-c", code, str(path.parent)], check=True)
 
 
+def test_what_is_saved_beside_tensors_is_loaded_too(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    np = pytest.importorskip("numpy")
+    held = {"empty": [b"", bytearray(), {b"": frozenset({b"", 1})}], "sets": [frozenset(), {frozenset({2})}], **PLAIN}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save({**held, "table": np.zeros((0, 3)), "weights": torch.zeros(1)}, 1)
+    loaded = checkpoints.load()
+    assert {name: loaded[name] for name in held} == held
+    assert (loaded["table"].shape, loaded["table"].dtype) == ((0, 3), np.float64)
+
+
 def test_the_newest_stay_and_the_best(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2, best="accuracy", mode="max")
     for step, accuracy in enumerate((0.1, 0.9, 0.3, float("nan"), 0.2)):
@@ -209,6 +220,7 @@ def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: P
     assert steps(new) == [200, 100]
 
 
+@pytest.mark.usefixtures("without_torch")
 @pytest.mark.parametrize("keep", [1, 2])
 def test_what_is_damaged_neither_counts_nor_pushes_out_what_is_intact(tmp_path: Path, keep: int) -> None:
     saved(Checkpoints(tmp_path), 1000, 2000, 3000)
@@ -225,6 +237,7 @@ def test_what_is_damaged_neither_counts_nor_pushes_out_what_is_intact(tmp_path: 
     assert steps(checkpoints) == [2200, 2300][-keep:]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_the_best_is_gone_back_to(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1, best="loss")
     saved(checkpoints, 1000, loss=0.1)

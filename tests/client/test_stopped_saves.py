@@ -152,7 +152,7 @@ class Stopped:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
-    """The processes of this file."""
+    """The processes that are stopped in the tests of this file."""
     library = tmp_path_factory.mktemp("library") / "interrupted_calls.so"
     options = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *options, "-o", library, SOURCE, "-ldl"], check=True)
@@ -261,6 +261,13 @@ class Directory:
         assert Checkpoints(self.path).load()["number"] == 10**6
         assert not list(self.path.glob(".*"))
         assert len(self.intact()) <= self.situation.keep + self.situation.goes_back
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide PyTorch, which other tests have imported: the processes have none either."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("TRACKSIDE_DISABLED", "1")
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

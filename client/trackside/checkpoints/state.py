@@ -21,6 +21,8 @@ MEMBER = "state.pkl"
 TENSOR_BYTES = 512  # what a tensor needs in a file in addition to its data
 
 _ARRAY = "trackside array"
+# Plain values that `torch.load` refuses with `weights_only`.
+_FROZEN, _EMPTY = "trackside frozenset", ("trackside empty bytes",)
 _WRAPPERS = ("module", "_orig_mod")  # of DataParallel and DistributedDataParallel, and of torch.compile
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray))
 
@@ -51,7 +53,7 @@ class Encoded:
         return TORCH if self.has_tensors else PLAIN
 
     def _encode(self, value: Any, name: str) -> Any:
-        if type(value) in _SCALARS:
+        if type(value) in _SCALARS and not (type(value) is bytes and not value):
             self.size += len(value) if isinstance(value, str | bytes | bytearray) else 16
             return value
         if _is_a(value, "torch", "Tensor", "dtype", "device"):
@@ -60,16 +62,20 @@ class Encoded:
             return value
         if isinstance(value, Mapping):
             return self._mapping(value, name)
-        kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
+        kind = next((kind for kind in (list, tuple, set) if isinstance(value, kind)), None)
         if kind is not None:
             return kind(self._encode(item, f"{name}[{place}]") for place, item in enumerate(value))
         return self._convert(value, name)
 
     def _convert(self, value: Any, name: str) -> Any:
-        """Return an array of NumPy as a tuple of plain values, and a subclass of a number or text as that."""
+        """Return an array of NumPy and what PyTorch does not load as plain values, a subclass of a number or text as that."""
+        if type(value) is bytes:
+            return _EMPTY
+        if isinstance(value, frozenset):
+            return (_FROZEN, self._encode(tuple(value), name))
         if _is_a(value, "numpy", "ndarray") and not value.dtype.hasobject:
             self.size += value.nbytes
-            return (_ARRAY, value.dtype.str, value.shape, value.tobytes())
+            return (_ARRAY, value.dtype.str, value.shape, value.tobytes() or _EMPTY)
         if _is_a(value, "numpy", "generic"):
             return value.item()
         plain = next((plain for plain in (int, float, str) if isinstance(value, plain)), None)
@@ -133,15 +139,21 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _decode(value: Any) -> Any:
     if isinstance(value, dict):
-        for key in list(value):
-            value[key] = _decode(value[key])
+        for key in list(value):  # its type and attributes stay
+            item = value.pop(key)
+            value[_decode(key)] = _decode(item)
         return value
-    if isinstance(value, tuple) and value[:1] == (_ARRAY,) and len(value) == 4:
-        import numpy as np
+    if type(value) is tuple and value and type(value[0]) is str:
+        if value[0] == _ARRAY and len(value) == 4:
+            import numpy as np
 
-        _, kind, shape, data = value
-        return np.frombuffer(bytearray(data), dtype=kind).reshape(shape)
-    return type(value)(map(_decode, value)) if type(value) in {list, tuple} else value
+            _, kind, shape, data = value
+            return np.frombuffer(bytearray(_decode(data)), dtype=kind).reshape(shape)
+        if value[0] == _FROZEN and len(value) == 2:
+            return frozenset(map(_decode, value[1]))
+        if value == _EMPTY:
+            return b""
+    return type(value)(map(_decode, value)) if type(value) in {list, tuple, set} else value
 
 
 def state_dicts(state: Any) -> Any:
