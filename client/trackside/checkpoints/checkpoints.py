@@ -13,8 +13,8 @@ from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
-from trackside.log import warn
 from trackside.row_queue import whole_number
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from builtins import list as list_  # the class has a method of this name
@@ -197,8 +197,11 @@ class Checkpoints:
                 yield one
 
     def _warn_unsaved(self, step: int, why: str) -> None:
-        there = self.list()
-        last = f"the last one is of step {there[-1].step}" if there else "there is none yet"
+        try:
+            there = self.list()
+            last = f"the last one is of step {there[-1].step}" if there else "there is none yet"
+        except OSError:  # without a file descriptor
+            last = "those there cannot be listed"
         warn(f"the checkpoint of step {step} is not saved: {self.directory}: {why}; {last}, and training goes on")
 
 

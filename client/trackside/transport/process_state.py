@@ -11,7 +11,7 @@ from trackside.captures.kineto import cancel_recording
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import flush_timeout, outcome
 from trackside.environment.notebook import after_cells
-from trackside.log import warn
+from trackside.training_log import warn
 
 try:
     from trackside.transport.sender import Sender

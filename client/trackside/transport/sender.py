@@ -17,7 +17,7 @@ import zmq
 from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.process_info import process_info
-from trackside.log import info, warn
+from trackside.training_log import info, warn
 from trackside.transport import discovery
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, new_context

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
-from trackside.log import warn
 from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
+from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
