@@ -584,6 +584,7 @@ class Bye(msgspec.Struct, omit_defaults=True):
         status: ``finished``, ``stopped`` or ``failed``.
         cause: Type of the exception with a known reason, or the signal; empty if there is none.
         provisional: Sent by atexit, where the exit status is unknown.
+        requested: What the process has called `sys.exit` with, such as ``exit status 1: no data``; empty for 0 and for no call.
     """
 
     clock: Clock
@@ -591,6 +592,7 @@ class Bye(msgspec.Struct, omit_defaults=True):
     status: str
     cause: str = ""
     provisional: bool = False
+    requested: str = ""
 
 
 class Nack(msgspec.Struct, omit_defaults=True):

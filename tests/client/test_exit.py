@@ -197,6 +197,41 @@ def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
     comes_to(daemon, "inside-thread", "finished")
 
 
+@pytest.mark.parametrize(
+    ("end", "requested"),
+    [
+        ("sys.exit('no data in /data')", "exit status 1: no data in /data"),
+        ("sys.exit(3)", "exit status 3"),
+        ("sys.exit(0)", ""),
+        ("caught(3); sys.exit()", ""),
+        ("caught(3); trackside.push(loss=0.25)", ""),
+        ("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()", ""),
+    ],
+)
+def test_what_sys_exit_is_called_with_is_sent_for_a_process_whose_end_nobody_sees(
+    start: Callable[..., Process], start_router: Callable[[], Router], place: Path, end: str, requested: str
+) -> None:
+    router = start_router()
+    process = start(
+        "exits",
+        f"""
+        import sys, threading, trackside
+        def caught(status):
+            try:
+                sys.exit(status)
+            except SystemExit:
+                pass
+        trackside.push(loss=0.5)
+        {end}
+        """,
+        endpoint=f"ipc://{place}/push.sock",
+    )
+    (messages,) = router.serve().values()
+    process.communicate(timeout=DEADLINE)
+    bye = messages[-1].body
+    assert (bye.status, bye.cause, bye.provisional, bye.requested) == ("finished", "", True, requested)
+
+
 def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> None:
     process = start(
         "interrupted",

@@ -642,9 +642,9 @@ class Stopped(KeyboardInterrupt):
         (Stopped(), "stopped", "Stopped"),
         (SystemExit(), "finished", ""),
         (SystemExit(0), "finished", ""),
-        (SystemExit(3), "failed", "SystemExit: 3"),
-        (SystemExit("it went wrong"), "failed", "SystemExit: it went wrong"),
-        (SystemExit([]), "failed", "SystemExit: []"),
+        (SystemExit(3), "failed", "exit status 3"),
+        (SystemExit("it went wrong"), "failed", "exit status 1: it went wrong"),
+        (SystemExit([]), "failed", "exit status 1: []"),
     ],
 )
 def test_a_with_block_ends_its_run_by_how_it_is_left(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
 from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
@@ -294,7 +295,8 @@ class Session(Outbox):
         if self._events:
             self._close(clock)
         self._counts.update(clock)
-        bye = Bye(clock, self.totals, status, redact_text(cause), provisional)
+        requested = requested_exit(self._counts.pushed_at) if provisional else ""
+        bye = Bye(clock, self.totals, status, redact_text(cause), provisional, requested)
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True

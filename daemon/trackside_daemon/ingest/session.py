@@ -211,7 +211,7 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 
 def checked_bye(bye: Bye) -> Bye:
     """Return the bye with texts short enough for the log and for a session that keeps it."""
-    return replace(bye, status=cut(bye.status, CAUSE_BYTES), cause=cut(bye.cause, CAUSE_BYTES))
+    return replace(bye, **{name: cut(getattr(bye, name), CAUSE_BYTES) for name in ("status", "cause", "requested")})
 
 
 def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent]) -> None:

@@ -383,7 +383,8 @@ class Runs:
 
     def _end(self, session: RankSession, now: Moment) -> list[Batch]:
         """End a session, by all that is known of its end, and with its last session the rank."""
-        session.status, session.cause = verdict(session.bye, session.exit, daemonic=session.daemonic)
+        waits = session.waits_until is not None
+        session.status, session.cause = verdict(session.bye, session.exit, daemonic=session.daemonic, waits=waits)
         run, rank = session.run, session.rank
         sessions = run.sessions_of(rank)
         if not all(one.status for one in sessions):
