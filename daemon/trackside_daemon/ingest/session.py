@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
 
+    Family = tuple[tuple[int, int], ...]
 
 # What a hello may hold besides its identity, in bytes of msgpack, and what replaces more: a client has far less of each.
 # Only it limits its configuration; its text has a header of 5 bytes.
@@ -84,6 +85,9 @@ class IngestSession:
         resumed: It has sent more after that bye, so that it is not over.
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
+        greets_since: When it greeted first since it had to, in monotonic seconds.
+        family: Its process and those above it, by `family`.
+        why: Why it has got another run than it wanted; empty if it has not.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         refused: Reasons by number of refused messages whose nack the client may have missed.
         hooks_logged: Number of its failed hooks so far.
@@ -98,6 +102,8 @@ class IngestSession:
         self.speaker: str | None = None
         self.peer = b""
         self.received_at = 0.0
+        self.family: Family = ()
+        self.why = ""
         self.is_logged = True
         self.hooks_logged = 0
         self.resumed = False
@@ -110,6 +116,7 @@ class IngestSession:
         self.ref = SessionRef(self.ref.id)
         self.greeted = False
         self.pace = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
+        self.greets_since = 0.0
         self.accepted = 0
         self.committed = 0
         self.offset = 0.0
@@ -120,6 +127,11 @@ class IngestSession:
         self.over = False
         self.refused: dict[int, str] = {}
         self.shift = 0
+
+    @property
+    def ended(self) -> bool:
+        """True after the bye of its client, and once its end is known otherwise, as far as it is on the page."""
+        return self.bye is not None or (self.training is not None and bool(self.training.status))
 
     @property
     def exported(self) -> RankSession | None:
@@ -198,6 +210,12 @@ class IngestSession:
             log.info("run %s rank %d ended: %s", ref.run, ref.rank, end_text, extra=fields_of)
         fields = {"state": state, "cause": cause}
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
+
+
+def family(hello: Hello) -> Family:
+    """Return pid and start time of a client's process and of those above it, in its namespace; nothing for an older client."""
+    parents = None if hello.about is None else hello.about.parents
+    return () if parents is None else ((hello.identity.pid, hello.identity.start), *parents)
 
 
 def checked(hello: Hello, bounded: Identity) -> Hello:
