@@ -50,7 +50,11 @@ ENDS = {
     "exception": End("raise ValueError('loss')", "failed", "ValueError: loss"),
     "sys-exit-0": End("sys.exit(0)", "finished", ""),
     "sys-exit-3": End("sys.exit(3)", "failed", "exit status 3", {"status": 3}),
-    "sys-exit-text": End("sys.exit('no data')", "failed", "exit status 1", {"status": 1}),
+    "sys-exit-text": End("sys.exit('no data')", "failed", "exit status 1: no data", {"status": 1}),
+    "sys-exit-caught": End(
+        "import contextlib\nwith contextlib.suppress(SystemExit): sys.exit('no data')", "finished", ""
+    ),
+    "sys-exit-in-with": End("with trackside.default_run.open_run(): sys.exit(7)", "failed", "exit status 7"),
     "os-exit-0": End("os._exit(0)", "finished", "", {"status": 0}),
     "os-exit-3": End("os._exit(3)", "failed", "exit status 3", {"status": 3}),
     "finish-then-exit-3": End("trackside.finish(); sys.exit(3)", "finished", ""),

@@ -24,6 +24,7 @@ __all__ = [
     "event",
     "finish",
     "init",
+    "log",
     "log_histogram",
     "log_image",
     "log_table",
@@ -45,7 +46,11 @@ _HOMES = {
 
 _BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
 
-if TYPE_CHECKING:
+_IN_PARTS = not {"trackside_daemon", "trackside_imports"}.isdisjoint(_sys.modules)
+"""The daemon, a command or a process that `--auto` watches has imported this, and needs only parts of the package."""
+
+# A training imports all at once: later there may be no file descriptor for it, and a push must not raise.
+if TYPE_CHECKING or not _IN_PARTS:
     from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import (
         alert,
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
         event,
         finish,
         init,
+        log,
         log_histogram,
         log_image,
         log_table,
@@ -69,14 +75,15 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Import the client at its first use: the daemon and its commands need only parts of the package."""
+        """Import the client at its first use."""
         if name not in __all__ + _BUILTIN:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = getattr(_import_module(_HOMES.get(name, "trackside.default_run")), name)
         return globals()[name]
 
-    def __dir__() -> list[str]:
-        return sorted(__all__ + _BUILTIN)
+
+def __dir__() -> list[str]:
+    return sorted(__all__ + _BUILTIN)
 
 
 @_register  # now, so that what exit handlers push is sent too: handlers run in reverse order

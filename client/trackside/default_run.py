@@ -12,13 +12,13 @@ from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.environment.switches import OFF
-from trackside.log import warn
 from trackside.packing import writable
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
+from trackside.training_log import warn
 from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
@@ -294,6 +294,7 @@ _default_queue: Any = DefaultQueue()
 _default_run = Run(_default_queue)  # its queue is that of the default run while there is one
 default = _default_run  # for hooks, which compare its queue with theirs
 push = _default_run.push
+log = _default_run.log
 # All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
 copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class
 os.register_at_fork(after_in_child=_process.forked)

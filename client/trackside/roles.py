@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trackside.log import warn
+from trackside.training_log import warn
 
 ROLES = (
     *("loss", "objective", "reward", "evaluation", "gradient", "rate", "update", "duration", "memory"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from threading import get_ident
 from time import monotonic_ns
@@ -17,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trackside.environment.config import as_json
 from trackside.environment.exit_status import flush_timeout
-from trackside.log import warn
 from trackside.packing import writable
 from trackside.pending_values import PendingValues
 from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, read_number
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
+from trackside.training_log import warn
 from trackside.transport.session import HEAVY, Session
 from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from trackside.media.unsent import Unsent
     from trackside.pytorch.measured import Measured
@@ -139,7 +140,7 @@ class RowQueue:
         self.is_led = True
         if values is not None:
             named = self._merge(values, named)
-        if type(step) is not int and step is not None:
+        if type(step) is not int and step is not None and type(step) is not Deferred:
             step = self._whole_step(step)
         # First, since the values that have arrived belong to earlier pushes.
         for source in self._polled:
@@ -149,14 +150,19 @@ class RowQueue:
         every = self.pending
         pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
         if pending is not None:
-            named, step = _joined(pending, named, step)
+            named, step = _joined(pending, self._flat(named), step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
-                named, step = self._read_numbers(pushed_at, step, named)
+                named, step = self._read_numbers(pushed_at, step, self._flat(named))
                 break
         self._append_values(pushed_at, step, named)
         if pending is not None:
             pending.run_callbacks()
+
+    def log(self, values: Mapping[str, Any], step: int | None, *, ends: bool) -> None:
+        """Queue numbers of the current step, or of *step*, which *ends* with them: see `Run.log`."""
+        named = self._flat(self._merge(values, {}))
+        self.push(None, Deferred(self.checked_step(step), tuple(named), ends=ends), named)
 
     def push_found(self, values: dict[str, Any], step: int | None, *, aside: bool = False) -> None:
         """Queue numbers that were found without the training code's help, except those that it pushes itself.
@@ -377,7 +383,8 @@ class RowQueue:
         self._update_direct_rows()
 
     def _begin_cell(self, step: int | Deferred | None) -> None:
-        if type(step) is not int:
+        step = step.step if isinstance(step, Deferred) else step
+        if step is None:
             return
         self._between_cells = False
         sender, ended = self._sender, self.session
@@ -420,6 +427,24 @@ class RowQueue:
         except Exception:  # noqa: BLE001  a mapping of the user's own may raise anything, and training must go on
             self.refuse(1, type(values), f"cannot read values by key from a {type(values).__name__}")
             return named
+
+    def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values with those of nested mappings in the place of these."""
+        for value in values.values():
+            if type(value) is not float and type(value) is not int and isinstance(value, Mapping):
+                break
+        else:
+            return values
+        flattened: dict[str, Any] = {}
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                try:
+                    flattened.update(dict(flat(value, ".", f"{key}.")))
+                except Exception:  # noqa: BLE001  the same; or it contains itself
+                    self.refuse(1, key, f"{_shown(key)}: cannot read values by key from a {type(value).__name__}")
+            else:
+                flattened[key] = value
+        return flattened
 
     def _whole_step(self, step: Any) -> int | None:
         try:
@@ -515,6 +540,19 @@ def whole_number(number: Any) -> int:
         if isinstance(number, TEXT) or not (real := float(number)).is_integer():
             raise
         return int(real)
+
+
+def flat(values: Mapping[str, Any], separator: str, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield values by key, those of mappings among them with the keys joined by the *separator*.
+
+    Raises:
+        Exception: A mapping of the user's own cannot be read, or contains itself.
+    """
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, separator, f"{before}{key}{separator}")
+        else:
+            yield f"{before}{key}", value
 
 
 def _joined(

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
+from trackside.media import media
 from trackside.pytorch.device_scalars import read_number
+from trackside.pytorch.observer import choice
+from trackside.pytorch.watcher import Watcher
 from trackside.row_queue import ROWS_WAITING
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.transport.session import HEAVY
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from trackside.pytorch.watcher import Watcher
     from trackside.row_queue import RowQueue
 
 T = TypeVar("T")
@@ -71,7 +73,8 @@ class Run:
     def push(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
         """Record one step's numbers. The call returns at once and never raises; after the run's end it does nothing.
 
-        A value is an int, a float, or anything with ``__float__``, which is read at once. A CUDA tensor of one element is
+        A value is an int, a float, or anything with ``__float__``, which is read at once. A mapping among the values is
+        flattened: ``{"eval": {"bleu": 31.2}}`` has the key ``eval.bleu``. A CUDA tensor of one element is
         copied without waiting, and its value is recorded at a later push or at the end of the run. Of a DTensor the
         local part counts. NaN and infinities are recorded. A value that is not a number is dropped and counted, with one
         warning per key.
@@ -108,6 +111,22 @@ class Run:
             except Exception:  # noqa: BLE001, S110  of a value that is not a number; it is counted and named below
                 pass
         self.queue.push(values, step, named)
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+        """Push numbers as ``wandb.log`` counts steps: each call is a step, unless it says otherwise.
+
+        It is `push` in all else: it returns at once and never raises.
+
+        Args:
+            values: Numbers by key.
+            step: Step that the numbers belong to. Without it they belong to the current step until that has ended.
+            commit: End the step. Default: True without a *step*, else False.
+
+        Example:
+            >>> run.log({"loss": loss}, commit=False)
+            >>> run.log({"accuracy": accuracy})
+        """
+        self.queue.log(values, step, ends=step is None if commit is None else bool(commit))
 
     def phase(self, name: str) -> Phase:
         """Time a phase of the training, as a context manager or a decorator.
@@ -184,9 +203,6 @@ class Run:
         Example:
             >>> run.watch(model, optimizer, layers="*.attn")
         """
-        from trackside.pytorch.observer import choice
-        from trackside.pytorch.watcher import Watcher
-
         return Watcher(self.queue, model, optimizer, layers, choice() if distributions else None)
 
     def observe(
@@ -227,9 +243,6 @@ class Run:
         Example:
             >>> run.observe(model, activations="*.mlp", attention="*.attn")
         """
-        from trackside.pytorch.observer import choice
-        from trackside.pytorch.watcher import Watcher
-
         wanted = choice(weights=weights, gradients=gradients, activations=activations, attention=attention, every=every)
         watcher = Watcher.of(self.queue, model)
         if watcher is None:
@@ -250,9 +263,7 @@ class Run:
         Example:
             >>> run.log_image("samples", images[0], step=step)
         """
-        from trackside.media.media import log_image
-
-        log_image(self.queue, key, image, step)
+        media.log_image(self.queue, key, image, step)
 
     def log_text(self, key: str, text: str, step: int | None = None) -> None:
         """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
@@ -265,9 +276,7 @@ class Run:
         Example:
             >>> run.log_text("completion", tokenizer.decode(tokens), step=step)
         """
-        from trackside.media.media import log_text
-
-        log_text(self.queue, key, text, step)
+        media.log_text(self.queue, key, text, step)
 
     def log_table(self, key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
         """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
@@ -281,9 +290,7 @@ class Run:
         Example:
             >>> run.log_table("errors", [{"input": text, "loss": 3.2}], step=step)
         """
-        from trackside.media.media import log_table
-
-        log_table(self.queue, key, rows, step, columns)
+        media.log_table(self.queue, key, rows, step, columns)
 
     def log_histogram(self, key: str, values: Any, step: int | None = None) -> None:
         """Record the distribution of numbers, in 64 bins of equal width.
@@ -296,9 +303,7 @@ class Run:
         Example:
             >>> run.log_histogram("lengths", lengths, step=step)
         """
-        from trackside.media.media import log_histogram
-
-        log_histogram(self.queue, key, values, step)
+        media.log_histogram(self.queue, key, values, step)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record that something happened, at the current step.

@@ -287,6 +287,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         correlation: Id by which other systems refer to the job (``$TRACKSIDE_CORRELATION_ID``, ``$TRACEPARENT``).
         environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
         profile: When to profile the run; None for the daemon's plan.
+        parents: Pid and start time, as in `Identity`, of its parent, that one's parent and so on, at most 16; None if unknown.
     """
 
     command: tuple[str, ...] = ()
@@ -305,6 +306,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     correlation: str = ""
     environ: dict[str, str] = {}
     profile: ProfilePlan | None = None
+    parents: tuple[tuple[Count, Count], ...] | None = None
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -584,6 +586,7 @@ class Bye(msgspec.Struct, omit_defaults=True):
         status: ``finished``, ``stopped`` or ``failed``.
         cause: Type of the exception with a known reason, or the signal; empty if there is none.
         provisional: Sent by atexit, where the exit status is unknown.
+        requested: What the process has called `sys.exit` with, such as ``exit status 1: no data``; empty for 0 and for no call.
     """
 
     clock: Clock
@@ -591,6 +594,21 @@ class Bye(msgspec.Struct, omit_defaults=True):
     status: str
     cause: str = ""
     provisional: bool = False
+    requested: str = ""
+
+
+class Welcome(msgspec.Struct, omit_defaults=True):
+    """The acceptance of a hello; older daemons send no body.
+
+    Attributes:
+        stores: What this daemon stores of `Pushes` besides rows, events and alerts: names of its fields.
+        run: Id of the run that the session belongs to; empty if it is that of its hello.
+        why: Why it is another one, in one line; empty if that is unknown.
+    """
+
+    stores: tuple[str, ...] = ()
+    run: str = ""
+    why: str = ""
 
 
 class Nack(msgspec.Struct, omit_defaults=True):
@@ -716,6 +734,7 @@ Body = (
     | ProfileQuestion
     | Profile
     | MemorySnapshot
+    | Welcome
     | Nack
     | Refused
     | None
@@ -733,7 +752,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "profile": Profile,
     "memory": MemorySnapshot,
     "pong": None,
-    "welcome": None,
+    "welcome": Welcome,
     "hello?": None,
     "ack": None,
     "nack": Nack,
@@ -779,12 +798,13 @@ def open_envelope(frames: list[bytes]) -> Envelope:
 
 
 def decode_body(kind: str, frame: bytes) -> Any:
-    """Return the body of a message of this *kind*; None for the kinds without one.
+    """Return the body of a message of this *kind*; None for the kinds without one, and for the welcome of an older daemon.
 
     Raises:
         WireError: The body is too large, is not msgpack, or does not match the schema.
     """
-    return _guarded("body", _decode_body[kind], frame) if kind in _decode_body else None
+    has_none = kind not in _decode_body or (kind == "welcome" and not frame)
+    return None if has_none else _guarded("body", _decode_body[kind], frame)
 
 
 def _guarded(reason: str, decode: Any, frame: bytes) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside import Run
     from trackside.transport.session import Session
-    from trackside.wire import Body, Totals
+    from trackside.wire import Body, Totals, Welcome
 
 Row = tuple[int, dict[str, float]]
 """A step and the values pushed in it."""
@@ -82,14 +82,20 @@ class Router:
         self.tell(hello, "welcome", number)
         return hello
 
-    def serve(self, ends: int = 1) -> dict[bytes, list[Message]]:
-        """Welcome and acknowledge all until *ends* sessions have sent bye; return their messages, without beats."""
+    def serve(self, ends: int = 1, welcome: Welcome | None = None) -> dict[bytes, list[Message]]:
+        """Welcome and acknowledge all until *ends* sessions have sent bye; return their messages, without beats.
+
+        The *welcome* is that of a daemon of this version; without one it is that of an older daemon.
+        """
         said: dict[bytes, list[Message]] = {}
         while ends:
             message = self.next()
             assert message is not None, f"no bye came, but {said}"
             said.setdefault(message.session, []).append(message)
-            self.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+            if message.kind == "hello":
+                self.tell(message, "welcome", message.number, welcome)
+            else:
+                self.tell(message, "ack", message.number)
             ends -= message.kind == "bye"
         return said
 

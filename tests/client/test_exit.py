@@ -16,6 +16,7 @@ import pytest
 from client.router import pushed
 from processes import DEADLINE, Daemon, clean_environ, eventually
 
+import trackside
 from trackside.transport.orphaned_spool import orphaned_sessions
 
 if TYPE_CHECKING:
@@ -194,6 +195,41 @@ def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
     )
     comes_to(daemon, "inside-block", "failed")
     comes_to(daemon, "inside-thread", "finished")
+
+
+@pytest.mark.parametrize(
+    ("end", "requested"),
+    [
+        ("sys.exit('no data in /data')", "exit status 1: no data in /data"),
+        ("sys.exit(3)", "exit status 3"),
+        ("sys.exit(0)", ""),
+        ("caught(3); sys.exit()", ""),
+        ("caught(3); trackside.push(loss=0.25)", ""),
+        ("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()", ""),
+    ],
+)
+def test_what_sys_exit_is_called_with_is_sent_for_a_process_whose_end_nobody_sees(
+    start: Callable[..., Process], start_router: Callable[[], Router], place: Path, end: str, requested: str
+) -> None:
+    router = start_router()
+    process = start(
+        "exits",
+        f"""
+        import sys, threading, trackside
+        def caught(status):
+            try:
+                sys.exit(status)
+            except SystemExit:
+                pass
+        trackside.push(loss=0.5)
+        {end}
+        """,
+        endpoint=f"ipc://{place}/push.sock",
+    )
+    (messages,) = router.serve().values()
+    process.communicate(timeout=DEADLINE)
+    bye = messages[-1].body
+    assert (bye.status, bye.cause, bye.provisional, bye.requested) == ("finished", "", True, requested)
 
 
 def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> None:
@@ -533,6 +569,74 @@ def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., st
     assert "eventfd" not in output
 
 
+FIRST_USES = {
+    "Checkpoints": "del sys.modules['torch']; trackside.Checkpoints('checkpoints').save({'x': 1}, 1)",
+    "LogFilter": "trackside.LogFilter().filter(logging.makeLogRecord({}))",
+    "Run": "trackside.Run",
+    "alert": "trackside.alert('loss is not falling')",
+    "data": "list(trackside.data([1, 2]))",
+    "event": "trackside.event('resume', path='x')",
+    "finish": "trackside.finish()",
+    "init": "trackside.init('name', config={'lr': 0.1}, tags=['a'])",
+    "log": "trackside.log({'loss': 1.0})",
+    "log_histogram": "trackside.log_histogram('h', [1.0, 2.0])",
+    "log_image": "trackside.log_image('i', image)",
+    "log_table": "trackside.log_table('t', [{'a': 1}])",
+    "log_text": "trackside.log_text('t', 'text')",
+    "observe": "trackside.observe(Model(), activations='*', attention='*')",
+    "phase": "trackside.phase('eval').__enter__()",
+    "push": "trackside.push(step=0, loss=1.0)",
+    "summary": "trackside.summary(best=1.0)",
+    "watch": "trackside.watch(Model(), layers='*')",
+}
+"""A first use of each public name. PyTorch is a stand-in, as it would import most of the standard library."""
+
+
+def test_no_first_use_raises_without_descriptors(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+    assert FIRST_USES.keys() == set(trackside.__all__)
+    script = tmp_path / "uses.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import logging, os, resource, sys, traceback, types, warnings
+            import trackside
+            sys.modules["torch"] = types.SimpleNamespace(compiler=types.SimpleNamespace(is_compiling=bool))
+            class Model:
+                def named_parameters(self):
+                    return []
+            image = types.SimpleNamespace(shape=(1, 1), tolist=lambda: [[0.5]])
+            logging.getLogger("trackside").addHandler(logging.NullHandler())
+            logging.getLogger("trackside").propagate = False
+            resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+            def use(code, left):
+                taken = []
+                try:
+                    while True:
+                        taken.append(os.dup(0))
+                except OSError:
+                    pass
+                for descriptor in taken[:left]:
+                    os.close(descriptor)
+                try:
+                    exec(code)
+                except BaseException as error:
+                    print(code, "with", left, repr(error), flush=True)
+                os._exit(0)
+            warnings.simplefilter("ignore")
+            for code in {list(FIRST_USES.values())}:
+                for left in {[0, 3, 12, 25, *range(26)][: count(4, 30)]}:
+                    if not (pid := os.fork()):
+                        use(code, left)
+                    os.waitpid(pid, 0)
+            """
+        )
+    )
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{tmp_path}/nobody.sock", "TRACKSIDE_SPOOL": str(tmp_path)})
+    command = [sys.executable, "-B", str(script)]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
 @pytest.mark.parametrize("left", [0, 3, 20])
 def test_a_run_that_begins_without_descriptors_is_sent_once_there_are_some(
     start: Callable[..., Process], start_router: Callable[[], Router], place: Path, left: int
@@ -546,7 +650,6 @@ def test_a_run_that_begins_without_descriptors_is_sent_once_there_are_some(
             def emit(self, record):
                 print(record.getMessage(), flush=True)
         logging.getLogger("trackside").addHandler(Printing())
-        import trackside.default_run
         taken = []
         try:
             while True:

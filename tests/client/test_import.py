@@ -49,6 +49,17 @@ def test_what_is_promised_is_there_and_in_order() -> None:
     assert public - modules == {*trackside.__all__, "open"}
 
 
+def test_no_module_of_the_package_has_a_public_name() -> None:
+    modules = {path.stem for path in Path(trackside.__file__).parent.iterdir()}
+    assert modules.isdisjoint({*trackside.__all__, "open"})
+
+
+def test_the_parts_that_a_daemon_or_a_watched_command_uses_do_not_bring_the_client() -> None:
+    code = "import json, sys, {}, trackside.wire; print(json.dumps('trackside.default_run' in sys.modules))"
+    assert json.loads(run(code.format("trackside_daemon"))) is False
+    assert json.loads(run(code.format("trackside"))) is True
+
+
 def test_every_promised_name_says_what_it_does() -> None:
     for name in trackside.__all__:
         assert getattr(trackside, name).__doc__

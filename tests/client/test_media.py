@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import threading
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from trackside.media.pixels import IMAGE_BYTES, MAX_SIDE, Pixels, read
 from trackside.media.png import PngError, check, encode
 from trackside.media.tables import COLUMNS, ROWS, TABLE_BYTES, table_json
 from trackside.transport import session as session_module
-from trackside.wire import MediaItem, Pushes
+from trackside.transport.session import OLDER
+from trackside.wire import MediaItem, Pushes, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +189,7 @@ def sent(router: Router) -> Callable[[], list[MediaItem]]:
     """Welcome the client, and return all that it sends until its end."""
 
     def items() -> list[MediaItem]:
-        (messages,) = router.serve().values()
+        (messages,) = router.serve(welcome=Welcome(("media",))).values()
         return [item for message in messages if isinstance(message.body, Pushes) for item in message.body.media]
 
     return items
@@ -216,6 +218,25 @@ def test_a_run_sends_them_with_their_steps_and_without_secrets(
     assert json.loads(table_item.data)["rows"] == [["[redacted]", 1.5]]
     (warning,) = [record.getMessage() for record in caplog.records if "wrong" in record.getMessage()]
     assert warning.startswith("trackside: image wrong: ValueError: a str is no image; it is dropped")
+
+
+@pytest.mark.parametrize("stores", [(), ("distributions",), ("media",)])
+def test_a_daemon_that_may_store_none_of_them_is_one_line_in_the_trainings_log(
+    router: Router, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stores: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "30")
+    run = trackside.init("media", endpoint=router.endpoint)
+    hello = router.take("hello")
+    router.tell(hello, "welcome", 0, Welcome(stores) if stores else None)
+    run.push(step=4, loss=1.0)
+    for step in range(3):
+        run.log_text("text", "words", step=step)
+    threading.Thread(target=router.serve).start()
+    run.finish()
+    lines = [record.getMessage() for record in caplog.records if "not be stored" in record.getMessage()]
+    assert lines == [
+        f"trackside: images, texts, tables and histograms may not be stored: {OLDER}" for _ in {"media"} - {*stores}
+    ]
 
 
 def test_too_many_bytes_are_dropped_and_the_values_are_not(

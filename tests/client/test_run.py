@@ -57,6 +57,13 @@ class Scalar:
         return self._value  # type: ignore[return-value]
 
 
+class Unreadable(UserDict[str, float]):
+    """A mapping that fails when it is read."""
+
+    def __getitem__(self, key: str) -> float:
+        raise OSError(key)
+
+
 class Level(enum.IntEnum):
     """A number with a name."""
 
@@ -92,7 +99,7 @@ REFUSED = [
     None,
     [1.0],
     (),
-    {"loss": 1.0},
+    Unreadable(loss=1.0),
     1j,
     object(),
     Scalar(ValueError("no")),
@@ -190,13 +197,6 @@ def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
     assert sum(f"{kind} is" in line for line in warnings(caplog) for kind in ("a key", "a str")) == 1
 
 
-class Unreadable(UserDict[str, float]):
-    """A mapping that fails when it is read."""
-
-    def __getitem__(self, key: str) -> float:
-        raise OSError(key)
-
-
 class Unprintable:
     """A key that cannot even be shown."""
 
@@ -236,6 +236,72 @@ def test_what_is_no_mapping_is_dropped_and_the_named_values_are_kept(
     assert totals.dropped == 2
     name = type(values).__name__
     assert warnings(caplog) == [f"cannot read values by key from a {name}; it is dropped, and so are further ones"]
+
+
+def test_mappings_among_the_values_are_flattened_with_dots_however_they_are_pushed(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    scores = {"bleu": 31.2, "by": UserDict({"language": {"de": 30.0}}), "name": "wmt"}
+    run.push({"eval": scores}, step=1)
+    run.push(step=2, eval=scores, loss=0.5)
+    run.log({"eval": scores}, step=3)
+    trackside.log({"empty": {}, "loss": {0: 0.25}}, step=4)
+    rows, totals = kept(run)
+    flat = {"eval.bleu": 31.2, "eval.by.language.de": 30.0}
+    assert rows == [(1, flat), (2, {**flat, "loss": 0.5}), (3, flat), (4, {"loss.0": 0.25})]
+    assert totals.dropped == 3
+
+
+def test_a_mapping_that_contains_itself_costs_only_itself(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init(endpoint=nowhere)
+    endless: dict[str, Any] = {"loss": 1.0}
+    endless["again"] = endless
+    run.push(step=1, odd=endless, lr=0.1)
+    rows, totals = kept(run)
+    assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
+    [line] = warnings(caplog)
+    assert line.startswith("odd: cannot read values by key from a dict; ")
+
+
+def test_log_counts_steps_as_wandb_does(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.log({"loss": 1.0})
+    run.log({"accuracy": 0.5})
+    run.log({"loss": 0.9}, commit=False)
+    run.log({"loss": 0.8, "lr": 0.1}, commit=False)
+    run.log({"accuracy": 0.6})
+    run.log({"loss": 0.7}, 7)
+    run.log({"accuracy": 0.7})
+    run.log({"loss": 0.6}, step=20, commit=True)
+    run.push(lr=0.2)
+    run.push(accuracy=0.8)
+    run.log({}, commit=True)
+    trackside.log({"loss": 0.5})
+    rows, totals = kept(run)
+    assert rows == [
+        (0, {"loss": 1.0}),
+        (1, {"accuracy": 0.5}),
+        (2, {"loss": 0.9}),
+        (2, {"loss": 0.8, "lr": 0.1}),
+        (2, {"accuracy": 0.6}),
+        (7, {"loss": 0.7}),
+        (7, {"accuracy": 0.7}),
+        (20, {"loss": 0.6}),
+        (21, {"lr": 0.2}),
+        (21, {"accuracy": 0.8}),
+        (22, {"loss": 0.5}),
+    ]
+    assert totals.dropped == 0
+
+
+@pytest.mark.parametrize("values", [3, None, "loss", [("loss", 0.5)], object(), Unreadable(loss=1.0)], ids=repr)
+@pytest.mark.parametrize("step", [None, "three", 1.5])
+def test_what_is_logged_raises_nothing(nowhere: str, values: Any, step: Any) -> None:
+    run = trackside.init(endpoint=nowhere)
+    run.log(values, step, step)
+    run.log({"loss": 1.0}, commit="yes")  # type: ignore[arg-type]
+    rows, totals = kept(run)
+    assert [row for _, row in rows] == [{"loss": 1.0}]
+    assert totals.dropped == 1
 
 
 def test_a_key_that_cannot_be_shown_raises_nothing(nowhere: str) -> None:
@@ -576,9 +642,9 @@ class Stopped(KeyboardInterrupt):
         (Stopped(), "stopped", "Stopped"),
         (SystemExit(), "finished", ""),
         (SystemExit(0), "finished", ""),
-        (SystemExit(3), "failed", "SystemExit: 3"),
-        (SystemExit("it went wrong"), "failed", "SystemExit: it went wrong"),
-        (SystemExit([]), "failed", "SystemExit: []"),
+        (SystemExit(3), "failed", "exit status 3"),
+        (SystemExit("it went wrong"), "failed", "exit status 1: it went wrong"),
+        (SystemExit([]), "failed", "exit status 1: []"),
     ],
 )
 def test_a_with_block_ends_its_run_by_how_it_is_left(

@@ -26,7 +26,7 @@ from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.outbox import WINDOW
-from trackside.wire import Envelope, Nack, Refused, encode
+from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,6 +211,21 @@ def test_a_daemon_that_asks_who_speaks_is_told_once_and_gets_everything_again(ro
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_run_of_its_own_is_named_with_its_reason_in_the_trainings_log(
+    router: Router, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trackside.init("train", id="r", endpoint=router.endpoint)
+    hello = router.take("hello")
+    for _ in range(2):
+        router.tell(hello, "welcome", 0, Welcome((), "r~2", "process 7 on node1 is rank 0 of the run r\nalready"))
+    run.push(loss=1.0)
+    router.take("batch")
+    assert said(caplog) == [
+        "what this process pushes belongs to the run with the id r~2: process 7 on node1 is rank 0 of the run r already"
+    ]
+    assert run.id == "r"
+
+
 def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()

@@ -43,6 +43,7 @@ from trackside.wire import (
     Totals,
     TrainingAlert,
     TrainingEvent,
+    Welcome,
     WireError,
     decode_body,
     encode,
@@ -265,6 +266,18 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         b"\x8c",
         b"\xa5about\xde\x00\x01\xa7profile\x84\xa5steps\x32\xa6warmup\x05\xa6epochs\x92\x01\x05\xa6stacks\xc3",
     ),
+    "the parents": (
+        "hello",
+        msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo(parents=((4, 5), (1, 0)))),
+        b"\x8c",
+        b"\xa5about\xde\x00\x01\xa7parents\x92\x92\x04\x05\x92\x01\x00",
+    ),
+    "a requested exit": (
+        "bye",
+        msgspec.structs.replace(FROZEN["bye"][1], requested="exit status 3"),
+        b"\x86",
+        b"\xa9requested\xadexit status 3",
+    ),
     "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
     "room in a hello": ("hello", msgspec.structs.replace(FROZEN["hello"][1], room=ROOM), b"\x8c", ROOM_BYTES),
     "room in a beat": ("beat", Heartbeat(CLOCK, 500, room=ROOM), b"\x83", ROOM_BYTES),
@@ -323,6 +336,14 @@ def test_the_bytes_of_version_1_never_change(kind: str) -> None:
     assert encode(envelope, body) == [b"trackside/1", envelope_bytes, body_bytes]
     assert open_envelope([b"trackside/1", envelope_bytes, body_bytes]) == envelope
     assert decode_body(kind, body_bytes) == body
+
+
+def test_a_welcome_has_a_body_since_version_1_had_none() -> None:
+    welcome = Welcome(("media",), "r", "two processes")
+    frames = encode(Envelope("welcome", SESSION, 7), welcome)
+    assert frames[2] == b"\x83\xa6stores\x91\xa5media\xa3run\xa1r\xa3why\xadtwo processes"
+    assert decode_body("welcome", frames[2]) == welcome
+    assert decode_body("welcome", encode(Envelope("welcome", SESSION, 7), Welcome())[2]) == Welcome()
 
 
 @pytest.mark.parametrize("added", ADDED)

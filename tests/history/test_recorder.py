@@ -117,14 +117,16 @@ def test_what_is_taken_without_being_acknowledged_is_not_known(place: Path) -> N
 
 def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(recorder: Recorder) -> None:
     write(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
-    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a")
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a", run="a")
     assert recorder.session(session("b")) is None
     write(recorder, Event("a", 2, BEGIN, "rank_ended", 1, fields={"state": "finished"}))
-    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a"), "that was another rank"
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a", run="a"), "that was another rank"
     write(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "lost"}))
-    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a"), "who was thought lost may come back"
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a", run="a"), (
+        "who was thought lost may come back"
+    )
     write(recorder, Event("a", 2, BEGIN, "rank_ended", 0, fields={"state": "failed"}))
-    assert recorder.session(session("a", 2)) == StoredSession(7, 2, ended=True, unowned="a")
+    assert recorder.session(session("a", 2)) == StoredSession(7, 2, ended=True, unowned="a", run="a")
 
 
 def test_it_knows_the_last_attempt_of_a_run_and_whether_it_has_ended(recorder: Recorder) -> None:

@@ -96,7 +96,7 @@ def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.apply(taken(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
-        assert sessions.stored_session(connection, ONE) == sessions.StoredSession(9, 0, unowned="run")
+        assert sessions.stored_session(connection, ONE) == sessions.StoredSession(9, 0, unowned="run", run="run")
 
 
 def test_what_nobody_knows_is_ignored(bench: Bench) -> None:

@@ -216,7 +216,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     for number in (2, 3):
         client.send(*who.batch(number))
     client.await_ack(3, first=1)
-    assert ingest.history.session(who.id) == StoredSession(3, 0, owner=f"uid:{os.getuid()}")
+    assert ingest.history.session(who.id) == StoredSession(3, 0, owner=f"uid:{os.getuid()}", run="id-1")
     assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
 
 

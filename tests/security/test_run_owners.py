@@ -247,7 +247,7 @@ def stored(directory: Path, who: FakeSession, *more: RunState, **columns: Any) -
 def test_a_training_from_before_owners_goes_on_and_nobody_else_gets_its_run(tmp_path: Path) -> None:
     who = FakeSession()
     with closing(stored(tmp_path, who)) as history:
-        assert history.session(who.id) == StoredSession(0, 0, unowned="id-1")
+        assert history.session(who.id) == StoredSession(0, 0, unowned="id-1", run="id-1")
         desk = SessionsHarness()
         desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
         greet(desk, MALLORY, FakeSession())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from msgspec.structs import replace
 from wire_messages import FakeSession
 
 from trackside.wire import Bye
@@ -67,6 +68,24 @@ def test_a_good_end_that_atexit_tells_holds_unless_the_process_then_exits_badly_
     ended: Exit | None, expected: tuple[str, str]
 ) -> None:
     assert verdict(bye("finished"), ended) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (None, ("failed", "exit status 1: no data")),
+        (exited(None), ("failed", "exit status 1: no data")),
+        (exited(0), ("finished", "")),
+        (exited(1), ("failed", "exit status 1: no data")),
+        (exited(11), ("failed", "exit status 11")),
+        (exited(-signal.SIGTERM), ("failed", "exit status 1: no data")),
+        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
+    ],
+)
+def test_what_sys_exit_was_called_with_counts_unless_the_process_is_known_to_have_ended_otherwise(
+    ended: Exit | None, expected: tuple[str, str]
+) -> None:
+    assert verdict(replace(bye("finished"), requested="exit status 1: no data"), ended) == expected
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ def pushes(run: Run, counts: dict[str, int], anything: Any) -> None:
     run.push(None, step=8, loss=2.0)
     push({"eval/bleu": 31.2}, step=5, loss=2.0)
     run.push({"loss": 1.0}, values=2.0)  # a key may have the parameter's name
+    run.push({"eval": {"bleu": 31.2}}, scores={"f1": 0.5})
+    run.log({"loss": 1.0})
+    run.log(counts, 5, False)
+    run.log({"eval": {"bleu": 31.2}}, step=None, commit=True)
+    trackside.log(values={"loss": Scalar()}, step=3)
+    run.log(loss=1.0)  # type: ignore[call-arg]
+    run.log({1: 1.0})  # type: ignore[dict-item]
     run.push([1.0])  # type: ignore[arg-type]
     run.push({1: 1.0})  # type: ignore[dict-item]
     run.push(step="3", loss=1.0)  # type: ignore[arg-type]

@@ -98,6 +98,6 @@ def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:
         failures.append((hook, reason))
         run = auto_run() if opens else _run
         if run is None or not (run.open() if opens else run.send_failures()):
-            from trackside.log import warn
+            from trackside.training_log import warn
 
             warn(f"auto: {hook}: {reason}; training goes on without these values")

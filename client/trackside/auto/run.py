@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import default, init, is_loader_worker, open_run
 from trackside.pytorch.hooks import uncompiled
-from trackside.row_queue import ROWS_WAITING
+from trackside.row_queue import ROWS_WAITING, flat
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:
@@ -222,11 +222,8 @@ class AutoRun:
         self._queue, self._is_own, self._opens, self._muted, self._direct = None, False, True, 0, None
 
 
-def _numbers(values: Mapping[str, Any], separator: str, before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, int | float):
-            yield f"{before}{key}", value
-        elif separator and hasattr(value, "items"):
-            yield from _numbers(value, separator, f"{before}{key}{separator}")
-        elif hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ())):
-            yield f"{before}{key}", value
+def _numbers(values: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
+    for key, value in flat(values, separator) if separator else values.items():
+        is_scalar = hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ()))
+        if isinstance(value, int | float) or is_scalar:
+            yield str(key), value

@@ -14,8 +14,8 @@ from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
-from trackside.log import warn
 from trackside.row_queue import whole_number
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from builtins import list as list_  # the class has a method of this name

@@ -6,10 +6,8 @@ import errno
 import json
 import os
 import re
-import shutil
 import socket
 import time
-import zipfile
 import zlib
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -129,15 +127,20 @@ def defect(path: Path) -> str:
                 return f"{name}: {member} is damaged"
     except OSError as error:
         return f"{Path(error.filename or path).name}: {reason(error)}"
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"it cannot be read: {error}"
     return ""
 
 
 def _bad_member(path: Path) -> str | None:
-    with zipfile.ZipFile(path) as archive:
-        # torch.serialization.set_crc32_options(False) leaves the checksums out.
-        return archive.testzip() if any(member.CRC for member in archive.infolist()) else None
+    from zipfile import BadZipFile, ZipFile  # as `shutil`
+
+    try:
+        with ZipFile(path) as archive:
+            # torch.serialization.set_crc32_options(False) leaves the checksums out.
+            return archive.testzip() if any(member.CRC for member in archive.infolist()) else None
+    except BadZipFile as error:
+        raise ValueError(str(error)) from None
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -324,7 +327,9 @@ def _remove(path: Path) -> None:
         if path.is_symlink():
             path.unlink()
         else:
-            shutil.rmtree(path, ignore_errors=True)
+            from shutil import rmtree  # it loads compressors, which `import trackside` need not wait for
+
+            rmtree(path, ignore_errors=True)
 
 
 def _hidden(directory: Path, what: str, name: str) -> Path:

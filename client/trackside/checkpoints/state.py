@@ -8,7 +8,6 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
@@ -105,7 +104,9 @@ def write(file: IO[bytes], encoded: Encoded) -> None:
 
         torch.save(encoded.value, file)
         return
-    with zipfile.ZipFile(file, "w") as archive, archive.open(MEMBER, "w", force_zip64=True) as member:
+    from zipfile import ZipFile  # it loads compressors, which `import trackside` need not wait for
+
+    with ZipFile(file, "w") as archive, archive.open(MEMBER, "w", force_zip64=True) as member:
         pickle.dump(encoded.value, member, protocol=5)
 
 
@@ -124,7 +125,9 @@ def read(path: Path) -> Any:
         import torch
 
         return _decode(torch.load(path, map_location="cpu", weights_only=True))
-    with zipfile.ZipFile(path) as archive, archive.open(MEMBER) as member:
+    from zipfile import ZipFile
+
+    with ZipFile(path) as archive, archive.open(MEMBER) as member:
         return _decode(_PlainUnpickler(member).load())
 
 

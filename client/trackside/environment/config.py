@@ -11,7 +11,7 @@ from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
-from trackside.log import warn
+from trackside.training_log import warn
 
 CONFIG_BYTES = 1024 * 1024  # limit of a configuration: it is sent in one message, with the last values
 

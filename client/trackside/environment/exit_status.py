@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import threading
+from functools import wraps
+from time import monotonic_ns
 
 from trackside.packing import writable
 
@@ -25,10 +29,51 @@ _LINE = 200
 
 def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
     """Return the status and the cause that follow from an exception, or from none."""
-    if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+    if kind is None:
         return "finished", ""
+    if isinstance(error, SystemExit):
+        cause = _exit_cause(error)
+        return ("failed", cause) if cause else ("finished", "")
     cause = ": ".join(filter(None, (kind.__name__, shortage(error) or _first_line(error))))
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
+
+
+_requested = 0, ""  # when the main thread last called `sys.exit`, in monotonic nanoseconds, and the cause that follows
+
+
+def watch_exit_calls() -> None:
+    """Note what `sys.exit` is called with: no function that runs at the exit of a process can find it out."""
+    original = sys.exit
+    if getattr(original, "trackside", False):
+        return
+
+    @wraps(original)
+    def exit_(status: object = None, /) -> None:
+        global _requested  # noqa: PLW0603
+        if threading.get_ident() == threading.main_thread().ident:  # in another one it ends the thread
+            _requested = monotonic_ns(), _exit_cause(SystemExit(status))
+        original(status)  # type: ignore[arg-type]
+
+    exit_.trackside = True  # type: ignore[attr-defined]
+    sys.exit = exit_  # type: ignore[assignment]
+
+
+def requested_exit(since: int | None) -> str:
+    """Return the cause that follows from the last call of `sys.exit`; empty for none, for 0, and for one before *since*.
+
+    Args:
+        since: Monotonic nanoseconds of the last push, which shows that an earlier call did not end the process.
+    """
+    moment, cause = _requested
+    return cause if since is None or moment >= since else ""
+
+
+def _exit_cause(error: SystemExit) -> str:
+    """Return ``exit status 3``, or ``exit status 1: TEXT``; empty for 0."""
+    code = error.code
+    if code is None or isinstance(code, int):
+        return f"exit status {code & 0xFF}" if code and code & 0xFF else ""
+    return ": ".join(filter(None, ("exit status 1", _first_line(error))))
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from trackside.environment.git import dirty
+from trackside.environment.identity import start_time, stat
 from trackside.environment.kubernetes import container, namespace, pod
 from trackside.packing import writable
 from trackside.redact import redact_command, redact_text
@@ -26,6 +27,7 @@ NAME_LENGTH = 256
 PACKAGES = 200
 CORRELATION_BYTES = 256
 VARIABLES = 64
+PARENTS = 16
 # Beginnings of variables that set threads, memory, devices and the network of PyTorch and the libraries below it.
 SPEED = (
     *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "LD_PRELOAD", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32_"),
@@ -62,8 +64,22 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
         correlation=_or("", lambda: _cut(correlation(os.environ), CORRELATION_BYTES)),
+        parents=_or(None, lambda: parents(Path("/proc"))),
         daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
     )
+
+
+def parents(proc: Path) -> tuple[tuple[int, int], ...]:
+    """Return the pid and the start time of the parent, of its parent and so on, as far as *proc* shows them."""
+    found: list[tuple[int, int]] = []
+    pid = os.getppid()
+    while pid > 0 and len(found) < PARENTS:
+        found.append((pid, start_time(proc, pid)))
+        try:
+            pid = int(stat(proc, pid)[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return tuple(found)
 
 
 def correlation(environ: Mapping[str, str]) -> str:

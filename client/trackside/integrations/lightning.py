@@ -29,8 +29,8 @@ from trackside.integrations.run_adapter import (
     report_checkpoint,
     save_checkpoint,
 )
-from trackside.log import warn
 from trackside.pytorch.batches import samples
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from argparse import Namespace

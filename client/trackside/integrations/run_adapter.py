@@ -16,7 +16,7 @@ from trackside.environment.config import as_mapping
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import outcome
 from trackside.environment.ray_context import ray_run
-from trackside.log import warn
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
-from trackside.log import warn
 from trackside.pytorch.step_stages import StepStages
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

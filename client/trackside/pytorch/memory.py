@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trackside.environment.visible_gpus import gpu_name
-from trackside.log import warn
+from trackside.training_log import warn
 from trackside.wire import Memory
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from threading import get_ident
 from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.log import warn
 from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import Hook, remove_all
@@ -16,6 +15,7 @@ from trackside.pytorch.measured import Measured
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
 from trackside.pytorch.updates import UpdateSample
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, log2
-from statistics import fmean, median
 
 MOST = 1024  # limit of steps between two measurements by default, whatever they cost
 
@@ -51,10 +50,11 @@ class OverheadBudget:
             self._is_warm = True
             return
         self._costs.append(seconds)
-        usual = median(self._steps) if self._steps else 0.0
+        steps = sorted(self._steps)
+        usual = (steps[len(steps) // 2] + steps[~len(steps) // 2]) / 2 if steps else 0.0
         if usual <= 0:
             return
-        wanted = fmean(self._costs) / (self._share * usual)
+        wanted = sum(self._costs) / len(self._costs) / (self._share * usual)
         if wanted > self.every:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * LOWER < self.every:

@@ -11,7 +11,6 @@ import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.log import warn
 from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.device_scalars import is_on_device
@@ -28,6 +27,7 @@ from trackside.pytorch.parameters import (
     optimizer_parameters,
 )
 from trackside.pytorch.step_stages import StepStages
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

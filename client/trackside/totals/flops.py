@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any, NamedTuple
 
-from trackside.log import warn
+from trackside.training_log import warn
 
 # Operations per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1; PaLM, appendix B).
 PER_PARAMETER = 6

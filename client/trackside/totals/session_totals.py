@@ -41,14 +41,19 @@ class Deferred:
             dropped: then the current step is used.
         keys: All pushed keys. They count as present in the step from the first row on.
         aside: The step is one of another count, as of epochs, and never becomes the current step.
+        ends: Whether the step ends with the push, which joins the current one as long as that has not ended; None for a push
+            that begins the next step if a key is in the current one already.
         resolved: The first row was counted or dropped, so that any other row is late; always true for *aside*.
     """
 
-    __slots__ = ("aside", "keys", "resolved", "step")
+    __slots__ = ("aside", "ends", "keys", "resolved", "step")
 
-    def __init__(self, step: int | None, keys: tuple[str, ...], *, aside: bool = False) -> None:
+    def __init__(
+        self, step: int | None, keys: tuple[str, ...], *, aside: bool = False, ends: bool | None = None
+    ) -> None:
         self.step = step
         self.keys = keys
+        self.ends = ends
         self.aside = self.resolved = aside
 
 
@@ -86,6 +91,7 @@ class SessionTotals:
         self._began = 0
         self._paused = 0
         self._in_step: set[str] = set()
+        self._has_ended = False
 
     def accept(
         self, time: int, step: int | Deferred | None, values: dict[str, float]
@@ -163,28 +169,31 @@ class SessionTotals:
     def _place(self, time: int, deferred: Deferred) -> int:
         """Return the step of a row of a push with several rows."""
         if not deferred.resolved:
-            deferred.step, deferred.resolved = self._enter(time, deferred.step, deferred.keys), True
+            deferred.step = self._enter(time, deferred.step, deferred.keys, deferred.ends)
+            deferred.resolved = True
+            self._has_ended = self._has_ended or bool(deferred.ends)
         elif deferred.step is None:
             deferred.step = self.step or 0
         return deferred.step
 
-    def _enter(self, time: int, step: int | None, keys: Collection[str]) -> int:
+    def _enter(self, time: int, step: int | None, keys: Collection[str], ends: bool | None = None) -> int:
         """Count a push of some *keys*, make its step the current one, and return it."""
         self.totals.pushes += 1
         self.pushed_at = time
-        step = self._resolve(step, keys)
+        step = self._resolve(step, keys, ends)
         if -_INT64 <= step < _INT64:
             self._advance(time, step)
             if len(self._in_step) < STEP_KEYS:
                 self._in_step.update(keys)
         return step
 
-    def _resolve(self, step: int | None, keys: Collection[str]) -> int:
+    def _resolve(self, step: int | None, keys: Collection[str], ends: bool | None) -> int:
         if step is not None:
             return step
         if self.step is None:
             return 0
-        return self.step if self._in_step.isdisjoint(keys) else self.step + 1
+        joins = not self._has_ended and (ends is not None or self._in_step.isdisjoint(keys))
+        return self.step if joins else self.step + 1
 
     def _advance(self, time: int, step: int) -> None:
         if step == self.step:
@@ -205,6 +214,7 @@ class SessionTotals:
         self.step, self._began, self._paused = step, time, self.phases.paused
         self.totals.paused = self._paused / 1e9
         self._in_step.clear()
+        self._has_ended = False
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values without those that are refused, and count amounts and non-finite values."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import cancel_recording
 from trackside.environment.exception_text import exception_fields
-from trackside.environment.exit_status import flush_timeout, outcome
+from trackside.environment.exit_status import flush_timeout, outcome, watch_exit_calls
 from trackside.environment.notebook import after_cells
-from trackside.log import warn
+from trackside.training_log import warn
 
 try:
     from trackside.transport.sender import Sender
@@ -102,6 +102,7 @@ class Process:
 
     def _watch_exit(self) -> None:
         self._watching = True
+        watch_exit_calls()
         # An atexit function cannot find out which exception, if any, ends the process.
         previous = sys.excepthook
 

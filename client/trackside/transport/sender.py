@@ -13,11 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from msgspec.structs import replace
 
 from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.process_info import process_info
-from trackside.log import info, warn
+from trackside.packing import writable
+from trackside.training_log import info, warn
 from trackside.transport import discovery
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, new_context
@@ -33,6 +35,7 @@ from trackside.wire import (
     VERSION,
     Clock,
     Envelope,
+    Welcome,
     WireError,
     decode_body,
     encode,
@@ -54,6 +57,7 @@ BEAT_SECONDS = 1.0  # interval of heartbeats, and of the first two hellos until 
 
 NO_DAEMON_SECONDS = 5.0  # time without a daemon after which that is logged
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
+LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 IDLE_SECONDS = 60.0  # interval of turns without a session
 SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
 
@@ -268,8 +272,7 @@ class Sender:
                 session.end(clock, end[0], end[1], provisional=end[2])
             else:
                 session.drain(clock)
-            for key, warning in session.warnings.items():
-                self._log_once(f"key {key}", warning)
+            self._log_warnings(session)
             if session.spool.discarded:
                 self._log_once("full", f"the spool is full{spool_location()}: the oldest segments are deleted")
             if failure := session.spool.failure:
@@ -396,13 +399,17 @@ class Sender:
             return
         self._answered_at = self._no_daemon_since = time.monotonic()
         if envelope.kind == "welcome":
+            welcome = decode_body("welcome", frames[2]) or Welcome()
             session.acknowledged(envelope.number)
             if not self.connected:
                 reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
             if isinstance(session, Session):
-                self._announce(session)
+                session.stores = frozenset(welcome.stores)
+                session.warn_of_unstored()
+                self._log_warnings(session)
+                self._announce(session, welcome)
                 session.gather = GATHER_SECONDS  # the daemon requests another time after each welcome
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
@@ -423,12 +430,20 @@ class Sender:
         if progress:
             self._patience.reset()
 
-    def _announce(self, session: Session) -> None:
-        """Print the link to a run, once a process."""
-        run = session.identity.run
+    def _log_warnings(self, session: Session) -> None:
+        for key, warning in session.warnings.items():
+            self._log_once(f"key {key}", warning)
+
+    def _announce(self, session: Session, welcome: Welcome) -> None:
+        """Print the link to a run, once a process, and log that it is not the one that the session asked for."""
+        identity = session.identity
+        run = welcome.run or identity.run
+        if welcome.why:
+            why, stored = (writable(text)[:LINE_LENGTH].replace("\n", " ") for text in (welcome.why, run))
+            self._log_once(f"run {run}", f"what this process pushes belongs to the run with the id {stored}: {why}")
         if run not in self._announced:
             self._announced.add(run)
-            announce(session.identity, self._connected_to)
+            announce(replace(identity, run=run), self._connected_to)
 
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):

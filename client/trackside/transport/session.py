@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
-from trackside.log import warn
 from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
+from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
@@ -57,6 +58,9 @@ HEAVY = 8  # number of values above which a row counts by its values in the queu
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
+OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
+"""Fields of `Pushes` that older daemons do not know, as people call them."""
+OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
@@ -87,6 +91,7 @@ class Session(Outbox):
         gpus: UUIDs of the GPUs that pushed values came from.
         layers: Number of a daemon's requests for the norms of all layers, and the steps of the last request.
         warnings: Warnings to be logged once, by their subject.
+        stores: What the daemon stores besides rows, events and alerts (`Welcome.stores`); None before it is known.
         gather: Seconds for which rows are collected in a batch.
     """
 
@@ -116,6 +121,8 @@ class Session(Outbox):
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
+        self.stores: frozenset[str] | None = None
+        self._used: set[str] = set()
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
@@ -238,6 +245,7 @@ class Session(Outbox):
         """
         self._resources.poll()
         self._collect(clock)
+        self.warn_of_unstored()
         if self._is_due(clock, everything=everything):
             self._close(clock)
         self.settle(clock)
@@ -246,6 +254,11 @@ class Session(Outbox):
         if self._described:
             self._described = False
             self.greeted, self.asked_at = False, -math.inf
+
+    def warn_of_unstored(self) -> None:
+        """Add a warning for what was pushed and the daemon does not store."""
+        for name in self._used - self.stores if self.stores is not None else ():
+            self.warnings.setdefault(name, f"{OPTIONAL[name]} may not be stored: {OLDER}")
 
     def _collect(self, clock: Clock) -> None:
         # Read once, since other threads increase them meanwhile.
@@ -294,7 +307,8 @@ class Session(Outbox):
         if self._events:
             self._close(clock)
         self._counts.update(clock)
-        bye = Bye(clock, self.totals, status, redact_text(cause), provisional)
+        requested = requested_exit(self._counts.pushed_at) if provisional else ""
+        bye = Bye(clock, self.totals, status, redact_text(cause), provisional, requested)
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
@@ -365,9 +379,10 @@ class Session(Outbox):
     def _accept_media(self, unsent: Unsent) -> None:
         """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""
         self.media_out += unsent.size
+        self._used.add("media")
         if self.backlog or self.size > MEDIA_PENDING:
             self.totals.dropped += 1
-            self.warnings.setdefault("media", "images, texts and tables are dropped while no daemon accepts them")
+            self.warnings.setdefault("absent", "images, texts and tables are dropped while no daemon accepts them")
             return
         try:
             self._media.append(unsent.item(self._counts.step))
@@ -384,6 +399,7 @@ class Session(Outbox):
             warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
             return
         if frame is not None:
+            self._used.add("distributions")
             self._distributions.append(frame)
 
     def _report_checkpoint(self, *, ended: bool = False) -> None:

@@ -32,6 +32,9 @@ class RunOwners:
         stored: Returns the id of the owner of a run in the history, by the run's id; None if there is no such run.
         spooled: Returns the user who wrote the spool of a session, if this daemon reads it.
         label_bytes: The longest id of a run, in bytes of UTF-8.
+
+    Attributes:
+        label_bytes: As given.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class RunOwners:
     ) -> None:
         self._stored = stored
         self._spooled = spooled
-        self._label_bytes = label_bytes
+        self.label_bytes = label_bytes
         self._names = UserNames(patience=NAME_SECONDS)
         self._owners: OrderedDict[str, str] = OrderedDict()
         self._new_runs = NewRuns()
@@ -92,11 +95,23 @@ class RunOwners:
         end = f"{MARK}{owner or 'unknown'}"
         holder = self._owners.get(run, owner) if run == unowned else self._holder(run)
         if holder not in {None, owner} or (holder is None and MARK in run and not run.endswith(end)):
-            run = cut(run, max(0, self._label_bytes - len(end))) + end
+            run = cut(run, max(0, self.label_bytes - len(end))) + end
             holder = self._holder(run)
-        if holder not in {None, owner} or len(run.encode()) > self._label_bytes:
+        if holder not in {None, owner} or len(run.encode()) > self.label_bytes:
             raise WireError("owner", f"the run {run} belongs to another user")
-        if holder is None and not self._new_runs.admit(owner, now):
+        self._bind(run, owner, now, is_new=holder is None)
+        return run
+
+    def bind(self, run: str, owner: str, now: float) -> bool:
+        """Bind a run whose id this daemon has made to its owner; return False if it is another's. Raises as `claim`."""
+        holder = self._holder(run)
+        if holder not in {None, owner}:
+            return False
+        self._bind(run, owner, now, is_new=holder is None)
+        return True
+
+    def _bind(self, run: str, owner: str, now: float, *, is_new: bool) -> None:
+        if is_new and not self._new_runs.admit(owner, now):
             raise WireError(
                 "rate", f"more than {BURST:g} new runs at once, or {RATE:g} a second, of {owner or 'one port'}"
             )
@@ -104,7 +119,6 @@ class RunOwners:
         self._owners.move_to_end(run)
         if len(self._owners) > RUNS:
             self._owners.popitem(last=False)
-        return run
 
     def _holder(self, run: str) -> str | None:
         holder = self._owners.get(run)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
 
+    Family = tuple[tuple[int, int], ...]
 
 # What a hello may hold besides its identity, in bytes of msgpack, and what replaces more: a client has far less of each.
 # Only it limits its configuration; its text has a header of 5 bytes.
@@ -84,6 +85,9 @@ class IngestSession:
         resumed: It has sent more after that bye, so that it is not over.
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
+        greets_since: When it greeted first since it had to, in monotonic seconds.
+        family: Its process and those above it, by `family`.
+        why: Why it has got another run than it wanted; empty if it has not.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         media: Numbers of images, texts and tables by the number of their message, which is not committed.
         refused: Reasons by number of refused messages whose nack the client may have missed.
@@ -99,6 +103,8 @@ class IngestSession:
         self.speaker: str | None = None
         self.peer = b""
         self.received_at = 0.0
+        self.family: Family = ()
+        self.why = ""
         self.is_logged = True
         self.hooks_logged = 0
         self.resumed = False
@@ -111,6 +117,7 @@ class IngestSession:
         self.ref = SessionRef(self.ref.id)
         self.greeted = False
         self.pace = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
+        self.greets_since = 0.0
         self.accepted = 0
         self.committed = 0
         self.offset = 0.0
@@ -122,6 +129,11 @@ class IngestSession:
         self.media: dict[int, int] = {}
         self.refused: dict[int, str] = {}
         self.shift = 0
+
+    @property
+    def ended(self) -> bool:
+        """True after the bye of its client, and once its end is known otherwise, as far as it is on the page."""
+        return self.bye is not None or (self.training is not None and bool(self.training.status))
 
     @property
     def exported(self) -> RankSession | None:
@@ -204,6 +216,12 @@ class IngestSession:
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
 
 
+def family(hello: Hello) -> Family:
+    """Return pid and start time of a client's process and of those above it, in its namespace; nothing for an older client."""
+    parents = None if hello.about is None else hello.about.parents
+    return () if parents is None else ((hello.identity.pid, hello.identity.start), *parents)
+
+
 def checked(hello: Hello, bounded: Identity) -> Hello:
     """Return the hello with its *bounded* identity, and without what is larger than `MOST`: a session keeps parts of both."""
     # Older clients send any text that a planted .git leads to.
@@ -215,7 +233,7 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 
 def checked_bye(bye: Bye) -> Bye:
     """Return the bye with texts short enough for the log and for a session that keeps it."""
-    return replace(bye, status=cut(bye.status, CAUSE_BYTES), cause=cut(bye.cause, CAUSE_BYTES))
+    return replace(bye, **{name: cut(getattr(bye, name), CAUSE_BYTES) for name in ("status", "cause", "requested")})
 
 
 def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent], admit: Callable[[], bool]) -> None:

@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from trackside.wire import GATHER_SECONDS, VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
+from trackside.wire import (
+    GATHER_SECONDS,
+    VERSION,
+    Envelope,
+    Refused,
+    Welcome,
+    WireError,
+    decode_body,
+    encode,
+    open_envelope,
+)
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import SPEAKING_SECONDS, Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
 from trackside_daemon.ingest.pacing import Pacing
+from trackside_daemon.ingest.rivals import Rivals, UndecidedError, report
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.session import (
     IngestSession,
@@ -24,6 +35,7 @@ from trackside_daemon.ingest.session import (
     checked,
     checked_bye,
     events,
+    family,
     log_failed_hooks,
     shift,
 )
@@ -41,6 +53,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.ingest.client_commands import Question
     from trackside_daemon.ingest.connection import Connection
+    from trackside_daemon.ingest.rivals import Rival
+    from trackside_daemon.ingest.session import Family
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, Process
     from trackside_daemon.training.moment import Moment
@@ -54,6 +68,10 @@ LATE_SECONDS = 60.0  # an older batch is not shown on the page
 FORGET_SECONDS = 3600.0
 
 SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
+
+STORES = ("distributions", "media")  # what is stored of `Pushes` besides rows, events and alerts
+
+DISTINCT = "give each process an id of its own (TRACKSIDE_RUN_ID), or its rank (RANK)"
 
 # How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
 REFUSED = 64
@@ -104,6 +122,7 @@ class Sessions:
         self._logged_hooks = NewRuns()
         self._questions = Questions()
         self._pacing = Pacing()
+        self._rivals = Rivals(self._sessions, runs, self._owners)
 
     def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
         """Accept one message.
@@ -182,7 +201,7 @@ class Sessions:
         for id_, hello in hellos.items():
             owner = self._owners.owner(None, id_, late=True)
             try:
-                session, stored, late = self._admit(id_, replace(self._checked(hello), late=True), owner, now)
+                session, stored, late, rival = self._admit(id_, replace(self._checked(hello), late=True), owner, now)
             except WireError as error:
                 self._counts.reject(owner.id, id_, error)
                 continue
@@ -191,7 +210,8 @@ class Sessions:
                 session.commit(stored.committed)
             session.greeted = True
             self._resolve(session, late, now, stored)
-            yield Batch("ingest", records=session.announce(late, now))
+            records: list[Record] = session.announce(late, now)
+            yield Batch("ingest", records=[*records, *([] if rival is None else report(session, rival, now))])
 
     def forget(self, session: bytes | None = None) -> None:
         """Require a hello of a session, or of all: what was accepted and not committed has to be sent again."""
@@ -247,10 +267,11 @@ class Sessions:
     def _greet(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
-        hello, verified = self._followed(connection, self._checked(decode_body("hello", body)), now)
+        greeting: Hello = decode_body("hello", body)
+        hello, verified = self._followed(connection, self._checked(greeting), now)
         try:
             owner = self._owners.owner(connection, envelope.session, late=hello.late, verified=verified)
-            session, stored, hello = self._admit(envelope.session, hello, owner, now)
+            session, stored, hello, rival = self._admit(envelope.session, hello, owner, now, family(greeting))
             self._counts.accept("hello")
             if hello.late and not session.peer:
                 session.is_logged = self._logged_spools.admit(owner.id, now.monotonic)
@@ -261,6 +282,10 @@ class Sessions:
             session.speaker = connection.owner
             session.received_at = now.monotonic
             self._welcome(session, hello, now, outcome, stored, room=room)
+            if rival is not None:
+                outcome.add_records(report(session, rival, now))
+        except UndecidedError:
+            outcome.answers.append([connection.id, *encode(Envelope("hello?", envelope.session))])
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
             self.forget(envelope.session)
@@ -278,11 +303,12 @@ class Sessions:
         return replace(hello, identity=identity), True
 
     def _admit(
-        self, id_: bytes, hello: Hello, owner: Owner, now: Moment
-    ) -> tuple[IngestSession, StoredSession | None, Hello]:
-        """Return the entry of a session, its state in the history, and the hello with the id of the run that its owner gets.
+        self, id_: bytes, hello: Hello, owner: Owner, now: Moment, kin: Family = ()
+    ) -> tuple[IngestSession, StoredSession | None, Hello, Rival | None]:
+        """Return the entry of a session, its state in the history, the hello with the id of the run that it gets, and why.
 
         Raises:
+            UndecidedError: It is to greet again: another process may be the same rank.
             WireError: The session is another owner's, or this one opens too many runs.
         """
         session = self._sessions.get(id_)
@@ -298,8 +324,17 @@ class Sessions:
             if session is None and stored is None:
                 self._counts.redirect(owner.id, wanted, run)
         entry = self._entry(id_)
-        entry.owner = owner
-        return entry, stored, hello
+        entry.owner, entry.received_at = owner, now.monotonic
+        entry.family, entry.greets_since = kin or family(hello), entry.greets_since or now.monotonic
+        settled = entry.ref.run or ("" if stored is None else stored.run)
+        hello, rival = self._rivals.separate(entry, hello, settled, now)
+        if run != wanted:
+            entry.why = "the run that it asked for belongs to another user"
+        elif rival is not None:
+            entry.why = (
+                f"process {rival.process} pushes as rank {hello.identity.rank} of the run {wanted}, too; {DISTINCT}"
+            )
+        return entry, stored, hello, rival
 
     def _welcome(
         self,
@@ -313,7 +348,9 @@ class Sessions:
     ) -> None:
         session.greeted = True
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
-        welcome = [session.peer, *encode(Envelope("welcome", session.ref.id, session.committed))]
+        other = hello.identity.run if session.why else ""
+        body = Welcome(STORES, other, session.why)
+        welcome = [session.peer, *encode(Envelope("welcome", session.ref.id, session.committed), body)]
         if stored is not None:
             session.over = stored.ended and not session.resumed and not hello.late
         if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome

@@ -74,6 +74,7 @@ class Runs:
         self._limits = limits
         self._liveness = liveness or Liveness()
         self._numbers = AttemptNumbers(last_attempt)
+        self._last_attempt = last_attempt
         self._before = before
         self._peak = peak
         self._processes = processes or RankProcesses()
@@ -173,6 +174,23 @@ class Runs:
         """
         run = self._runs.get(identity.run)
         return self._numbers.of_stray(identity, run) if since is None else self._numbers.of_late(identity, run, since)
+
+    def has_ended(self, run: str) -> bool:
+        """Return whether a run, by its id, has ended, here or before this daemon; False for an unknown one.
+
+        Raises:
+            UnreadableError: The history cannot be read at the moment.
+        """
+        if (live := self._runs.get(run)) is not None:
+            return live.ended
+        last = self._last_attempt(run)
+        return last is not None and last[1] is not None
+
+    def exists(self, identity: Identity, session: RankSession | None) -> bool | None:
+        """Return whether the process of a client exists; None if that cannot be observed."""
+        hidden = process_of(identity) not in self._watched and (session is None or session.elsewhere)
+        gone = None if hidden else self._liveness.is_gone(identity)
+        return None if gone is None else not gone
 
     def is_lost(self, identity: Identity, silence: float) -> bool:
         """Return whether a client that has been silent for *silence* seconds is gone."""
@@ -385,7 +403,8 @@ class Runs:
 
     def _end(self, session: RankSession, now: Moment) -> list[Batch]:
         """End a session, by all that is known of its end, and with its last session the rank."""
-        session.status, session.cause = verdict(session.bye, session.exit, daemonic=session.daemonic)
+        waits = session.waits_until is not None
+        session.status, session.cause = verdict(session.bye, session.exit, daemonic=session.daemonic, waits=waits)
         run, rank = session.run, session.rank
         sessions = run.sessions_of(rank)
         if not all(one.status for one in sessions):

@@ -37,26 +37,30 @@ class Exit(NamedTuple):
         return {"status": self.code} if self.code >= 0 else {"signal": signal_name(-self.code)}
 
 
-def verdict(bye: Bye | None, ended: Exit | None, *, daemonic: bool = False) -> tuple[str, str]:
+def verdict(bye: Bye | None, ended: Exit | None, *, daemonic: bool = False, waits: bool = False) -> tuple[str, str]:
     """Return a session's final state and a short cause, which is empty if there is nothing to report.
 
     The bye decides. If it `is_open`, a bad exit status or a crash overrules it, but no signal that others send: launchers
-    such as Ray kill processes that have finished.
+    such as Ray kill processes that have finished. What `sys.exit` was called with counts as the exit status where that is
+    unknown, and adds its text to it.
 
     Args:
         bye: The session's bye; None if it sent none.
         ended: The end of its process; None while it is alive, and where it cannot be observed.
         daemonic: SIGTERM is the usual end of its process: `ProcessInfo.daemonic`.
+        waits: The end of its process is soon to be observed.
     """
     code = None if ended is None else ended.code
     if bye is not None and (code is None or not is_open(bye) or (code < 0 and -code not in _CRASHES)):
-        return (bye.status, bye.cause) if bye.status in ENDED else ("failed", bye.cause)
+        requested = bye.requested if is_open(bye) and not waits else ""
+        return (bye.status if bye.status in ENDED and not requested else "failed"), requested or bye.cause
     if ended is None or code is None:
         return "lost", UNKNOWN
     if daemonic and code == -signal.SIGTERM:
         return "finished", ""
     if code >= 0:
-        return ("failed", f"exit status {code}") if code else ("finished", "")
+        status, text = f"exit status {code}", "" if bye is None else bye.requested
+        return ("failed", text if text.partition(":")[0] == status else status) if code else ("finished", "")
     if -code == signal.SIGKILL and ended.oom:  # the counter alone may be about another process of the cgroup
         return "failed", "OOM killed"
     return "stopped" if -code in _STOP_SIGNALS else "failed", signal_name(-code)

@@ -18,6 +18,7 @@ class StoredSession(NamedTuple):
         ended: Its rank of that attempt reported its end itself.
         owner: The id of its run's `Owner`; None if no session with one has opened the run.
         unowned: The id of its run, if that has no owner, was not imported, and its attempt has not ended; else empty.
+        run: The id of its run.
     """
 
     committed: int
@@ -25,6 +26,7 @@ class StoredSession(NamedTuple):
     ended: bool = False
     owner: str | None = None
     unowned: str = ""
+    run: str = ""
 
 
 def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSession | None:
@@ -45,4 +47,4 @@ def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSess
     ).fetchone()
     committed, attempt, owner, run, goes_on = row
     ended = end is not None and json.loads(end[0]).get("state") != "lost"
-    return StoredSession(committed, attempt, ended, owner, run if owner is None and goes_on else "")
+    return StoredSession(committed, attempt, ended, owner, run if owner is None and goes_on else "", run)
