@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from trackside.log import warn
+from trackside.training_log import warn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
