@@ -90,6 +90,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 30 8
 	@PYTHONPATH=tests:. $(BIN)/python bench/layer_map.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/checkpoints.py
+	@$(BIN)/python bench/console.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:

@@ -57,9 +57,7 @@ _PATH = re.compile(r"[~.]{0,2}/?[\w.@-]+(/[\w.@-]+)+/?", re.ASCII)
 # Every pattern begins at a word boundary or has bounded repeats, so the cost is linear in the text: no two starting
 # points may scan the same characters.
 _SHAPES = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-    r"(?s:.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z))"
-    r"|(?<![A-Za-z0-9])(?:"
+    r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{0,16}?[A-Za-z0-9]{16}[\w-]*"  # OpenAI, Anthropic and others; sk-learn-… has no word of 16 letters
     r"|hf_[A-Za-z0-9]{20,}"
     r"|gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
@@ -67,10 +65,16 @@ _SHAPES = re.compile(
     r"|A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
     r"|AIza[\w-]{35,}|ya29\.[\w-]{16,}"
     r"|nvapi-[\w-]{20,}"
+    r"|wandb_v1_\w{20,}"
     r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]{4,})",
     re.ASCII,
 )
-_URL = re.compile(r"""(://[^\s/?#:@"']*:)([^\s/?#"']+)(?=@)""")
+# A part of each shape, which is quicker to search for.
+_OF_SHAPES = (
+    *("sk-", "hf_", "gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza"),
+    *("ya29.", "nvapi-", "wandb_v1_", "eyJ"),
+)
+_URL = re.compile(r"""(://[^\s/?#:@"']*:)([^\s/?#"']+)(?=@)""", re.ASCII)
 _HEADER = re.compile(
     r"(\b(?:authorization|(?:api|auth|access)-(?:key|token)):[ \t]{0,4}(?:[a-z]{1,16}[ \t]{1,4})?"
     r"|\bbearer[ \t]{1,4}(?=[\w.~+/=-]{16})(?=[\w.~+/=-]{0,100}[0-9]))"
@@ -85,6 +89,34 @@ _NAMED = (
         r"""("[\w. -]{1,100}"|'[\w. -]{1,100}')(\s{0,8}:\s{0,8})("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.ASCII
     ),
 )
+# A name in a text, with what stands between it and its value: that may be on the next line, as after a prompt.
+_ASSIGNED = re.compile(
+    r"""(?<![\w.-])((?:(?:access|api|auth|private|secret)[ \t])?[a-z_][\w.-]*)"""
+    r"""([ \t]{0,4}(?:=(?!=)|:(?:[ \t]{0,4}\r?\n(?![ \t-]{0,40}[\w.-]{1,100}[ \t]{0,4}[:=])[ \t]{0,40}(?:-[ \t])?)?)[ \t]{0,4})"""
+    rf"""(?![a-z]{{1,16}}[ \t]{{1,4}}\[redacted\])({_VALUE}[^\s"'&;,]+)""",
+    re.ASCII | re.IGNORECASE,
+)
+# A line of YAML, whose value may have spaces.
+_MEMBER = re.compile(r"(?m)^([ \t-]{0,40}[A-Za-z_][\w.-]*)([ \t]{0,4}:[ \t]{1,4})([^\s{\[][^\r\n]*)", re.ASCII)
+# W&B asks for the key in one line with it.
+_AFTER_API_KEY = re.compile(r"(?i)(\bapi[ _-]?key\b[^\r\n]{0,200}?\b)([0-9a-f]{40})\b", re.ASCII)
+_NAMES = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "credential", "auth", "bearer", "cookie"),
+    "accesstoken",
+)
+
+# What follows the escape character in the control sequences of a terminal (ECMA-48).
+CONTROL = r"(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]{1,4}[0-~]|[@-Z\\-_])"
+_CONTROL = re.compile(rf"\x1b{CONTROL}")
+
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?(?:-----)?")
+_KEY_HEADER = re.compile(r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Charset):")
+_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]+")
+_KEY_LINES = 500  # of a private key; one of 16,384 bits has 200
+_SHORT_CHARACTERS, _SHORT_LINES = 40, 3  # a line of a key with fewer characters is its last one; so many are accepted
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n|\Z)")
+
 _ARGUMENT = re.compile(r"([-+~]*[A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
 
 
@@ -122,14 +154,111 @@ def redact_command(argv: Sequence[str]) -> list[str]:
     return redacted
 
 
-def redact_text(text: str) -> str:
-    """Redact a text: secrets by their shape, passwords in URLs, and ``name=value`` with a secret's name."""
-    text = _SHAPES.sub(REDACTED, text)
-    text = _URL.sub(rf"\g<1>{REDACTED}", text)
+def redact_text(text: str, *, named: bool = False) -> str:
+    """Redact a text: secrets by their shape, passwords in URLs, and ``name=value`` or ``name: value`` with a secret's name.
+
+    Colours and other control sequences of a terminal hide nothing; a line with a secret loses them.
+
+    Args:
+        text: The text.
+        named: It begins with the name of a run or of a key and a colon, which do not make a secret of what follows.
+    """
+    if named:
+        return _redact_named(_redact_shapes(text))
+    if "\x1b" not in text:
+        return _redact_plain(text)
+    plain = _CONTROL.sub("", text)
+    redacted = _redact_plain(plain)
+    if redacted == plain:
+        return _redact_plain(text) if "\x1b]" in text else text  # the title of a window is not in the plain text
+    lines = [part.split("\n") for part in (text, plain, redacted)]
+    if not len(lines[0]) == len(lines[1]) == len(lines[2]):
+        return redacted
+    return "\n".join(raw if before == after else after for raw, before, after in zip(*lines, strict=True))
+
+
+def judged(text: str) -> int:
+    """Return how many characters of a growing text `redact_text` judges as it will when more has come."""
+    for match in _KEY_BEGINS.finditer(text):
+        if _key_end(text, match.end()) is None:
+            return match.start()
+    begin = max(text.rstrip().rfind("\n"), text.rstrip().rfind("\r")) + 1
+    name, between, value = _CONTROL.sub("", text[begin:]).rpartition(":")
+    return begin if between and not value.strip() and _words(_last_words(name[-100:])) else len(text)
+
+
+def _redact_plain(text: str) -> str:
+    text = _redact_shapes(text)
+    if not _may_name_secret(text):
+        return text
+    return _ASSIGNED.sub(_judge_assigned, _MEMBER.sub(_judge_member, _redact_named(text)))
+
+
+def _redact_named(text: str) -> str:
     text = _HEADER.sub(rf"\g<1>{REDACTED}", text)
+    text = _AFTER_API_KEY.sub(rf"\g<1>{REDACTED}", text)
     for pattern in _NAMED:
         text = pattern.sub(_judge_named, text)
     return text
+
+
+def _redact_shapes(text: str) -> str:
+    if "-----BEGIN" in text:
+        text = _without_private_keys(text)
+    if any(part in text for part in _OF_SHAPES):
+        text = _SHAPES.sub(REDACTED, text)
+    if "://" in text:
+        text = _URL.sub(rf"\g<1>{REDACTED}", text)
+    return text
+
+
+def _may_name_secret(text: str) -> bool:
+    """Return whether a text has a word of the vocabulary; quick, as most outputs have none or only counts of tokens."""
+    text = text.lower()
+    return (
+        any(name in text for name in _NAMES)
+        or ("key" in text and any(prefix in text for prefix in ("api", "access", "private", "wandb")))
+        or text.count("token") > text.count("tokens") + text.count("tokeni")
+        or (("wandb" in text or "api" in text) and _HEX.search(text) is not None)
+    )
+
+
+def _without_private_keys(text: str) -> str:
+    parts, at = [], 0
+    for match in _KEY_BEGINS.finditer(text):
+        if match.start() >= at:
+            parts += [text[at : match.start()], REDACTED]
+            end = _key_end(text, match.end())
+            at = len(text) if end is None else end
+    return "".join((*parts, text[at:]))
+
+
+def _key_end(text: str, begin: int) -> int | None:
+    """Return the end of a private key whose first words end at *begin*; None if the text ends before.
+
+    A key without an end, as in a cut log, ends with the last line that can be one of its lines.
+    """
+    end = begin
+    short = 0
+    for number, match in enumerate(_LINE.finditer(text, begin)):
+        if last := _KEY_ENDS.search(match[0]):
+            return match.start() + last.end()
+        line = match[0].strip(" \t\r\n\"',\\")
+        word = line.rpartition(" ")[2]  # in a log, a time comes before
+        if number and line and not _KEY_HEADER.search(line, 0, 100):
+            short += len(word) < _SHORT_CHARACTERS
+            if (
+                not _KEY_BODY.fullmatch(word)
+                or (len(word) < _SHORT_CHARACTERS and word != line)
+                or short > _SHORT_LINES
+            ):
+                return end
+        if match.end() == len(text):
+            return None
+        end = match.start() + len(match[0].rstrip("\r\n"))
+        if number == _KEY_LINES:
+            break
+    return end
 
 
 def _redact(value: Any, words: frozenset[str], depth: int) -> Any:
@@ -170,6 +299,22 @@ def _is_credential(value: str) -> bool:
     if len(value) < 16 or not value.isascii() or not value.isprintable() or " " in value:
         return False
     return (value[0], value[-1]) not in {("<", ">"), ("[", "]")} and _PATH.fullmatch(value) is None
+
+
+def _judge_member(match: re.Match[str]) -> str:
+    """Return a line of YAML without its value, if its name alone says that it is a secret."""
+    is_secret = REDACTED not in match[3] and _is_secret("", _words(_last_words(match[1])))
+    return f"{match[1]}{match[2]}{REDACTED}" if is_secret else match[0]
+
+
+def _judge_assigned(match: re.Match[str]) -> str:
+    return _judge_named(match) if _words(_last_words(match[1])) else match[0]
+
+
+def _last_words(name: str) -> str:
+    """Return the end of a name, which says what it names: an auth-model and an AuthError are no secrets."""
+    words = _CAMEL.findall(name)
+    return " ".join(words[-2:] if words[-1:] and words[-1].lower() in _KEYS | {"token"} else words[-1:])
 
 
 def _judge_named(match: re.Match[str]) -> str:

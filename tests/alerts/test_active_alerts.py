@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,10 @@ from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, TEXT
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
+from trackside_daemon.alerts.sinks.sink_filter import notification_of
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.records import Alert, AlertNote, Notified
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,8 +194,9 @@ def test_a_stall_that_returns_has_its_own_evidence_and_no_earlier_conclusion(rec
     assert recorder.records[-1].description == "rank 1 is late look"
     recorder.accept(over(first), at=2)
     recorder.accept(finding("TrainingStalled", time=NOW + 3, evidence={"since": 2.0}), at=3)
-    assert [(one.description, one.evidence) for one in recorder.records[-1:]] == [("look", {"since": 2.0})]
-    assert recorder.records[-1].started == NOW
+    last = recorder.records[-1]
+    assert (last.description, last.started, last.evidence["since"]) == ("look", NOW, 2.0)
+    assert last.evidence.keys() == {"since", "occurrences"}
 
 
 def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:
@@ -466,12 +469,72 @@ def test_without_a_change_there_is_no_batch(recorder: Recorder) -> None:
 @pytest.mark.parametrize("period", [121, 1025, 2400, 3700])
 def test_an_alert_that_comes_and_goes_all_day_fires_longer_each_time(recorder: Recorder, period: int) -> None:
     for at in range(0, 86_400, period):
-        recorder.accept(finding(time=NOW + at), at=at).accept(over(finding()), at=at + 1)
+        nan = finding(time=NOW + at)._replace(summary=f"NaN at step {at}")
+        recorder.accept(nan, at=at).accept(over(nan), at=at + 1)
         for second in range(at + 1, at + period, 10):
             recorder.tick(second)
-    assert sum(one.ended is None for one in recorder.records) < 40
+    assert len({notification_of(one) for one in recorder.records if one.ended is None}) < 40
     recorder.tick(2 * 86_400)
     assert not any(recorder.firing.values())
+
+
+def test_each_time_that_a_problem_comes_again_while_its_alert_fires_is_counted_and_listed(recorder: Recorder) -> None:
+    """An alert that returned fires for at least four minutes, so that a short problem may come again meanwhile."""
+
+    def nan(at: float, step: int, **more: Any) -> Finding:
+        return finding(time=NOW + at, **more)._replace(summary=f"NaN at step {step}")
+
+    for at, step in ((0, 1000), (200, 2000)):
+        recorder.accept(nan(at, step), at=at).accept(over(nan(at, step)), at=at + 1).tick(at + 120)
+    assert recorder.records[-1].ended is None
+    recorder.accept(nan(300, 3000), at=300).accept(nan(300, 3000, rank=1), at=300).tick(301)
+    (soon,) = {one.summary for one in recorder.records[3:]}
+    assert soon == "NaN at step 2000; also 1 more time, last at 22:18:20 UTC: NaN at step 3000; also on rank 1"
+    recorder.accept(over(nan(300, 3000)), over(nan(300, 3000, rank=1)), at=302)
+    recorder.accept(nan(430, 4000), at=430)
+    last = recorder.records[-1]
+    assert last.summary == "NaN at step 4000; also 2 more times, last at 22:20:30 UTC; also on rank 1"
+    assert last.evidence["occurrences"] == [
+        {"number": number, "time": NOW + at, "summary": f"NaN at step {step}"}
+        for number, (at, step) in enumerate(((200, 2000), (300, 3000), (430, 4000)), 1)
+    ]
+    assert (last.started, last.ended, recorder.begun()) == (NOW + 200, None, {"NonFinite": 2.0})
+    recorder.accept(over(nan(430, 4000)), at=431).tick(430 + 479)
+    assert recorder.records[-1].ended is None, "it came again, so that it fires for twice as long as before"
+    recorder.tick(430 + 480)
+    assert recorder.records[-1].ended == NOW + 910
+    assert len({notification_of(one) for one in recorder.records if one.started == NOW + 200}) == 3
+
+
+def test_a_warning_or_an_event_that_comes_again_is_counted_but_causes_no_notification(recorder: Recorder) -> None:
+    for at in (0, 100, 100):
+        spike = finding("LossSpike", severity="warning", time=NOW + at)._replace(summary=f"spike at {at}")
+        events = [finding("UserAlert", once=True, time=NOW + at, rank=rank)._replace(summary="bad") for rank in (0, 1)]
+        recorder.accept(spike, *events, at=at)
+        recorder.accept(over(spike), at=at + 1)
+    recorder.tick(110)
+    assert [one.summary for one in recorder.records[-2:]] == [
+        "bad; also 1 more time, last at 22:15:00 UTC; also on rank 1",
+        "spike at 0; also 2 more times, last at 22:15:00 UTC: spike at 100",
+    ]
+    assert {notification_of(one) for one in recorder.records} == {
+        Notified("critical", "bad"),
+        Notified("warning", "spike at 0"),
+    }
+
+
+def test_the_list_of_occurrences_is_bounded_and_a_restart_continues_it(recorder: Recorder) -> None:
+    for at in range(40):
+        spike = finding("LossSpike", severity="warning", time=NOW + at)._replace(summary=f"spike at {at}")
+        recorder.accept(spike, at=at).accept(over(spike), at=at + 0.5)
+    kept = recorder.tick(40).records[-1]
+    assert [one["number"] for one in kept.evidence["occurrences"]] == [1, *range(22, 41)]
+    again = restored(replace(kept, labels=ABOUT))
+    spike = finding("LossSpike", severity="warning", time=NOW + 50)._replace(summary="spike at 50")
+    again.accept(spike, at=50).tick(51)
+    assert again.records == [], "found again after the restart, it is the same occurrence"
+    again.accept(over(spike), at=52).accept(spike._replace(time=NOW + 60), at=60).tick(61)
+    assert again.records[-1].summary.startswith("spike at 0; also 40 more times, last at 22:14:20 UTC: spike at 50")
 
 
 def test_an_alert_that_returns_much_later_fires_for_two_minutes(recorder: Recorder) -> None:
@@ -489,6 +552,40 @@ def test_a_clock_that_is_set_back_prolongs_nothing(recorder: Recorder) -> None:
     assert set(recorder.firing.values()) == {0.0}
     recorder.tick(day + 901)
     assert recorder.firing == {}
+
+
+def test_an_alert_whose_run_ends_in_the_same_batch_begins_before_it_ends(recorder: Recorder) -> None:
+    spike = finding("LossSpike", severity="warning")
+    recorder.accept(spike, over(spike), finding("TrainingProcessDied", key="", time=NOW + 1), at=1)
+    states = [(one.alert, one.ended is None) for one in recorder.records]
+    assert states == [("LossSpike", True), ("LossSpike", False), ("TrainingProcessDied", True)]
+    recorder.tick(2)
+    assert recorder.firing[("LossSpike", "warning", "0")] == 1.0, "for scrapes, for two minutes"
+
+
+def test_after_a_restart_a_scrape_sees_what_ended_shortly_before() -> None:
+    ended = {"TrainingStalled": (-500, -100), "NonFinite": (-60, -30)}
+    recorder = restored(
+        *(Alert(name, "critical", NOW + at, "id", ABOUT, ended=NOW + end) for name, (at, end) in ended.items()),
+        Alert("NonFinite", "critical", NOW - 10, "id", ABOUT),
+    ).tick(1)
+    assert recorder.firing == {("TrainingStalled", "critical", "0"): 0.0, CRITICAL: 1.0}
+    assert recorder.records == []
+    short = restored(Alert("NonFinite", "critical", NOW - 60, "id", ABOUT, ended=NOW - 30)).tick(59)
+    assert short.firing == {CRITICAL: 1.0}, "it had fired for less than two minutes"
+    assert short.tick(60).firing == {CRITICAL: 0.0}
+    assert short.tick(871).firing == {}
+
+
+def test_restored_alerts_are_reported_once_more_when_they_are_judged() -> None:
+    recorder = restored(
+        Alert("NonFinite", "critical", NOW - 50, "id", ABOUT), Alert("LossSpike", "warning", NOW - 50, "id", ABOUT)
+    )
+    recorder.accept(over(finding("LossSpike"))).tick(1)
+    assert [one.alert for one in recorder.records] == ["LossSpike"]
+    recorder.active.judge()
+    recorder.tick(2).tick(3)
+    assert [(one.alert, one.ended) for one in recorder.records[1:]] == [("NonFinite", None)]
 
 
 def restored(*alerts: Alert) -> Recorder:

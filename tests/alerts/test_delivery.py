@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.alert_records import alert, batch, over, told
+from alerts.sinks.alert_records import START, alert, batch, over, told
 from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.delivery import sending, sink_worker
+from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
 from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
@@ -19,6 +20,7 @@ from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from trackside_daemon.alerts.sinks.sink import Message
     from trackside_daemon.model.records import AlertNote
@@ -65,8 +67,8 @@ def started(notes: list[AlertNote]) -> Iterator[Any]:
     """A function that starts a delivery to sinks and returns it."""
     made: list[Delivery] = []
 
-    def start(*sinks: Friend, fired: Any = ()) -> Delivery:
-        made.append(Delivery(sinks, notes.append))
+    def start(*sinks: Friend, fired: Any = (), configured: ConfiguredSinks | None = None) -> Delivery:
+        made.append(Delivery(sinks, notes.append, configured))
         made[-1].restore(fired)
         made[-1].start()
         return made[-1]
@@ -192,16 +194,59 @@ def test_a_queued_message_is_sent_by_the_sink_of_the_new_settings(started: Any) 
     stuck.go.set()
 
 
-def test_after_a_restart_only_unsent_notifications_are_sent(started: Any, notes: list[AlertNote]) -> None:
+def configured(path: Path, *sinks: Friend, since: float = START) -> ConfiguredSinks:
+    """Return what a daemon reads after another one with these sinks."""
+    ConfiguredSinks(path, lambda: since).register(sinks)
+    return ConfiguredSinks(path, lambda: START + 1000)
+
+
+def test_after_a_restart_only_unsent_notifications_are_sent(started: Any, tmp_path: Path) -> None:
     friend, other = Friend(), Friend("other")
-    delivery = started(
-        friend, other, fired=[replace(alert(), notified={"friend": told(alert())}), alert("New", run="")]
-    )
+    fired = [replace(alert(), notified={"friend": told(alert())}), alert("New", run="")]
+    delivery = started(friend, other, fired=fired, configured=configured(tmp_path / "sinks", friend, other))
     eventually(lambda: len(other.heard) == 2)
     eventually(lambda: friend.heard == [[("New", True)]])
     delivery.accept(batch(over(alert())))
     delivery.stop()
     assert friend.heard[-1] == other.heard[-1] == [("NonFinite", False)]
+
+
+def test_an_alert_that_ended_unsent_before_a_restart_is_sent_as_firing_and_then_as_ended(
+    started: Any, tmp_path: Path
+) -> None:
+    friend = Friend()
+    fired = [over(alert()), over(alert("GpuHot", severity="warning", run="other"))]
+    delivery = started(friend, fired=fired, configured=configured(tmp_path / "sinks", friend))
+    eventually(lambda: friend.heard)
+    delivery.stop()
+    assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "an old warning is not worth a message"
+
+
+@pytest.mark.parametrize("before", [[], [Friend(severity="off")], [Friend("other")]])
+def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
+    started: Any, tmp_path: Path, before: list[Friend]
+) -> None:
+    friend, path = Friend(), tmp_path / "sinks"
+    fired = [over(alert()), alert("TrainingStalled", run="a"), alert("GpuHot", run="b")]
+    for _ in range(2):  # a second restart, before anything is sent, changes nothing
+        delivery = started(friend, fired=fired, configured=configured(path, *before))
+        before = [friend]
+        delivery.stop()
+    delivery = started(friend, fired=fired, configured=ConfiguredSinks(path))
+    delivery.accept(batch(over(fired[1])))
+    delivery.accept(batch(fired[2]))
+    eventually(lambda: friend.heard)
+    delivery.stop()
+    assert friend.heard == [[("GpuHot", True)]]
+
+
+def test_a_file_about_sinks_that_is_damaged_or_cannot_be_written_is_as_if_it_was_not_there(tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_text('{"friend": 3}')
+    for path in (tmp_path / "damaged", tmp_path / "absent" / "file", tmp_path):
+        one = ConfiguredSinks(path, lambda: START)
+        one.register([Friend()])
+        assert one.owes("friend", alert())
+        assert not one.owes("friend", alert(started=START - 1))
 
 
 def test_stop_waits_for_queued_messages_but_not_for_a_hanging_sink(

@@ -28,6 +28,8 @@ GOOD = Alert("TrainingStalled", "warning", 5.0, "id", {"run": "net", "rank": "3"
         ({"run": None}, {}, "its run is None"),
         ({}, {"since": "x"}, "its since is 'x'"),
         ({}, {"since": float("nan")}, "its since is nan"),
+        ({}, {"occurrences": []}, "its occurrences is []"),
+        ({}, {"occurrences": [{"number": 1, "time": "x", "summary": ""}]}, "its occurrences is [{"),
     ],
 )
 @pytest.mark.parametrize("alert", ["TrainingProcessDied", "RankSilent", "StragglerRank", "TrainingStalled"])

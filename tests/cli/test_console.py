@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import subprocess
 import sys
 import termios
 from contextlib import suppress
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import pytest
 from processes import clean_environ
 
+from trackside_daemon.cli.run.console import Backlog
+from trackside_daemon.cli.run.console_keeper import HEADER, keep
 from trackside_daemon.history.console import files, lines
 from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
 from trackside_daemon.history.console.lines import Part, Redactor, colored_parts, plain, select, split
@@ -64,6 +68,48 @@ def test_files_stay_apart_and_a_reader_that_is_gone_ends_the_command(tmp_path: P
         assert process.stderr.read() == b"error\n"
     assert process.returncode == 0
     assert {b"pipe", b"error", b"y"} == {*read(tmp_path, LAUNCH).splitlines()}
+
+
+def test_a_command_never_waits_for_what_is_kept_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
+    """A stopped keeper reads nothing while the command prints 12 MiB, of which the newest 10 MiB wait."""
+    stopped = COPIED.replace("console.start()", "pid = console._keeper._process.pid; os.kill(pid, 19); console.start()")
+    stopped = stopped.replace("console.stop()", "os.kill(pid, 18); console.stop()")
+    prints = f"yes 'one more line of the output' | head -c {12 << 20}; echo the end"
+    script = [sys.executable, "-c", f"import os\n{stopped}", str(tmp_path), LAUNCH, prints]
+    printed = subprocess.run(script, env=clean_environ(), stdout=subprocess.PIPE, check=True).stdout
+    assert len(printed) == (12 << 20) + len("the end\n")
+    kept = read(tmp_path, LAUNCH)
+    (line,) = [line for line in kept.splitlines() if line.endswith(b"bytes of output were not kept]")]
+    dropped = int(line[1:].split()[0].replace(b",", b""))
+    assert 1 << 20 < dropped <= 3 << 20
+    assert kept.endswith(b"the end\n")
+
+
+def test_the_oldest_output_is_dropped_and_counted_by_stream() -> None:
+    backlog = Backlog(10)
+    for stream, data in ((1, b"aaaa"), (2, b"bbbb"), (1, b"cccc"), (2, b"dd")):
+        backlog.put(stream, data)
+    backlog.end()
+    backlog.put(1, b"late")
+    left = [(stream, dropped, bytes(data)) for stream, dropped, data in iter(backlog.get, None)]
+    assert left == [(2, 0, b"bbbb"), (1, 4, b"cccc"), (2, 0, b"dd")]
+
+
+def test_a_line_says_how_much_was_dropped(tmp_path: Path) -> None:
+    frames = [(1, 0, b"a\nstep"), (2, 0, b"x\n"), (1, 1234, b"9\nb\n"), (2, 0, b"y")]
+    written = b"".join(HEADER.pack(stream, dropped, len(data)) + data for stream, dropped, data in frames)
+    writer = ConsoleWriter(tmp_path, LAUNCH)
+    keep(BytesIO(written + b"torn"), writer)
+    writer.close()
+    assert read(tmp_path, LAUNCH) == b"a\nx\nstep\n[1,234 bytes of output were not kept]\n9\nb\ny"
+
+
+def test_a_full_disk_is_reported_and_the_command_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text("no directory")
+    script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, "echo printed"]
+    ended = subprocess.run(script, env=clean_environ(), capture_output=True, text=True, check=True)
+    assert ended.stdout == "printed\n"
+    assert ended.stderr == "trackside: --console: the output is not kept whole: file exists\n"
 
 
 def test_the_newest_output_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,15 +166,27 @@ def test_colours_are_parts_of_the_plain_line(printed: str, parts: list[tuple[int
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_secret_is_removed_however_the_output_is_cut(size: int) -> None:
     key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----\n"
-    whole = b"a\r\nb\rAPI_KEY=0123456789abcdef\xff\n" + key + b"c password=hunter2"
+    whole = b"a\r\nb\rAPI_KEY=0123456789abcdef\xff\n" + key + b"\x1b[31mpassword\x1b[0m:\nhunter4\nc password=hunter2"
     redactor = Redactor()
     pieces = [redactor.feed(whole[start : start + size]) for start in range(0, len(whole), size)]
-    assert b"".join([*pieces, redactor.feed(b"", end=True)]).split(b"\n") == [
+    printed = b"".join([*pieces, redactor.feed(b"", end=True)])
+    assert re.sub(rb"\x1b\[\d*m", b"", printed).split(b"\n") == [
         b"a\r",
         b"b\rAPI_KEY=[redacted]",
         b"[redacted]",
+        b"password:",
+        b"[redacted]",
         b"c password=[redacted]",
     ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_a_private_key_without_an_end_costs_no_more_than_the_lines_that_may_be_its_own(size: int) -> None:
+    body = b"".join(b"%064d\n" % number for number in range(20))
+    whole = b"a\n-----BEGIN RSA PRIVATE KEY-----\n" + body + b"step 1 of 10\n" + b"b\n" * 50_000
+    redactor = Redactor()
+    pieces = [redactor.feed(whole[start : start + size]) for start in range(0, len(whole), size)]
+    assert b"".join([*pieces, redactor.feed(b"", end=True)]) == b"a\n[redacted]\nstep 1 of 10\n" + b"b\n" * 50_000
 
 
 def test_a_line_without_an_end_is_kept_in_pieces() -> None:

@@ -40,7 +40,7 @@ SHAPES = [
     f"AIza{LETTERS[:35]}",
     JWT,
     PEM,
-    "-----BEGIN PRIVATE KEY-----\ncut off",
+    "-----BEGIN PRIVATE KEY-----\nMIIEcut+off",
 ]
 
 SECRET_KEYS = [
@@ -80,7 +80,11 @@ PLAIN: list[dict[str, Any]] = [
     {"model": "sk-learn-random-forest-baseline", "name": "task-1234567890123456", "hf_home": "hf_hub_download_cache"},
     {"url": "http://host:8080/path@v2", "git": "ssh://git@github.com/me/it.git", "mail": "me@example.org"},
     {"cmd": "train.py --lr=0.1 --max-tokens 4096 --name=a:b@c"},
-    {"text": "the bearer instruments of it; authorization was given; password: see the wiki"},
+    {"text": "the bearer instruments of it; authorization was given; the password is in the wiki"},
+    {"text": "auth:\n  user: bob\ntokens: 4096, token: short\nkey: value\nstep = 3"},
+    {"text": "\x1b[32mloss\x1b[0m: 0.5"},
+    {"text": "auth-model: loss: NaN at step 3"},
+    {"text": "cookie_loss = 0.5, the password-model: better, secret_santa: 3"},
     {"token": {"embedding": "rotary_position_embedding"}},
     {"cert": "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----"},
     {"nan": "nan", "n": None, "b": False, "f": 1.5, "i": 10**30, "e": {}, "l": []},
@@ -104,6 +108,38 @@ TEXTS = [
     ("api-key: abcdefgh12", "api-key: [redacted]"),
     ("X-Auth-Token: abcdefgh12", "X-Auth-Token: [redacted]"),
     ("bearer abcdef0123456789", "bearer [redacted]"),
+    ("password: hunter6secret", "password: [redacted]"),
+    ("DB_PASSWORD = hunter5secret", "DB_PASSWORD = [redacted]"),
+    ("12:01:02 INFO the Password: hunter2, next", "12:01:02 INFO the Password: [redacted], next"),
+    ("db:\n  passphrase: correct horse battery\n  port: 1", "db:\n  passphrase: [redacted]\n  port: 1"),
+    ("password:\nhunter4\nepoch 1", "password:\n[redacted]\nepoch 1"),
+    ("secrets:\r\n  - hunter4\r\nepoch 1", "secrets:\r\n  - [redacted]\r\nepoch 1"),
+    ("auth:\n  user: bob\n  password: 'a b'", "auth:\n  user: bob\n  password: [redacted]"),
+    ("Private key = abc", "Private key = [redacted]"),
+    ("password =x and secret == None", "password =[redacted] and secret == None"),
+    ("the password: ab=cd", "the password: [redacted]"),
+    ("AuthError: 401 Unauthorized", "AuthError: 401 Unauthorized"),
+    ("\x1b(Bpass\x1b[mword: hunter2", "password: [redacted]"),
+    (
+        f"wandb: Paste an API key from your profile and hit enter: {HEX}",
+        f"wandb: Paste an API key from your profile and hit enter: {REDACTED}",
+    ),
+    (f"API key\n{HEX}", f"API key\n{HEX}"),
+    (f"wandb_v1_{LETTERS}", REDACTED),
+    ("a\n\x1b[31mpassword\x1b[0m: hunter2\n\x1b[1mb\x1b[0m", "a\npassword: [redacted]\n\x1b[1mb\x1b[0m"),
+    ("pass\x1b[0mword=hunter2", "password=[redacted]"),
+    ("\x1b]0;password=hunter2\x07a", "\x1b]0;password=[redacted]"),
+    (
+        "begins with -----BEGIN RSA PRIVATE KEY-----\nas all of them do.\n",
+        "begins with [redacted]\nas all of them do.\n",
+    ),
+    ("-----BEGIN RSA PRIVATE KEY-----\nepoch\nstep\nloss\nrank\n", "[redacted]\nrank\n"),
+    ("a -----BEGIN EC PRIVATE KEY-----\\nMIIE\\n-----END EC PRIVATE KEY----- b", "a [redacted] b"),
+    (f"{PEM}\n{PEM}\nb", "[redacted]\n[redacted]\nb"),
+    (
+        "1 -----BEGIN RSA PRIVATE KEY-----\n2 Proc-Type: 4,ENCRYPTED\n" + f"3 {LETTERS * 2}\n" * 99 + "4 the end\n",
+        "1 [redacted]\n4 the end\n",
+    ),
 ]
 
 COMMANDS = [
@@ -184,6 +220,10 @@ def test_a_text_loses_its_secret_and_nothing_else(text: str, stored: str) -> Non
     assert redact({"note": text}) == {"note": stored}
 
 
+def test_the_name_of_a_run_makes_no_secret_of_what_follows() -> None:
+    assert redact_text("auth: loss: NaN; password=hunter2", named=True) == "auth: loss: NaN; password=[redacted]"
+
+
 @pytest.mark.parametrize(("argv", "stored"), COMMANDS)
 def test_a_command_loses_its_secrets(argv: list[str], stored: list[str]) -> None:
     assert redact_command(argv) == stored
@@ -253,6 +293,13 @@ WAYS: dict[str, Callable[[str], object]] = {
     "assignment": lambda text: patterns._NAMED[0].sub("", text),
     "flag": lambda text: patterns._NAMED[1].sub("", text),
     "member": lambda text: patterns._NAMED[2].sub("", text),
+    "setting": lambda text: patterns._ASSIGNED.sub("", text),
+    "line": lambda text: patterns._MEMBER.sub("", text),
+    "prompt": lambda text: patterns._AFTER_API_KEY.sub("", text),
+    "control": lambda text: patterns._CONTROL.sub("", text),
+    "private keys": patterns._without_private_keys,
+    "judged": patterns.judged,
+    "text": patterns.redact_text,
     "argument": patterns._ARGUMENT.fullmatch,
     "path": patterns._PATH.fullmatch,
     "words": patterns._words,
@@ -286,6 +333,19 @@ UNITS = [
         "bearer ",
         "bearer a",
         "bearer a1",
+        "api key",
+        "api key a",
+        "api key: ",
+        "a: ",
+        "a:\n",
+        "password:\n",
+        "- a: ",
+        "\x1b",
+        "\x1b[",
+        "\x1b[3",
+        "\x1b]",
+        "-----BEGIN PRIVATE KEY-----\n",
+        "-----BEGIN PRIVATE KEY-----\nMIIE",
     ),
 ]
 ENDS = ("", "=", '"', "!")

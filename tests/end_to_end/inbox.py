@@ -28,7 +28,11 @@ class Letter(NamedTuple):
 
     def has(self, alert: str, status: str) -> bool:
         """Return whether the message has an alert with this status."""
-        return any(one["labels"]["alertname"] == alert and one["status"] == status for one in self.body["alerts"])
+        return any(one["status"] == status for one in self.of(alert))
+
+    def of(self, alert: str) -> list[dict[str, Any]]:
+        """Return what the message has of an alert."""
+        return [one for one in self.body["alerts"] if one["labels"]["alertname"] == alert]
 
 
 class Inbox:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.inbox import Inbox
@@ -15,11 +17,29 @@ import trackside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from end_to_end.conftest import Process
     from end_to_end.inbox import Letter
 
 NAN = "TracksideNonFinite"
+DIED = "TracksideTrainingProcessDied"
+NAN_THEN_EXIT = """
+import sys, trackside
+for step in range(20):
+    trackside.push(step=step, loss=0.5)
+trackside.push(step=20, loss=float("nan"))
+sys.exit("loss is NaN")
+"""
+STALLS = """
+import sys, time, trackside
+for step in range(60):
+    trackside.push(step=step, loss=0.5)
+    time.sleep(0.05)
+sys.stdin.readline()
+trackside.push(step=60, loss=0.5)
+sys.stdin.read()
+"""
 PUSHES = "import time, trackside; trackside.push(step=1, loss=0.5); print('trains', flush=True); time.sleep(600)"
 
 
@@ -64,7 +84,7 @@ def test_a_killed_process_is_told(
     assert training.stdout.readline() == "trains\n"
     eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="net"}'))
     training.kill()
-    letter = eventually(lambda: told(inbox, "TracksideTrainingProcessDied"))[0]
+    letter = eventually(lambda: told(inbox, DIED))[0]
     assert "SIGKILL" in str(letter.body)
 
 
@@ -88,3 +108,82 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
 def _is_news(letter: Letter) -> bool:
     """Return whether a message is about the NaN alone, not a later one about all firing alerts of the group."""
     return letter.fires(NAN) and not letter.fires("TracksideUserAlert")
+
+
+def test_a_nan_of_a_run_that_ends_at_once_is_firing_in_the_first_message(
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(environ=environ)
+    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+    eventually(lambda: told(inbox, NAN) or told(inbox, NAN, "resolved"))
+    assert [letter.fires(NAN) for letter in inbox.of("direct") if letter.of(NAN)] == [True]
+    daemon.stop()
+    assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
+
+
+def test_a_nan_that_the_earlier_daemon_could_not_send_is_sent_as_firing_although_its_run_has_ended(
+    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        daemon = start_daemon(environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": nobody})
+        start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+        eventually(lambda: [one for one in nans(daemon) if one["ended"] is not None])
+        daemon.stop(signal.SIGKILL)
+    again = start_daemon(environ=environ)
+    eventually(lambda: told(inbox, NAN))
+    again.stop()
+    assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
+
+
+def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
+    inbox: Inbox,
+    environ: dict[str, str],
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    spool: Path,
+) -> None:
+    """A NaN has ended, a run that stalls is lost while no daemon runs and leaves a spool, and another alert still fires."""
+    first = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
+    start_training(first, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+    stalled = start_training(first, "-c", STALLS, TRACKSIDE_RUN_NAME="stalled")
+    with trackside.init("alive", endpoint=first.endpoint) as run:
+        run.alert("fires on", severity="critical")
+        eventually(lambda: {"NonFinite", "TrainingStalled", "UserAlert"} <= {one["alert"] for one in _alerts(first)})
+        eventually(lambda: [one for one in nans(first) if one["ended"] is not None])
+        first.stop(signal.SIGKILL)
+        assert stalled.stdin is not None
+        print(file=stalled.stdin, flush=True)
+        eventually(lambda: list(spool.glob("*.spool")))
+        stalled.kill()
+        again = start_daemon(environ=environ)
+        eventually(lambda: told(inbox, "TracksideUserAlert"))
+        again.stop()
+    assert not any(letter.of(NAN) for letter in inbox.of("direct")), "the run of the NaN had ended before"
+    assert not told(inbox, "TracksideTrainingStalled"), "the run that stalled is lost"
+    died = [one["labels"]["run"] for letter in told(inbox, DIED) for one in letter.of(DIED)]
+    assert "stalled" in died
+
+
+def test_a_sink_that_a_reload_adds_is_sent_only_what_fires(
+    inbox: Inbox, start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], tmp_path: Path
+) -> None:
+    config = tmp_path / "trackside.yml"
+    config.write_text("{}")
+    daemon = start_daemon(f"--config.file={config}")
+    start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
+    with trackside.init("alive", endpoint=daemon.endpoint) as run:
+        run.alert("fires on", severity="critical")
+        eventually(lambda: [one for one in nans(daemon) if one["ended"] is not None])
+        eventually(lambda: "UserAlert" in {one["alert"] for one in _alerts(daemon)})
+        config.write_text(json.dumps({"alerts": {"sinks": {"webhook": {"url": f"{inbox.url}/direct"}}}}))
+        daemon.process.send_signal(signal.SIGHUP)
+        eventually(lambda: told(inbox, "TracksideUserAlert"))
+        daemon.stop()
+    assert not any(letter.of(NAN) for letter in inbox.of("direct"))
+
+
+def _alerts(daemon: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = daemon.api("alerts").json()["alerts"]
+    return found

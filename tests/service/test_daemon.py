@@ -90,7 +90,9 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock_and_its_history(
     }
     assert daemon.stop(number) == 0
     assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock", "push.kineto", "history"}
-    assert {one.name for one in daemon.history.iterdir()} == {"api.token", "history.db", "history.lock"}
+    assert {one.name for one in daemon.history.iterdir()} == {
+        *("api.token", "history.db", "history.lock", "sinks.json"),
+    }
     assert f"stopping on {number.name}" in daemon.log[-1]
     assert not any("Traceback" in line for line in daemon.log)
 

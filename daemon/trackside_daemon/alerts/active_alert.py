@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.inhibition import merged_labels
+from trackside_daemon.alerts.min_firing_time import longer
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import STALLS, Alert
 
@@ -17,6 +21,8 @@ OTHERS = "; also "  # text between the summary of the first finding and the list
 NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
 LOCATIONS = 10_000  # most locations that an alert remembers
+OCCURRENCES = "occurrences"  # name of the evidence with number, time and summary of each time that the problem came
+LISTED = 20  # most occurrences that the evidence lists: the first, and the newest ones
 
 Location = tuple[str, ...]
 """Values of the merged labels of a finding: its rank, and for some alerts its key."""
@@ -31,10 +37,12 @@ class ActiveAlert:
         open_findings: Latest finding of each location that has not reported an end.
         fires_until: Earliest end, in Unix seconds.
         min_seconds: Least duration after the latest finding, in seconds.
+        over_since: Unix time at which the problem was over, for an event that of its latest finding; None before.
         ended: Unix time of its end; None while it fires.
         exported: The metric shows it as firing: while it fires, and after the end of its run for its least time.
         silenced: A silence matches it, or matched it when it ended.
         recorded: The history has its present state.
+        begun: The history has its begin.
         restored: It began before this daemon did.
     """
 
@@ -50,9 +58,10 @@ class ActiveAlert:
         self.open_findings: dict[Location, Finding] = {}
         self.fires_until = fires_until
         self.min_seconds = min_seconds
+        self.over_since: float | None = None
         self.ended: float | None = None
         self.exported = True
-        self.silenced = self.recorded = self.restored = False
+        self.silenced = self.recorded = self.begun = self.restored = False
 
     @property
     def severity(self) -> Severity:
@@ -69,6 +78,11 @@ class ActiveAlert:
         """Rank by which alerts keep their place when there are too many: 0 if ended, otherwise 1 to 3 by severity."""
         return SEVERITIES.index(self.severity) + 1 if self.fires else 0
 
+    @property
+    def label(self) -> str:
+        """Summary without the further occurrences, so that a series with it does not change with each of them."""
+        return self.summary + self._others()
+
     def update(self, finding: Finding, fires_until: float) -> bool:
         """Add a finding of this alert, from the same or another location.
 
@@ -76,11 +90,12 @@ class ActiveAlert:
         about it, so its description counts. A stall that returns is another one, so its evidence counts.
 
         Returns:
-            True if the severity has increased, or the description has changed.
+            True if the severity has increased, the description has changed, or a critical problem has come again.
         """
         place = location(finding)
         before = self.open_findings.get(place)
         again = self.alert in STALLS and before is None and self.recorded and place in self.locations
+        critical_again = (place in self.locations or not finding.once) and self._return(finding, fires_until)
         # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < LOCATIONS:
             self.locations[place] = None
@@ -88,6 +103,7 @@ class ActiveAlert:
         # No finding reports the end of an event, so it fires for a fixed time.
         if finding.once:
             self.fires_until = max(self.fires_until, fires_until)
+            self.over_since = finding.time
         else:
             self.open_findings[place] = finding
         worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(self.severity)
@@ -97,11 +113,46 @@ class ActiveAlert:
             self.summary = finding.summary
             self.evidence |= finding.evidence
         if again:
-            self.evidence = dict(finding.evidence)
-        if worse or better_known or again:
+            kept = {name: self.evidence[name] for name in (CORRELATION, OCCURRENCES) if name in self.evidence}
+            self.evidence = {**finding.evidence, **kept}
+        if worse or better_known or again or critical_again:
             self.description = finding.description
             self.recorded = False
-        return worse or better_known or again
+        return worse or better_known or again or critical_again
+
+    def end_finding(self, finding: Finding, now: float) -> None:
+        """Register that a location has reported the end of the problem, as of *now*, in Unix seconds."""
+        self.open_findings.pop(location(finding), None)
+        if self.open_findings:
+            return
+        if self.over_since is None:
+            self.over_since = now
+        # A restored alert does not have to fire for its least time again.
+        if self.restored:
+            self.fires_until = min(self.fires_until, now)
+
+    def _return(self, finding: Finding, fires_until: float) -> bool:
+        """Register a finding as another occurrence, if the problem was over and the alert fires only for its least time.
+
+        Returns:
+            True if sinks should send it: it is critical, and the problem was over for at least half of that time. The
+            time doubles then, so that a problem that comes and goes at any pace causes few notifications.
+        """
+        if self.over_since is None or (finding.once and finding.time <= self.over_since):
+            return False
+        over = finding.time - self.over_since
+        self.over_since = None
+        self.fires_until = max(self.fires_until, fires_until)
+        listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
+        new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary}
+        self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - LISTED :], new]}
+        self.recorded = False  # the next tick writes it to the history
+        if finding.severity != "critical" or over < self.min_seconds / 2:
+            return False
+        self.summary = finding.summary
+        self.min_seconds = longer(self.min_seconds)
+        self.fires_until = max(self.fires_until, finding.time + self.min_seconds)
+        return True
 
     def conclude(self, evidence: Mapping[str, Any]) -> bool:
         """Begin the description with what the gathered evidence shows; return False if that is nothing new."""
@@ -118,6 +169,13 @@ class ActiveAlert:
         self.fires_until = min(self.fires_until, now + self.min_seconds)
         return self.fires and not self.open_findings and now >= self.fires_until
 
+    def changes(self) -> list[Alert]:
+        """Return what the history does not have yet: an alert that ends at once begins before."""
+        record = self.record()
+        begins = [] if self.begun or self.fires else [replace(record, ended=None)]
+        self.begun = self.recorded = True
+        return [*begins, record]
+
     def record(self) -> Alert:
         """Return the alert as the history stores it."""
         return Alert(
@@ -126,12 +184,22 @@ class ActiveAlert:
             self.started,
             self.run,
             self.labels,
-            self.summary + self._others(),
+            self.summary + self._again() + self._others(),
             " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description))),
             self.ended,
             self.evidence,
             self.silenced,
         )
+
+    def _again(self) -> str:
+        """Return the clause about further occurrences, empty if there are none."""
+        if OCCURRENCES not in self.evidence:
+            return ""
+        last = self.evidence[OCCURRENCES][-1]
+        others = last["number"] - 1
+        at = datetime.fromtimestamp(last["time"], timezone.utc).strftime("%H:%M:%S UTC")
+        text = "" if last["summary"] == self.summary else f": {last['summary']}"
+        return f"{OTHERS}{others:,} more time{'s' if others > 1 else ''}, last at {at}{text}"
 
     def _others(self) -> str:
         """Return the clause about further ranks and keys, empty if there are none."""
@@ -160,7 +228,8 @@ def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> Act
     """Return the active alert of a history record that fired when an earlier daemon ended."""
     active = ActiveAlert(finding_of(record), fires_until, min_seconds)
     active.silenced = record.silenced
-    active.recorded = active.restored = True
+    active.recorded = active.begun = active.restored = True
+    active.ended = record.ended
     return active
 
 

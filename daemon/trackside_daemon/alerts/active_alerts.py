@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, location, restored_alert
+from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, restored_alert
 from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples, text_samples
@@ -81,26 +81,39 @@ class ActiveAlerts:
         self._excess = self._excess_shown = 0
         self._changed: dict[ActiveAlert, None] = {}
         self._page_outdated = True
+        self._judged = False
 
     def restore(self, records: Iterable[Alert], now: float) -> None:
-        """Restore the alerts that fired when an earlier daemon ended, without counting them again.
+        """Restore the alerts that fired when an earlier daemon ended, or had ended shortly before, without counting them.
 
-        Sinks are notified again only of alerts whose silence has ended since and which no sink reported. *records* have
-        passed `Silences.mark`.
+        Sinks are notified again only of alerts whose silence has ended since and which no sink reported, and of what still
+        fires after `judge`. *records* have passed `Silences.mark`.
         """
-        for record in records:
+        for record in sorted(records, key=lambda record: record.ended is None):
             event = record.alert in ONCE
             seconds = self._min_firing_times.least(record.alert) if event else RESTORED_SECONDS
             fires_until = max(now, record.started + seconds) if event else now + seconds
             active = restored_alert(record, fires_until, seconds)
+            finding = finding_of(record)._replace(once=event)
+            self._alerts[_key(finding)] = active
+            if record.ended is not None:
+                # Its series goes on, so that a scrape sees that it fired and that it has ended.
+                active.fires_until = record.started + self._min_firing_times.least(record.alert)
+                active.exported = now < active.fires_until
+                continue
             # The next tick records an alert that is not recorded, which also queues it for the sinks.
             active.recorded = (
                 record.silenced or bool(record.notified) or not self._silences.has_muted(record, before=now)
             )
-            finding = finding_of(record)._replace(once=event)
-            self._alerts[_key(finding)] = active
             self._inhibitions.register(finding, now)
         self._page_outdated = True
+
+    def judge(self) -> None:
+        """Report the restored alerts that still fire to sinks that were configured since, at the next tick; any thread.
+
+        Called once the runs of the earlier daemon have returned or are lost.
+        """
+        self._judged = True
 
     def accept(self, findings: Sequence[Finding], now: float) -> list[Batch]:
         """Apply findings as of *now*, in Unix seconds.
@@ -138,7 +151,10 @@ class ActiveAlerts:
     def tick(self, now: float) -> list[Batch]:
         """End alerts that are due, drop those that ended long ago, and activate suppressed findings; about once a second."""
         self._apply_silences(now)
+        judged, self._judged = self._judged, False
         for key, active in list(self._alerts.items()):
+            if judged and active.restored and active.fires:
+                active.recorded = False  # so that it is reported once more
             disabled = active.fires and self.disabled.contains(active.alert, active.labels)
             if disabled or active.is_due(now):
                 active.silenced = active.silenced or disabled  # no receiver needs its end
@@ -182,10 +198,7 @@ class ActiveAlerts:
         self._suppressed.discard(finding)
         active = self._alerts.get(_key(finding))
         if active is not None and active.fires:
-            active.open_findings.pop(location(finding), None)
-            # A restored alert does not have to fire for its least time again.
-            if active.restored and not active.open_findings:
-                active.fires_until = min(active.fires_until, now)
+            active.end_finding(finding, now)
 
     def _end_held(self, runs: Collection[str], now: float) -> None:
         """End the alerts of ended runs that fire only for their least time, as events do; the metric keeps them for scrapes."""
@@ -216,7 +229,7 @@ class ActiveAlerts:
         self._lowest_priority = 0
         self._changed[active] = None
         self._inhibitions.end(active.alert, active.run, now)
-        self._min_firing_times.end(key, now)
+        self._min_firing_times.end(key, active.min_seconds, now)
         # An alert that is disabled or removed early has open findings; they fire again when they may.
         for finding in active.open_findings.values():
             self._suppressed.add(finding._replace(time=now))
@@ -276,7 +289,7 @@ class ActiveAlerts:
         begun = {(active.alert, active.severities[0], active.labels.get("run", "")) for active in changed}
         samples = self._samples(changed, (key for key in begun if key in self._begun))
         samples = [sample for sample in samples if sample.metric is not FIRING or sample.value]
-        return [Batch("alerts", samples, records=[active.record() for active in changed])]
+        return [Batch("alerts", samples, records=_records(changed))]
 
     def _full_batch(self) -> list[Batch]:
         """Return a batch with the series of all alerts and the records of the changed ones, empty if nothing changed."""
@@ -287,13 +300,11 @@ class ActiveAlerts:
         # Counters of runs without an alert are dropped; otherwise they would accumulate.
         runs = {"", *(active.labels.get("run", "") for active in self._alerts.values())}
         self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
-        records = [active.record() for active in self._pop_changed()]
+        records = _records(self._pop_changed())
         return [Batch("alerts", self._samples(self._alerts.values(), self._begun), complete=True, records=records)]
 
     def _pop_changed(self) -> list[ActiveAlert]:
         changed, self._changed = [*self._changed], {}
-        for active in changed:
-            active.recorded = True
         return changed
 
     def _samples(self, alerts: Collection[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
@@ -303,6 +314,10 @@ class ActiveAlerts:
             *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
             Sample(EXCESS, (), float(self._excess)),
         ]
+
+
+def _records(changed: Iterable[ActiveAlert]) -> list[Alert]:
+    return [record for active in changed for record in active.changes()]
 
 
 def _key(finding: Finding) -> Key:

@@ -57,7 +57,7 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
             record = active.record()
             page = page_of(url, active.run)
             since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            texts = (record.summary, record.description, since, host, active.run, page)
+            texts = (active.label, record.description, since, host, active.run, page)
             samples.append(Sample(TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0))
     return samples
 

@@ -25,6 +25,11 @@ AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
 REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
 
 
+def longer(seconds: float) -> float:
+    """Return the least firing time, in seconds, of an alert that comes again after one with this time."""
+    return min(LONGEST_SECONDS, 2 * seconds)
+
+
 class MinFiringTimes:
     """Least firing time of the latest occurrence of each alert, and when that ended.
 
@@ -48,16 +53,16 @@ class MinFiringTimes:
         # Removed and inserted again, so that the oldest alert is the first of the dict.
         before, ended = self._recent.pop(key, (0.0, inf))
         if 0 <= now - ended < AGAIN_SECONDS:
-            seconds = max(seconds, min(LONGEST_SECONDS, 2 * before))
+            seconds = max(seconds, longer(before))
         self._recent[key] = seconds, inf
         if len(self._recent) > REMEMBERED:
             del self._recent[next(iter(self._recent))]
         return seconds
 
-    def end(self, key: Hashable, now: float) -> None:
-        """Register that an alert has ended."""
+    def end(self, key: Hashable, seconds: float, now: float) -> None:
+        """Register that an alert has ended, whose least firing time had become so many seconds."""
         if key in self._recent:
-            self._recent[key] = self._recent[key][0], now
+            self._recent[key] = seconds, now
 
     def expire(self, now: float) -> None:
         """Drop the alerts that ended long ago, or in the future because a clock was set back."""

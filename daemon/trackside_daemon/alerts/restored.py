@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import logging
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import msgspec
+
+from trackside_daemon.alerts.active_alert import OCCURRENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trackside_daemon.model.records import Alert
+
+
+class _Occurrence(TypedDict):
+    number: int
+    time: Annotated[float, msgspec.Meta(ge=0.0, lt=1e11)]  # until the year 5138
+    summary: str
+
+
+_Occurrences = Annotated[list[_Occurrence], msgspec.Meta(min_length=1)]
 
 log = logging.getLogger("trackside")
 
@@ -41,6 +54,11 @@ def _invalid_field(alert: Alert) -> tuple[str, object] | None:
     since = alert.evidence.get("since", 0.0)
     if not isinstance(since, (int, float)) or not isfinite(since):
         return "since", since
+    occurrences = alert.evidence.get(OCCURRENCES)
+    try:
+        msgspec.convert(occurrences, _Occurrences | None)
+    except msgspec.ValidationError:
+        return OCCURRENCES, occurrences
     return None
 
 

@@ -11,10 +11,13 @@ from trackside_daemon.ingest.client_commands import Question
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable, Sequence
 
     from trackside.wire import Body
     from trackside_daemon.ingest.session import Receipt
     from trackside_daemon.model.answer import Answer
+    from trackside_daemon.model.metric import Batch
+    from trackside_daemon.training.moment import Moment
 
 ANSWER_SECONDS = 3.0  # How long `ask` waits by default. A client answers as soon as its sender thread gets the GIL.
 
@@ -28,12 +31,14 @@ class IngestRequests:
         receipts: Messages that are committed.
         restarts: Sessions that have to greet again; None for all.
         questions: Commands to send.
+        changes: Changes of runs, which return batches to deliver.
     """
 
     def __init__(self) -> None:
         self.receipts: deque[Receipt] = deque()
         self.restarts: deque[bytes | None] = deque()
         self.questions: deque[Question] = deque()
+        self.changes: deque[Callable[[Moment], Sequence[Batch]]] = deque()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -64,6 +69,11 @@ class IngestRequests:
     def restart(self, session: bytes | None) -> None:
         """Have a session, or all, greet and resend what was not acknowledged. The history's thread calls it."""
         self.restarts.append(session)
+        self.wake()
+
+    def change(self, change: Callable[[Moment], Sequence[Batch]]) -> None:
+        """Have the ingest thread, which alone changes runs, call a function and deliver the batches that it returns."""
+        self.changes.append(change)
         self.wake()
 
     def command(self, kind: str, run: str, number: int, ranks: frozenset[int] | None = None) -> Question:

@@ -137,6 +137,8 @@ class Server:
             self._deliver(outcome.batches)
 
     def _handle_requests(self) -> None:
+        while self._requests.changes:
+            self._deliver(self._requests.changes.popleft()(_now()))
         while self._requests.restarts:
             self._sessions.forget(self._requests.restarts.popleft())
         while self._requests.questions:

@@ -24,6 +24,7 @@ class ChildProcess:
         environ: Variables that are added to this process's environment.
         mute: Discard its standard output, but not its standard error.
         log: A file for its standard error. Such a child inherits no standard stream and may outlive this process.
+        stdin: A file for its standard input.
     """
 
     def __init__(
@@ -32,12 +33,13 @@ class ChildProcess:
         environ: Mapping[str, str] | None = None,
         mute: bool = False,
         log: IO[bytes] | None = None,
+        stdin: IO[bytes] | None = None,
     ) -> None:
         end_with_this_process = partial(end_with_parent, os.getpid(), signal.SIGTERM)
         self._process = subprocess.Popen(  # noqa: S603  arguments are a list; no shell reads them
             own_module(*arguments),
             env={**os.environ, **(environ or {})},
-            stdin=None if log is None else subprocess.DEVNULL,
+            stdin=stdin if log is None else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if mute or log is not None else None,
             stderr=log,
             start_new_session=True,

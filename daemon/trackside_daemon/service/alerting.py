@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
+from trackside_daemon.alerts.delivery.configured_sinks import STORED, ConfiguredSinks
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
@@ -104,7 +105,7 @@ class Alerting:
     ) -> None:
         now = time.time()
         kept = history.firing(now)
-        ended = history.ended(now - GIVE_UP_SECONDS, now)
+        ended = usable(history.ended(now - GIVE_UP_SECONDS, now))
         since = min((alert.started for alert in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         disabled = _disabled(section)
@@ -123,7 +124,8 @@ class Alerting:
             url=about.url,
             correlation=correlations.of,
         )
-        self.active.restore(fired, now)
+        ended = [*map(self._as_it_ended, ended)]
+        self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
             correlations,
@@ -141,8 +143,9 @@ class Alerting:
         ]
         self.restoring = restoring(self.sources, history.database, fired, section)
         self._about = about
-        self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
-        self._delivery.restore([*map(self._as_it_ended, ended), *fired])
+        configured = ConfiguredSinks(history.database.path.with_name(STORED))
+        self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]), configured)
+        self._delivery.restore([*ended, *fired])
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
         sources = Sources(
             state, history.database, partial(ask, "stacks?"), processes, flush, diagnose=diagnose, proc=proc

@@ -60,11 +60,12 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trackside.wire import Identity
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
 
 # The sources of series other than the collectors.
@@ -84,6 +85,9 @@ SOURCES = (
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
+
+# By so long after the spools are read, live clients have returned, so that the alerts that still fire are right.
+JUDGED_SECONDS = 5.0
 
 logger = logging.getLogger("trackside")
 
@@ -295,10 +299,8 @@ class Daemon:
         parts = self._parts
         spooled, now = parts.spools.hellos(), Moment(time.time(), time.monotonic())
         with suppress(UnreadableError):
-            for process, ended in parts.history.abandon(self._is_gone, spooled):
-                end, owner = End("lost", UNKNOWN, ended), parts.owners.of_run(process.run)
-                for batch in parts.runs.missed(process, process.attempt, end, owner, now):
-                    parts.pipeline.accept(batch)
+            for batch in self._lose(parts.history.abandon(self._is_gone, spooled), now):
+                parts.pipeline.accept(batch)
             for batch in parts.sessions.open_spooled(spooled, now):
                 parts.pipeline.accept(batch)
 
@@ -347,11 +349,22 @@ class Daemon:
 
         At once if the process is gone and has left no bye in a spool, else after `RETURN_SECONDS`.
         """
-        history = self._parts.history
+        history, change = self._parts.history, self._parts.requests.change
         self._parts.spools.wait(RETURN_SECONDS)
-        history.abandon(self._is_gone)
+        change(partial(self._lose, history.abandon(self._is_gone)))
+        if not self._stopping.wait(JUDGED_SECONDS):
+            self._parts.alerting.active.judge()
         while not self._stopping.wait(RETURN_SECONDS):
-            history.abandon(self._is_not_here)
+            change(partial(self._lose, history.abandon(self._is_not_here)))
+
+    def _lose(self, processes: Sequence[tuple[Identity, float]], now: Moment) -> list[Batch]:
+        """Return the batches with the ends of processes of abandoned attempts; each with the time of its last push."""
+        parts, batches = self._parts, []
+        with suppress(UnreadableError):
+            for process, ended in processes:
+                end, owner = End("lost", UNKNOWN, ended), parts.owners.of_run(process.run)
+                batches += parts.runs.missed(process, process.attempt, end, owner, now)
+        return batches
 
     def _is_gone(self, process: Identity) -> bool:
         return self._parts.liveness.is_gone(process) is True

@@ -12,6 +12,7 @@ from processes import eventually, http
 from receivers import Alertmanager, Receiver
 
 from trackside_daemon.alerts.delivery.delivery import Delivery
+from trackside_daemon.alerts.sinks.alertmanager import outbox
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
 from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
@@ -62,8 +63,12 @@ def active(alertmanager: Alertmanager) -> list[dict[str, Any]]:
 
 
 def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
-    alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
+    alertmanager: Alertmanager,
+    receiver: Receiver,
+    deliver: Callable[..., Delivery],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(outbox, "LEAST_SECONDS", 0.0)
     notes: list[AlertNote] = []
     delivery = deliver(alertmanager.url, notes=notes, labels="cluster=a")
     nan = alert(started=time.time() - 10.25)
@@ -97,6 +102,19 @@ def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
     delivery.accept(batch(replace(nan, ended=time.time())))
     resolved = receiver.wait(2)[1].json
     assert (resolved["status"], resolved["alerts"][0]["startsAt"]) == ("resolved", one["startsAt"])
+
+
+def test_alertmanager_notifies_of_an_alert_that_ends_at_once(
+    alertmanager: Alertmanager,
+    receiver: Receiver,
+    deliver: Callable[..., Delivery],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "LEAST_SECONDS", 2.0)  # longer than its group_wait of 0.1 s
+    delivery = deliver(alertmanager.url)
+    nan = alert(started=time.time() - 0.5)
+    delivery.accept(batch(nan, replace(nan, ended=time.time())))
+    assert [one.json["status"] for one in receiver.wait(2)] == ["firing", "resolved"]
 
 
 def test_after_a_restart_it_is_the_same_alert_without_a_new_notification(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alerts.sinks.alert_records import alert, over
+from alerts.sinks.alert_records import alert, over, told
 
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink
@@ -56,11 +56,24 @@ def test_less_severe_alerts_are_not_logged_and_infos_are_logged_as_info(caplog: 
 
 def test_a_restored_alert_is_not_logged_again_but_its_end_is() -> None:
     box = LogSink(LogSinkSection()).outbox()
-    box.restore(alert(), 0.0, sent=None)
+    box.restore(alert(), 0.0, sent=told(alert()))
+    box.restore(over(alert("Over")), 0.0, sent=told(alert("Over")))
     box.put(alert(), 1.0)
     assert box.due() is None
     box.put(over(alert()), 2.0)
     assert box.due() == 0.0
+
+
+def test_the_end_of_an_alert_is_logged_only_after_its_begin(caplog: pytest.LogCaptureFixture) -> None:
+    """An alert of a severity that was not logged before the settings were reloaded."""
+    sink = LogSink(LogSinkSection())
+    box = sink.outbox()
+    box.restore(alert("GpuHot", severity="warning", summary="hot"), 0.0, sent=None)
+    box.put(over(alert("GpuHot", severity="warning", summary="hot")), 1.0)
+    message = box.next_message(1.0)
+    assert message is not None
+    sink.send(message)
+    assert caplog.messages == ["GpuHot (warning): hot", "GpuHot ended after 150 s: hot"]
 
 
 def test_lines_are_bounded() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from alerts.sinks.alert_records import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.alertmanager import outbox
-from trackside_daemon.alerts.sinks.alertmanager.outbox import AlertmanagerOutbox
+from trackside_daemon.alerts.sinks.alertmanager.outbox import OVER_SECONDS, AlertmanagerOutbox
+from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 
 if TYPE_CHECKING:
-    import pytest
-
     from trackside_daemon.model.records import Alert
 
 NOW = START + 50
@@ -40,10 +40,26 @@ def test_an_alert_is_sent_at_once_and_every_minute_and_its_end_for_five_minutes(
     assert said(of, 100.0) == [("NonFinite", "critical", None)]
     assert of.due() == 160.0
     assert said(of, 160.0) == [("NonFinite", "critical", None)]
-    of.put(over(nan), 170.0)
-    assert said(of, 170.0) == [("NonFinite", "critical", START + 150)]
-    assert [len(said(of, at)) for at in (220.0, 280.0, 340.0, 400.0, 460.0, 470.0)] == [1, 1, 1, 1, 1, 0]
+    assert said(of, 220.0) == [("NonFinite", "critical", None)]
+    of.put(over(nan), 225.0)
+    assert said(of, 225.0) == [("NonFinite", "critical", START + 150)]
+    assert [len(said(of, at)) for at in (280.0, 340.0, 400.0, 460.0, 520.0, 525.0)] == [1, 1, 1, 1, 1, 0]
     assert of.due() is None
+
+
+def test_an_alert_that_ends_at_once_fires_for_two_minutes_so_that_alertmanager_notifies_of_it() -> None:
+    of = box()
+    of.put(alert(), 0.0)
+    of.put(over(alert()), 0.5)
+    first = of.next_message(1.0)
+    assert first is not None
+    assert first.alerts == (alert(),)
+    of.failed(first, 2.0, never=False)
+    assert said(of, 2.0) == [("NonFinite", "critical", None)]
+    assert said(of, 61.0) == [("NonFinite", "critical", None)]
+    assert (said(of, 121.0), of.due()) == ([("NonFinite", "critical", None)], 122.0)
+    assert said(of, 122.0) == [("NonFinite", "critical", START + 150)]
+    assert len(of) == 0
 
 
 def test_an_alert_that_gets_worse_is_a_new_one_and_the_former_ends() -> None:
@@ -106,32 +122,39 @@ def test_the_end_of_an_alert_does_not_end_another_with_the_same_labels() -> None
     of.put(first, 0.0)
     said(of, 0.0)
     of.put(over(first), 10.0)
-    assert said(of, 10.0) == [("NonFinite", "critical", START + 150)]
-    of.put(replace(first, run="b", started=START + 200), 20.0)
-    assert said(of, 20.0) == [("NonFinite", "critical", None)]
-    assert said(of, 80.0) == [("NonFinite", "critical", None)]
+    assert said(of, 120.0) == [("NonFinite", "critical", START + 150)]
+    of.put(replace(first, run="b", started=START + 200), 130.0)
+    assert said(of, 130.0) == [("NonFinite", "critical", None)]
+    assert said(of, 190.0) == [("NonFinite", "critical", None)]
 
 
 def test_the_end_of_an_alert_before_a_restart_is_sent_if_it_was_not() -> None:
     of = box()
     of.restore(over(alert("Known")), 0.0, sent=told(alert("Known", severity="warning")))
     of.restore(over(alert("Over")), 0.0, sent=told(over(alert("Over"))))
-    of.restore(over(alert("New")), 0.0, sent=None)
     message = of.next_message(0.0)
     assert message is not None
     assert [(one.alert, one.severity, one.ended) for one in message.alerts] == [("Known", "warning", START + 150)]
     assert of.sent(message, 0.0) == list(message.alerts)
 
 
-def test_an_alert_that_ended_unsent_is_counted() -> None:
+def test_an_alert_that_ended_before_a_restart_unsent_fires_first() -> None:
     of = box()
-    of.put(alert(), 0.0)
-    of.put(over(alert()), 1.0)
-    for at in (2.0, 100.0, 301.0):
+    of.restore(over(alert()), 0.0, sent=None)
+    assert said(of, 0.0) == [("NonFinite", "critical", None)]
+    assert said(of, 120.0) == [("NonFinite", "critical", START + 150)]
+
+
+@pytest.mark.parametrize(("severity", "seconds"), [("warning", OVER_SECONDS), ("critical", GIVE_UP_SECONDS)])
+def test_an_alert_that_ended_unsent_is_retried_for_some_time_and_counted(severity: str, seconds: float) -> None:
+    of = box()
+    of.put(alert(severity=severity), 0.0)
+    of.put(over(alert(severity=severity)), 1.0)
+    for at in (2.0, 100.0, seconds):
         message = of.next_message(at)
-        if message is not None:
-            of.failed(message, at, never=False)
-    assert (of.next_message(302.0), of.dropped) == (None, 1)
+        assert message is not None
+        of.failed(message, at, never=False)
+    assert (of.next_message(seconds + 1.0), of.dropped) == (None, 1)
 
 
 def test_an_alert_that_a_new_filter_rejects_is_not_sent_unless_it_was_before() -> None:

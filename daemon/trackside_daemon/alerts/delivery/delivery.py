@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
 from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of
 from trackside_daemon.model.metric import Metric, Sample
@@ -51,23 +52,35 @@ class Delivery:
     Args:
         sinks: Sinks to use.
         note: Called in a sink's thread with a record for the history of each alert that was sent.
+        configured: Since when each sink is configured; None if nothing is kept for the next daemon.
     """
 
-    def __init__(self, sinks: Iterable[Sink], note: Callable[[AlertNote], None]) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        note: Callable[[AlertNote], None],
+        configured: ConfiguredSinks | None = None,
+    ) -> None:
         self._note = note
+        self._configured = configured or ConfiguredSinks()
+        self._configured.register(sinks)
         self._lock = threading.Lock()
         self._firing: dict[Key, Alert] = {}
         self._started = False
         self._workers = [SinkWorker(sink, self._register_sent) for sink in sinks]
 
     def restore(self, alerts: Iterable[Alert]) -> None:
-        """Restore alerts that fired when an earlier daemon ended or had ended shortly before; send what is unsent."""
+        """Restore alerts that fired when an earlier daemon ended or had ended shortly before; send what is unsent.
+
+        A sink that was configured since gets none of them: what still fires is sent to it by `ActiveAlerts.judge`.
+        """
         with self._lock:
             for alert in alerts:
                 if alert.ended is None:
                     self._firing[alert_key(alert)] = alert
                 for worker in self._workers:
-                    worker.restore(alert)
+                    if self._configured.owes(worker.sink.name, alert):
+                        worker.restore(alert)
 
     def accept(self, batch: Batch) -> None:
         """See `AlertListener`."""
@@ -89,9 +102,10 @@ class Delivery:
         for worker in self._workers:
             worker.start()
 
-    def change(self, sinks: Iterable[Sink]) -> None:
+    def change(self, sinks: Sequence[Sink]) -> None:
         """Use these sinks from now on; a sink continues the queue of its predecessor of the same name."""
         with self._lock:
+            self._configured.register(sinks)
             before = {worker.sink.name: worker for worker in self._workers}
             # The old workers release their outboxes before the new ones use them.
             for worker in self._workers:

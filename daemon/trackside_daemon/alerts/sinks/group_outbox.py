@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ class _Entry:
         since: Time from which it is queued.
         ended: Time at which its end was registered; None while it fires.
         in_flight: It is in a message that is being sent.
+        failed: A message with it was not sent.
     """
 
     alert: Alert
@@ -46,13 +47,20 @@ class _Entry:
     since: float = 0.0
     ended: float | None = None
     in_flight: bool = False
+    failed: bool = False
+
+    @property
+    def news(self) -> Alert:
+        """The alert as the next message has it: that it fires comes first, even if it has ended since."""
+        return self.alert if self.sent is not None else replace(self.alert, ended=None)
 
 
 class GroupOutbox:
-    """Outbox, see `trackside_daemon.alerts.sinks.sink.Outbox`, that sends the present state of each alert.
+    """Outbox, see `trackside_daemon.alerts.sinks.sink.Outbox`, that sends that each alert fires, and then its present state.
 
-    A firing alert is queued until it is sent. One that ends before is sent only if it is critical or an event, for up to an
-    hour. A silenced alert is not sent, except for its end if it was sent before. The end of an info is not sent.
+    A firing alert is queued until it is sent, also if it ends before. If it has ended and the receiver has not accepted it,
+    it is retried only if it is critical or an event, for up to an hour. A silenced alert is not sent, except for its end if
+    it was sent before. The end of an info is not sent.
     """
 
     def __init__(self, filter_: SinkFilter, *, most: int = MOST) -> None:
@@ -97,7 +105,7 @@ class GroupOutbox:
                 for entry in new:
                     entry.in_flight = True
                 others = [entry.alert for entry in members if not entry.queued and _still_fires(entry)]
-                return Message(group, _sorted([entry.alert for entry in new]), _sorted(others))
+                return Message(group, _sorted([entry.news for entry in new]), _sorted(others))
         return None
 
     def sent(self, message: Message, now: float) -> list[Alert]:
@@ -119,7 +127,7 @@ class GroupOutbox:
             entry = self._entries.get(alert_key(alert))
             if entry is None:
                 continue
-            entry.in_flight = False
+            entry.in_flight, entry.failed = False, True
             if never:
                 self._give_up(entry)
             else:
@@ -133,7 +141,7 @@ class GroupOutbox:
         critical = {
             entry.alert.run
             for entry in self._entries.values()
-            if entry.queued and not entry.in_flight and _is_urgent(entry.alert)
+            if entry.queued and not entry.in_flight and _is_urgent(entry.news)
         }
         groups = [item for item in self._due.items() if urgent in {None, item[0] in critical}]
         return sorted(groups, key=itemgetter(1))
@@ -160,11 +168,12 @@ class GroupOutbox:
             return alert.ended is None or (alert.severity != "info" and not sent.over)
         if alert.silenced:
             return False
-        return self.filter.accepts(alert) if alert.ended is None else self.filter.accepts_late(alert)
+        late = alert.ended is not None and entry.failed
+        return self.filter.accepts_late(alert) if late else self.filter.accepts(alert)
 
     def _queue(self, entry: _Entry, now: float) -> None:
         """Queue a notification if the alert has changed since the last one."""
-        alert = entry.alert
+        alert = entry.news
         if alert.ended is None and (alert.silenced or notification_of(alert) == entry.sent):
             entry.queued = False
             return

@@ -62,7 +62,7 @@ class Outbox(Protocol):
         ...
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
-        """Restore an alert that fired when an earlier daemon ended, or that had ended shortly before.
+        """Restore an alert that fired when an earlier daemon ended, or that had ended shortly before; send what is unsent.
 
         Also called for all firing alerts when the sink gets another filter; alerts that the outbox has do not change.
 

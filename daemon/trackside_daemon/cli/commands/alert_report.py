@@ -6,7 +6,7 @@ import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.cli.output import moment, table, width, wrapped
 from trackside_daemon.diagnosis.report.configuration import flat, setting
@@ -79,6 +79,13 @@ def _block(name: str, block: Block, value: Any, alert: Mapping[str, Any]) -> Ite
     except (LookupError, TypeError, ValueError, AttributeError):
         lines = [f"{name}:", *_pairs({key: setting(leaf) for key, leaf in flat({name: value}).items()})]
     yield from lines
+
+
+def _occurrences(occurrences: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each time that the problem came while the alert fired."""
+    yield "times that it came while the alert fired:"
+    rows = [[f"  {one['number']}", moment(one["time"]), shown(one["summary"])] for one in occurrences]
+    yield from table(["  NUMBER", "SINCE", "SUMMARY"], rows, right="><<", flexible="  ~")
 
 
 def _ranks(ranks: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
@@ -249,6 +256,7 @@ def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[str]
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
+    OCCURRENCES: _occurrences,
     "exception": _exception,
     "causes": _causes,
     "checkpoint": _checkpoint,

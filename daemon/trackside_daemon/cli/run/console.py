@@ -1,4 +1,4 @@
-"""The output of a command, copied to this process's own and to files: through a terminal where there is one."""
+"""The output of a command, copied to this process's own and kept in files: through a terminal where there is one."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ import signal
 import struct
 import termios
 import threading
+from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history.console.files import ConsoleWriter
-from trackside_daemon.history.console.lines import Redactor
+from trackside_daemon.cli.run.command_daemon import SAFE_PATH
+from trackside_daemon.cli.run.console_keeper import HEADER
+from trackside_daemon.history.console.files import KEPT_BYTES
+from trackside_daemon.linux.child_process import ChildProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 65_536
 REST_SECONDS = 1.0  # time limit for the rest of the output after the command's end: its children may keep it open
+KEEPING_SECONDS = 10.0  # time limit until that is kept
 
 
 class Console:
-    """Copies what a command prints.
+    """Copies what a command prints, and hands it to a process that keeps it.
 
     A terminal gets a terminal in between, so that colours and progress bars stay; a file or pipe gets a pipe. The command
-    waits while nobody reads, as without it. Standard input is the command's own.
+    waits while nobody reads, as without it, but never for what is kept. Standard input is the command's own.
 
     Args:
         history: The directory of the history.
@@ -34,45 +38,46 @@ class Console:
 
     Attributes:
         streams: The command's standard output and error; descriptors to be closed after its start.
-        failure: Why the output is no longer kept; empty while it is.
 
     Raises:
-        OSError: The files or terminals cannot be made.
+        OSError: The process or terminals cannot be made.
     """
 
     def __init__(self, history: Path, launch: str) -> None:
-        self.failure = ""
-        self._writer = ConsoleWriter(history, launch)
-        self._closed = False
-        self._lock = threading.Lock()
+        self._backlog = Backlog()
         self._terminals: list[int] = []
         outputs = (1,) if _same_file() else (1, 2)
         pairs = [self._pair(number) for number in outputs]
         self.streams = (pairs[0][1], pairs[-1][1])
-        self._redactors = [Redactor() for _ in pairs]
+        frames, self._frames = os.pipe()
+        with os.fdopen(frames, "rb") as theirs:
+            self._keeper = ChildProcess(
+                *("trackside_daemon.cli.run.console_keeper", str(history), launch),
+                environ=SAFE_PATH,
+                mute=True,
+                stdin=theirs,
+            )
+        self._feeder = threading.Thread(target=self._feed, name="trackside-console", daemon=True)
         self._threads = [
-            threading.Thread(target=self._copy, args=(reading, number, redactor), name="trackside-console", daemon=True)
-            for (reading, _), number, redactor in zip(pairs, outputs, self._redactors, strict=True)
+            threading.Thread(target=self._copy, args=(reading, number), name="trackside-console", daemon=True)
+            for (reading, _), number in zip(pairs, outputs, strict=True)
         ]
 
     def start(self) -> None:
         """Begin to copy, after the command's start."""
         for stream in set(self.streams):
             os.close(stream)
-        for thread in self._threads:
+        for thread in (self._feeder, *self._threads):
             thread.start()
         if self._terminals:
             signal.signal(signal.SIGWINCH, lambda *_: self._resize())
 
     def stop(self) -> None:
-        """Copy the rest, and close the files."""
+        """Copy the rest, and wait until it is kept, for some seconds at most."""
         for thread in self._threads:
             thread.join(REST_SECONDS)
-        with self._lock:
-            for redactor in self._redactors:
-                self._keep(redactor.feed(b"", end=True))
-            self._writer.close()
-            self._closed = True
+        self._backlog.end()
+        self._keeper.stop(KEEPING_SECONDS, 0)  # no signal: it ends with its input
 
     def _pair(self, number: int) -> tuple[int, int]:
         """Return the descriptors for reading and writing in place of a standard stream."""
@@ -90,7 +95,7 @@ class Console:
         for terminal in self._terminals:
             _copy_size(1 if os.isatty(1) else 2, terminal)
 
-    def _copy(self, reading: int, number: int, redactor: Redactor) -> None:
+    def _copy(self, reading: int, number: int) -> None:
         while True:
             try:
                 data = os.read(reading, CHUNK)
@@ -98,20 +103,62 @@ class Console:
                 data = b""
             if not data:
                 return
-            with self._lock:
-                self._keep(redactor.feed(data))
-            if not _write(number, data):
+            written = _write(number, data)
+            self._backlog.put(number, data)
+            if not written:
                 os.close(reading)  # so that the command notices that its reader is gone
                 return
 
-    def _keep(self, data: bytes) -> None:
-        """Append to the files; if the disk is full, the command goes on without them."""
-        if self.failure or self._closed or not data:
-            return
-        try:
-            self._writer.write(data)
-        except OSError as error:
-            self.failure = (error.strerror or str(error)).lower()
+    def _feed(self) -> None:
+        """Hand the output to the process that keeps it, until it has ended."""
+        while (chunk := self._backlog.get()) is not None:
+            stream, dropped, data = chunk
+            if not _write(self._frames, HEADER.pack(stream, dropped, len(data)) + data):
+                self._backlog.end()
+        os.close(self._frames)
+
+
+class Backlog:
+    """Output that waits to be kept; if there is too much, the oldest is dropped, as it is in the files."""
+
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._chunks: deque[tuple[int, bytearray]] = deque()
+        self._size = 0
+        self._dropped: Counter[int] = Counter()
+        self._ended = False
+
+    def put(self, stream: int, data: bytes) -> None:
+        """Append bytes of a stream; never wait."""
+        with self._changed:
+            if self._ended:
+                return
+            if not self._chunks or self._chunks[-1][0] != stream or len(self._chunks[-1][1]) >= CHUNK:
+                self._chunks.append((stream, bytearray()))
+            self._chunks[-1][1].extend(data)
+            self._size += len(data)
+            while self._size > self._most:
+                oldest, lost = self._chunks.popleft()
+                self._size -= len(lost)
+                self._dropped[oldest] += len(lost)
+            self._changed.notify()
+
+    def end(self) -> None:
+        """Accept no more; what waits is still returned."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+
+    def get(self) -> tuple[int, int, bytearray] | None:
+        """Wait for output; return its stream, the bytes of it that were dropped before, and the data; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._chunks or self._ended)
+            if not self._chunks:
+                return None
+            stream, data = self._chunks.popleft()
+            self._size -= len(data)
+            return stream, self._dropped.pop(stream, 0), data
 
 
 def _same_file() -> bool:

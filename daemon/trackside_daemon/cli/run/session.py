@@ -142,8 +142,6 @@ class _Session:
             self._signals.clear()
             if console is not None:
                 console.stop()
-                if console.failure:
-                    report(f"--console: the output is not kept whole: {console.failure}")
             if follower is not None:
                 follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
             if daemon is not None:

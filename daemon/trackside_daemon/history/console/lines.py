@@ -6,16 +6,14 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
-from trackside.redact import redact_text
+from trackside.redact import CONTROL, judged, redact_text
 
 LINE = 4096  # limit of characters of a line
+WAITING = 4 * LINE
 # All escape sequences but those of colours.
-_ESCAPE = re.compile(r"\x1b(?!\[[0-9;]*m)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ESCAPE = re.compile(rf"\x1b(?!\[[0-9;]*m){CONTROL}")
 _COLOR = re.compile(r"\x1b\[([0-9;]*)m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
-
 
 _COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _LOW = [[str(number)] for number in range(16)]  # of the 256 colours, those that have names
@@ -110,27 +108,21 @@ def select(lines: list[str], count: int, before: int = 0, search: str = "") -> L
 
 
 class Redactor:
-    """Removes what looks like a secret from output that arrives in pieces; a line is judged as a whole.
+    """Removes what looks like a secret from output that arrives in pieces; lines are judged as a whole.
 
-    The rest of an unfinished line waits for its end, or for `LINE` characters.
+    What may belong to more waits for that, up to `WAITING` bytes: the rest of a line, a private key, a name without its value.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        self._in_key = False
 
     def feed(self, data: bytes, *, end: bool = False) -> bytes:
         """Return the redacted lines that are complete with this piece; with *end*, also the last one."""
         data = self._rest + data
-        cut = len(data) if end or len(data) > LINE * 4 else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        text = data.decode("latin-1")  # which changes no byte: all that is looked for is ASCII
+        lines = max(text.rfind("\n"), text.rfind("\r")) + 1
+        cut = len(text) if end else judged(text[:lines])
+        if len(text) - cut > WAITING:
+            cut = len(text)
         self._rest = data[cut:]
-        return b"".join(map(self._line, re.split(rb"(?<=[\r\n])", data[:cut])))
-
-    def _line(self, line: bytes) -> bytes:
-        text = line.decode("utf-8", "surrogateescape")
-        if self._in_key:
-            self._in_key = not _KEY_ENDS.search(text)
-            return b""
-        self._in_key = bool(_KEY_BEGINS.search(text)) and not _KEY_ENDS.search(text)
-        stripped = text.rstrip("\r\n")
-        return (redact_text(stripped) + text[len(stripped) :]).encode("utf-8", "surrogateescape")
+        return redact_text(text[:cut]).encode("latin-1")

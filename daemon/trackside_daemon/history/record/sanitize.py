@@ -29,12 +29,14 @@ def clean(record: Record) -> Record:
 
 
 def _alert(record: Alert | AlertNote) -> Alert | AlertNote:
-    labels = {name: redact_text(value) for name, value in record.labels.items()}
+    labels = {name: redact_text(value, named=True) for name, value in record.labels.items()}
     evidence = redact(dict(record.evidence))
     if isinstance(record, AlertNote):
-        notified = {sink: sent._replace(summary=redact_text(sent.summary)) for sink, sent in record.notified.items()}
+        notified = {
+            sink: sent._replace(summary=redact_text(sent.summary, named=True)) for sink, sent in record.notified.items()
+        }
         return replace(record, labels=labels, evidence=evidence, notified=notified)
-    summary, description = redact_text(record.summary), redact_text(record.description)
+    summary, description = redact_text(record.summary, named=True), redact_text(record.description)
     return replace(record, labels=labels, summary=summary, description=description, evidence=evidence)
 
 

@@ -46,7 +46,7 @@ class LogSink:
 
 
 class LogOutbox:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. Restored alerts were logged by the earlier daemon."""
+    """See `trackside_daemon.alerts.sinks.sink.Outbox`. Alerts that the earlier daemon logged are not logged again."""
 
     def __init__(self, filter_: SinkFilter) -> None:
         self.filter = filter_
@@ -57,10 +57,11 @@ class LogOutbox:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:  # noqa: ARG002  it was logged already
-        """See `Outbox`."""
-        if alert.ended is None and self.filter.accepts(alert):
-            self._logged[alert_key(alert)] = notification_of(alert)
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
+        """See `Outbox`. What ended before is in the log of the earlier daemon, or not worth a line any more."""
+        if alert.ended is None and sent is not None and self.filter.accepts(alert):
+            self._logged[alert_key(alert)] = sent
+        self.put(alert, now)
 
     def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  every line is due at once
         """See `Outbox`."""

@@ -7,6 +7,7 @@ import { h } from "/static/dom.js";
 import { span } from "/static/format.js";
 
 const SECTIONS = {
+  occurrences: ["Times that it came while the alert fired", (times, alert) => recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
   exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
