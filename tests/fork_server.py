@@ -25,6 +25,7 @@ import sys
 import threading
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any
@@ -127,9 +128,11 @@ def _commands() -> tuple[str, ...]:
 
 
 def _large(code: str) -> Groups:
-    return tuple(
-        modules for name, modules in LARGE.items() if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)
-    )
+    named = [name for name in LARGE if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)]
+    for name in named:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"{name} is not installed", name=name)
+    return tuple(LARGE[name] for name in named)
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -27,7 +27,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         ForeignRunError: It is damaged or locked, or has no such tables.
     """
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", BUSY_SECONDS, uri=True)
+        connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", timeout=BUSY_SECONDS, uri=True)
         try:
             # Views and triggers of the file call no functions of ours or of SQLite's that have effects.
             connection.execute("PRAGMA trusted_schema = OFF")
