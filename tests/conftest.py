@@ -9,17 +9,20 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from client_process import client_process
+from fork_server import LARGE
 from hypothesis import HealthCheck, settings
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
+
+Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 
 pytest_plugins = ["forked_runs"]
 
@@ -48,6 +51,33 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--soak"):
         settings.load_profile("soak")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a file that imports a framework without a build for this Python."""
+    report = yield
+    return _skipped_without_framework(report, report.call.excinfo)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip a test that imports or starts one."""
+    return _skipped_without_framework((yield), call.excinfo)
+
+
+def _skipped_without_framework(report: Report, raised: pytest.ExceptionInfo[BaseException] | None) -> Report:
+    error = raised.value if raised else None
+    while report.failed and error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name in LARGE:
+            report.outcome = "skipped"
+            report.longrepr = (str(report.fspath), 0, f"Skipped: {error.name} is not installed")
+        error = error.__cause__
+    return report
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import inspect
 import io
 import json
 import multiprocessing.util
@@ -25,6 +26,7 @@ import sys
 import threading
 import warnings
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,12 @@ WITH_CHILDREN = (["-m", "trackside_daemon", "daemon"], ["-m", "trackside_daemon"
 """Commands whose children, such as a daemon's workers, are forked: each would import for 50 to 300 ms."""
 
 _Popen = subprocess.Popen
+_GIVEN = (
+    *("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "creationflags", "shell"),
+    *("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"),
+)
+FORKS = tuple(inspect.signature(vars(_Popen)["_execute_child"]).parameters)[2:17] == _GIVEN
+"""Whether this Python's `subprocess.Popen` starts a process by the private method that is replaced; otherwise it executes Python."""
 
 
 class ForkedProcess(subprocess.Popen[Any]):
@@ -88,6 +96,9 @@ class ForkedProcess(subprocess.Popen[Any]):
         super().__init__(arguments, **options)
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
+        if not FORKS:
+            super()._execute_child(args, *given)  # type: ignore[misc]
+            return
         _, _, _, _, cwd, env, _, _, _, *streams = given[:15]
         environ = dict(env or os.environ)
         start = {"arguments": list(args[1:]), "cwd": str(cwd or Path.cwd()), "env": environ, **self._start}
@@ -127,9 +138,11 @@ def _commands() -> tuple[str, ...]:
 
 
 def _large(code: str) -> Groups:
-    return tuple(
-        modules for name, modules in LARGE.items() if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)
-    )
+    named = [name for name in LARGE if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)]
+    for name in named:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"{name} is not installed", name=name)
+    return tuple(LARGE[name] for name in named)
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -191,19 +191,25 @@ def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
 def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
     children = trained(
         """
-        import multiprocessing, os, sys, trackside
+        import io, multiprocessing, os, sys, trackside
 
         def train(name):
+            sys.stderr = io.StringIO()
             trackside.init(name).push(loss=0.5)
             if name == "exits":
                 sys.exit(3)
+            if name == "raises":
+                raise ValueError("a")
 
         if __name__ == "__main__":
             trackside.init("parent")
-            for name in ("exits", "ends"):
-                context = multiprocessing.get_context(os.environ["METHOD"])
-                child = context.Process(target=train, args=(name,))
-                child.start()
+            context = multiprocessing.get_context(os.environ["METHOD"])
+            for name in ("exits", "raises", "ends"):
+                try:
+                    raise OSError("the parent handles this while it forks")
+                except OSError:
+                    child = context.Process(target=train, args=(name,))
+                    child.start()
                 child.join()
         """,
         METHOD=method,
@@ -211,6 +217,7 @@ def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., li
     assert {one.identity.name: one.end for one in children} == {
         "parent": ("finished", ""),
         "exits": ("failed", "SystemExit: 3"),
+        "raises": ("failed", "ValueError: a"),
         "ends": ("finished", ""),
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from client.conftest import nowhere, process, router, start_router
 
 import trackside
@@ -19,6 +18,8 @@ __all__ = ["nowhere", "process", "router", "start_router"]
 @pytest.fixture(autouse=True)
 def gpu() -> Iterator[None]:
     """A GPU without pending work, before and after the test."""
+    import torch
+
     if not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
     torch.cuda.synchronize()

@@ -20,6 +20,7 @@ from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.ingest.worker.connections import Connections
+from trackside_daemon.ingest.worker.worker import ServeError, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -280,6 +281,14 @@ def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path, monkeyp
     finally:
         worker.close()
         bound.close()
+
+
+def test_a_zeromq_that_is_too_old_is_an_error_of_one_line(
+    channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    with pytest.raises(ServeError, match=r"^pyzmq [\d.]+ has ZeroMQ .*: pip install --upgrade pyzmq$"):
+        Worker(channels[0], {}, "", 1)
 
 
 class TestConnections:

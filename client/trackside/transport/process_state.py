@@ -22,7 +22,7 @@ else:
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+    from types import CodeType, TracebackType
 
     from trackside.row_queue import RowQueue
     from trackside.run import Run
@@ -91,14 +91,22 @@ class Process:
             return
         from multiprocessing.util import Finalize
 
-        def ended() -> None:
-            # multiprocessing runs finalizers in a `finally` around the target, so its exception is still current.
-            kind, error, _ = sys.exc_info()
-            if kind is not None:
+        caller = processes.BaseProcess._bootstrap.__code__  # noqa: SLF001
+
+        def caught(*_: object) -> None:
+            kind, error, traceback = sys.exc_info()
+            # Another exception may be current, which the parent handled when it forked this process.
+            if traceback is not None and traceback.tb_frame.f_code is caller:
                 self.outcome, self.exception = outcome(kind, error), exception_fields(error)
+
+        def ended() -> None:
+            # Before Python 3.13, multiprocessing runs finalizers in a `finally` around the target: its exception is still current.
+            caught()
             self.exit()
 
         Finalize(None, ended, exitpriority=0)  # one without a priority does not run at the end
+        if sys.version_info >= (3, 13):
+            _call_on_lines(caller, caught)
 
     def _watch_exit(self) -> None:
         self._watching = True
@@ -149,3 +157,16 @@ class Process:
         self._parents += (*self._senders.values(), *self.queues)
         self.queues = set()
         self._senders = {}
+
+
+def _call_on_lines(code: CodeType, function: Callable[[CodeType, int], object]) -> None:
+    """Call a function before each line of this code, also of a call that is under way; other code is not slowed."""
+    if sys.version_info >= (3, 12):
+        monitoring = sys.monitoring
+        for tool in (3, 4):  # the other numbers are those of debuggers, profilers and the like
+            if monitoring.get_tool(tool) in {None, "trackside"}:  # a parent that forked may have set it
+                monitoring.free_tool_id(tool)
+                monitoring.use_tool_id(tool, "trackside")
+                monitoring.register_callback(tool, monitoring.events.LINE, function)
+                monitoring.set_local_events(tool, code, monitoring.events.LINE)
+                return

@@ -32,7 +32,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     """
     try:
         status = foreign_status(path)  # another descriptor of the file would release SQLite's locks when it is closed
-        connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", BUSY_SECONDS, uri=True)
+        connection = sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", timeout=BUSY_SECONDS, uri=True)
         try:
             if not os.path.samestat(status, path.lstat()):
                 raise ForeignRunError(f"{path}: cannot be read: it was replaced meanwhile")

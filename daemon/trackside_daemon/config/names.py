@@ -81,5 +81,6 @@ def _written(field: FieldInfo) -> str:
 
 
 def _section(field: FieldInfo | None) -> type[BaseModel] | None:
-    annotation = field.annotation if field is not None else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    annotation: Any = field.annotation if field is not None else None
+    # Not `issubclass`: in Python 3.10, list[str] passes as a type and makes it raise.
+    return annotation if isinstance(annotation, type) and BaseModel in annotation.__mro__ else None

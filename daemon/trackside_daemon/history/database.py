@@ -189,7 +189,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         # No isolation level, so that this class begins and ends the transactions. The writer's thread uses the connection,
         # and the thread that closes the history.
-        connection = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self.path.chmod(0o600)
             if self._exclusive:
@@ -281,7 +281,7 @@ def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     """
     mode = "mode=ro&immutable=1" if immutable else "mode=ro"
     return sqlite3.connect(
-        f"file:{quote(str(path))}?{mode}", BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False
+        f"file:{quote(str(path))}?{mode}", timeout=BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False
     )
 
 

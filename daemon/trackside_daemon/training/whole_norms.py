@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from trackside_daemon.model.columns import Columns
 
@@ -26,7 +27,8 @@ That is a few megabytes, for good if a rank pushes its part seldom or never."""
 LEAST_STEPS = 32
 
 
-class Part(NamedTuple, Generic[S]):
+@dataclass(frozen=True, slots=True)
+class Part(Generic[S]):
     """The part of one rank: its session, the time by that client's clock in nanoseconds, and the sum of squares."""
 
     session: S

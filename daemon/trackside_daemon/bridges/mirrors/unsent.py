@@ -67,9 +67,10 @@ def mirrored_runs(connection: sqlite3.Connection, positions: Positions | None) -
     rows = connection.execute(
         "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
-        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND (?1 IS NULL OR NOT imported AND coalesce(run.ended, ?1) >= ?1) "
+        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND "
+        "(:since IS NULL OR NOT imported AND coalesce(run.ended, :since) >= :since) "
         "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
-        (positions and positions.since,),
+        {"since": positions and positions.since},
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
         end = "" if ended is None else f"{ended} {pushes}"

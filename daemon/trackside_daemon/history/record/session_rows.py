@@ -79,8 +79,8 @@ def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     if record.owner is not None:
         # The name may have been looked up since the session before.
         connection.execute(
-            "UPDATE run SET owner = ?1, user = ?2 WHERE id = ?3 AND coalesce(owner, ?1) = ?1",
-            (record.owner.id, record.owner.user, run),
+            "UPDATE run SET owner = :owner, user = :user WHERE id = :run AND coalesce(owner, :owner) = :owner",
+            {"owner": record.owner.id, "user": record.owner.user, "run": run},
         )
     if hello.tags:
         connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.ingest.worker.authenticator import Authenticator
 
+# Earlier ones remove the metadata from the first frame of a message that a ROUTER was polled for: its sender is unknown.
+ZEROMQ = (4, 3, 5)
+
 LINGER_MILLISECONDS = 200  # how long closing the socket waits until the last acknowledgements are sent
 HANDSHAKE_MILLISECONDS = 5000  # a connection that has not completed its handshake by then is closed
 KEEPALIVE_SECONDS = 60  # a TCP connection that has been silent for so long is probed
@@ -51,10 +54,15 @@ class Worker:
         frame_bytes: ZeroMQ closes a connection that announces a larger frame, before it allocates memory for it.
 
     Raises:
-        ServeError: An endpoint cannot be served, or the daemon's key cannot be read.
+        ServeError: An endpoint cannot be served, the daemon's key cannot be read, or ZeroMQ is too old.
     """
 
     def __init__(self, channel: Channel, listeners: Mapping[str, int], keys: str, frame_bytes: int) -> None:
+        if zmq.zmq_version_info() < ZEROMQ:
+            raise ServeError(
+                f"pyzmq {zmq.__version__} has ZeroMQ {zmq.zmq_version()}, with which no push is answered; "
+                "install one with ZeroMQ 4.3.5 or later: pip install --upgrade pyzmq"
+            )
         self._channel = channel
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
