@@ -13,7 +13,6 @@ from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside_daemon.cli.run.command_daemon import SAFE_PATH
 from trackside_daemon.cli.run.console_keeper import HEADER
 from trackside_daemon.history.console.files import KEPT_BYTES
 from trackside_daemon.linux.child_process import ChildProcess
@@ -53,7 +52,6 @@ class Console:
         with os.fdopen(frames, "rb") as theirs:
             self._keeper = ChildProcess(
                 *("trackside_daemon.cli.run.console_keeper", str(history), launch),
-                environ=SAFE_PATH,
                 mute=True,
                 stdin=theirs,
             )
