@@ -104,12 +104,14 @@ class CapturesHarness:
     Attributes:
         recorder: Records.
         ranks: The connected ranks of every run.
+        ends: How its ranks have ended, and with the key None how it has.
         records: All versions of all captures, as published.
     """
 
     def __init__(self, database: Database, writer: Writer, quota_run: int = MIB, quota: int = MIB) -> None:
         self.recorder = ScriptedRecorder()
         self.ranks: tuple[int, ...] = (0, 1)
+        self.ends: dict[int | None, str] = {}
         self.records: list[Capture] = []
         self._database = database
         self._writer = writer
@@ -119,6 +121,7 @@ class CapturesHarness:
             lambda _: self.ranks,
             self._publish,
             self.stored,
+            ends=lambda *_: self.ends,
             summarizing=lambda _: nullcontext(scripted_summary),
         )
 
@@ -132,9 +135,9 @@ class CapturesHarness:
             return captures(connection)
 
     def wait(self, id_: str) -> Capture:
-        """Return a capture once it has ended and the history has it."""
+        """Return a capture once it has ended and the history has it, if it is stored."""
         thread = self.captures._threads.get(id_)
         if thread is not None:
             thread.join(DEADLINE)
         self._writer.call(lambda _: None).result(DEADLINE)
-        return next(capture for capture in self.stored() if capture.id == id_)
+        return next(capture for capture in [*self.stored(), *self.captures.known()] if capture.id == id_)

@@ -14,7 +14,7 @@ from processes import DEADLINE
 from scripted_recorder import CapturesHarness, answering
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures import stacks, summaries
+from trackside_daemon.captures import stacks, store, summaries
 from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, Request
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
@@ -88,12 +88,56 @@ def test_a_capture_of_nothing_fails_in_one_line_and_leaves_no_directory(
     assert list((tmp_path / FILES).iterdir()) == []
 
 
+def test_a_rank_that_ends_while_it_is_recorded_has_its_end_as_the_reason(harness: CapturesHarness) -> None:
+    harness.recorder.failing = {0: "its client does not answer", 1: "its client does not answer"}
+    harness.ends = {1: "was killed by SIGKILL", None: "was killed by SIGKILL"}
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    assert ended.reason == (
+        "rank 0: its client does not answer; rank 1: while it was recorded, it was killed by SIGKILL"
+    )
+
+
+def test_a_run_that_has_ended_cannot_be_recorded(harness: CapturesHarness) -> None:
+    harness.ranks = ()
+    harness.ends = {None: "finished"}
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    assert ended.reason == "it finished; only a run that trains can be recorded"
+
+
+def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(kept: History) -> None:
+    harness = CapturesHarness(kept.database, kept.writer)
+    harness.captures._recorders = [harness.recorder, stacks.StacksRecorder(answering())]
+    harness.recorder.failing = {0: "no trace", 1: "no trace"}
+    harness.ends = {0: "finished"}
+    request = REQUEST._replace(options=ProfileOptions(stacks=True), trigger="plan")
+    ended = harness.wait(harness.captures.ask(request).id)
+    assert (ended.kind, ended.state) == ("profile", "failed")
+    assert ended.reason == "rank 0: while it was recorded, it finished; rank 1: no trace"
+
+
+def test_a_disk_without_room_is_reported_before_anything_is_recorded(
+    harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store, "LEAST", {"profile": 1 << 60})
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    assert ended.reason.startswith(f"{tmp_path / FILES} has ")
+    assert ended.reason.endswith(
+        " MB of free room, and a capture of kind profile needs 1,152,921,504,606.8 MB; free some, or set storage.path to "
+        "another disk"
+    )
+    assert not harness.recorder.began.is_set()
+    monkeypatch.undo()
+    assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised", "the ranks are free"
+
+
 def test_a_rank_is_recorded_by_one_capture_at_a_time_and_few_run_at_once(harness: CapturesHarness) -> None:
     harness.recorder.released.clear()
     first = harness.captures.ask(REQUEST)
     assert harness.recorder.began.wait(DEADLINE)
     second = harness.wait(harness.captures.ask(REQUEST._replace(ranks=(0,))).id)
-    assert second.reason == f"rank 0: capture {first.id} records it"
+    assert (second.state, second.reason) == ("failed", f"rank 0: capture {first.id} records it")
+    assert [one.id for one in harness.stored()] == [first.id], "the answer is not a capture of the run"
+    assert not any(sample.value for sample in harness.captures.samples().samples)
     others = [harness.captures.ask(REQUEST._replace(run=f"id-{number}")) for number in range(2, AT_ONCE + 1)]
     with pytest.raises(CaptureError, match="4 captures run already"):
         harness.captures.ask(REQUEST)

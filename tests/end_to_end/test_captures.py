@@ -167,6 +167,22 @@ def test_without_the_environment_the_client_records_as_planned_and_asked(
     assert "rank 0, process: " in memory.stdout
 
 
+def test_a_training_that_is_killed_while_it_is_recorded_is_said_to_be_killed(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    training = start_training(daemon, "-c", PLAIN.replace(', profile={"epochs": [1], "steps": 3}', ""))
+    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="plain"}'))
+    address = f"--url={daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}"
+    record = command("capture", "plain", "--seconds", "100", "--stacks", address)
+    with subprocess.Popen(record, env=clean_environ(), stderr=subprocess.PIPE, text=True) as recording:
+        eventually(lambda: [one["state"] for one in listed(daemon)] == ["recording"])
+        training.kill()
+        assert recording.communicate()[1].endswith("plain: rank 0: while it was recorded, it was killed by SIGKILL\n")
+    assert [(one["kind"], one["state"]) for one in listed(daemon)] == [("profile", "failed")]
+    late = processes.run(command("capture", "plain", address))
+    assert late.stderr.endswith("plain: it was killed by SIGKILL; only a run that trains can be recorded\n")
+
+
 def listed(daemon: Daemon) -> list[dict[str, Any]]:
     """Return the captures of the run, none before it begins."""
     found: list[dict[str, Any]] = daemon.api("runs/plain-1/captures").json().get("captures", [])

@@ -9,7 +9,7 @@ from ingest.conftest import PEER
 from processes import DEADLINE
 from wire_messages import FakeSession
 
-from trackside.wire import Envelope, Stacks, encode, open_envelope
+from trackside.wire import Envelope, Profile, Stacks, encode, open_envelope
 from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questions
 from trackside_daemon.model.session import SessionRef
 
@@ -82,6 +82,23 @@ def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
     asked = desk.sessions.ask(question, desk.house.now)
     assert [open_envelope(frames[1:]).session for frames in asked] == [ranks[2].id]
     assert question.asked == frozenset((2,))
+
+
+def test_a_question_does_not_wait_for_a_rank_that_ends(desk: Any) -> None:
+    ranks = [FakeSession(rank=rank, world=2, local_world=2) for rank in range(2)]
+    for who in ranks:
+        desk.greet(who)
+    question = Question("profile?", ranks[0].identity.run)
+    asked = desk.sessions.ask(question, desk.house.now)
+    desk.say(*ranks[0].frames("bye", ranks[0].bye("failed"), 1))
+    for _ in range(2):
+        assert not question.wait(0)
+        desk.house.wait(5.0)
+        desk.sessions.tick(desk.house.now)
+    envelope = open_envelope(asked[1][1:])
+    desk.say(*encode(Envelope("profile", ranks[1].id, envelope.number), Profile(b"", "no torch")))
+    assert question._complete.is_set()
+    assert [one.rank for one in question.wait(0)] == [1]
 
 
 def test_who_has_been_silent_is_not_asked(desk: Any) -> None:

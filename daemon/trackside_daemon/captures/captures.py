@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.captures.store import NoRoomError
 from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
 from trackside_daemon.model.metric import Batch, Metric, Sample
 
@@ -33,6 +34,7 @@ AT_ONCE = 4  # captures that run at the same time
 AUTOMATIC = frozenset(("alert", "plan"))  # the triggers of captures that no person asked for
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NOTHING = "no process of the run is connected to this daemon"
+ENDED = "only a run that trains can be recorded"
 ABSENT = "it is not connected to this daemon"
 STOPPED = "the daemon stopped before it was complete"
 
@@ -65,6 +67,7 @@ class Captures:
         ranks: Returns the ranks of a run, by its id, that are connected.
         publish: Receives batches of records.
         stored: Returns all captures that the history has.
+        ends: Returns how the ranks of a run, by its id, have ended since a Unix time; with the key None how the run has.
         finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
         summarizing: Yields what summarises files by rank, while the capture runs.
         owner: Returns the owner of a run, by its id.
@@ -78,6 +81,7 @@ class Captures:
         publish: Callable[[Batch], object],
         stored: Callable[[], Sequence[Capture]],
         *,
+        ends: Callable[[str, float], Mapping[int | None, str]] = lambda *_: {},
         finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
         summarizing: Callable[[Capture], AbstractContextManager[Summarize]],
         owner: Callable[[str], str] = lambda _: "",
@@ -87,6 +91,7 @@ class Captures:
         self._ranks = ranks
         self._publish = publish
         self._stored = stored
+        self._ends = ends
         self._finished = finished
         self._summarizing = summarizing
         self._owner = owner
@@ -137,7 +142,7 @@ class Captures:
                 self._automatic[capture.id] = owner
             thread = threading.Thread(target=self._run, args=(capture,), name="trackside-capture", daemon=True)
             self._threads[capture.id] = thread
-        self._change(capture)
+        self._change(capture, stored=False)
         thread.start()
         return capture
 
@@ -164,18 +169,25 @@ class Captures:
             known = tuple(self._ranks(capture.run))
             wanted = capture.ranks or known
             ranks, busy = self._reserve(capture, [rank for rank in wanted if rank in known])
+            if busy and not ranks:  # an answer to who asks, and no capture of the run
+                self._change(replace(capture, state="failed", reason=_reasons(busy), ended=time.time()), stored=False)
+                return
             busy |= dict.fromkeys(set(wanted) - set(known), ABSENT)
+            self._change(capture)
             if not ranks:
-                self._end(capture, _reasons(busy) if known else NOTHING)
+                ended = self._ends(capture.run, 0.0).get(None)
+                self._end(capture, _reasons(busy) if known else f"it {ended}; {ENDED}" if ended else NOTHING)
                 return
             with self._summarizing(capture) as summarize:
                 try:
-                    directory = self.store.make(capture.id)
+                    directory = self.store.make(capture.id, capture.kind)
                     capture = self._change(replace(capture, state="recording"))
                     capture, outcomes = self._record(capture, ranks, directory)
                 finally:
                     self._release(capture)
                 self._complete(replace(capture, reason=_reasons(outcomes | busy)), outcomes, directory, summarize)
+        except NoRoomError as error:
+            self._end(capture, str(error))
         except OSError as error:
             self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
         except Exception as error:  # whatever a recording contains: the daemon must go on
@@ -187,13 +199,23 @@ class Captures:
                 self._automatic.pop(capture.id, None)
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
-        """Record the ranks; where nothing profiles any of them, their stacks if those were asked for."""
+        """Record the ranks; where nothing profiles any of them, their stacks if those were asked for and they live."""
         outcomes = self._record_kind(capture, ranks, directory)
-        paths = [outcome for outcome in outcomes.values() if isinstance(outcome, Path)]
-        if capture.kind == "profile" and capture.options.stacks and ranks and not paths:
-            capture = replace(capture, kind="stacks")
-            outcomes = self._record_kind(capture, ranks, directory)
+        ends = self._ends_of(capture, outcomes)
+        outcomes |= ends
+        left = [rank for rank in ranks if rank not in ends]
+        if capture.kind == "profile" and capture.options.stacks and left and not _has_files(outcomes):
+            instead = replace(capture, kind="stacks")
+            stacks = self._record_kind(instead, left, directory)
+            if _has_files(stacks):
+                return instead, {**outcomes, **stacks}
         return capture, outcomes
+
+    def _ends_of(self, capture: Capture, outcomes: Mapping[int, Path | str]) -> dict[int, Path | str]:
+        """Return how the ranks that were not recorded have ended, as far as they have: a better reason than their silence."""
+        failed = [rank for rank, outcome in outcomes.items() if not isinstance(outcome, Path)]
+        ends = self._ends(capture.run, capture.asked) if failed and not self._cancelled.is_set() else {}
+        return {rank: f"while it was recorded, it {ends[rank]}" for rank in failed if rank in ends}
 
     def _record_kind(self, capture: Capture, ranks: Sequence[int], directory: Path) -> dict[int, Path | str]:
         outcomes: dict[int, Path | str] = {}
@@ -243,15 +265,16 @@ class Captures:
         if not capture.files:
             self.store.remove(capture.id)
 
-    def _change(self, capture: Capture) -> Capture:
+    def _change(self, capture: Capture, *, stored: bool = True) -> Capture:
         with self._lock:
             self._known[capture.id] = capture
             ended = [id_ for id_, known in self._known.items() if known.state in FINAL]
             for id_ in ended[:-REMEMBERED]:
                 del self._known[id_]
-            if capture.state in FINAL:
+            if capture.state in FINAL and stored:
                 self._ended[capture.trigger, capture.state] += 1
-        self._publish(Batch("captures", records=[capture]))
+        if stored:
+            self._publish(Batch("captures", records=[capture]))
         return capture
 
     def _make_room(self) -> None:
@@ -285,6 +308,10 @@ class Captures:
             self._disturbed_until = {run: until for run, until in self._disturbed_until.items() if until > now}
             self._disturbed_until[capture.run] = now + DISTURBED_SECONDS
             self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
+
+
+def _has_files(outcomes: Mapping[int, object]) -> bool:
+    return any(isinstance(outcome, Path) for outcome in outcomes.values())
 
 
 def _reasons(outcomes: Mapping[int, object]) -> str:

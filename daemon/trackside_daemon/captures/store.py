@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, cast
 
 from trackside_daemon.model.capture import FINAL, CaptureFile
+from trackside_daemon.model.text import file_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 FILES = "captures"  # the directory of all captures, in that of the history
+LEAST_BYTES = MIB  # of free room, with which a capture begins
+LEAST = {"profile": 32 * MIB}  # by kind: a trace of ten steps has 14 MB, and then it is compressed
 CONTENTS = {"profile": "trace"}  # the kind of a capture's files where it is not that of the capture
+
+
+class NoRoomError(Exception):
+    """The disk has no room for a capture; the message names the directory and what it needs."""
 
 
 class CaptureStore:
@@ -34,13 +41,20 @@ class CaptureStore:
         self._quota_run = quota_run
         self._quota = quota
 
-    def make(self, id_: str) -> Path:
-        """Make the directory of a capture, and return it.
+    def make(self, id_: str, kind: str) -> Path:
+        """Make the directory of a capture of this kind, and return it.
 
         Raises:
+            NoRoomError: The disk has no room for it.
             OSError: It cannot be made.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
+        free, least = shutil.disk_usage(self._root).free, LEAST.get(kind, LEAST_BYTES)
+        if free < least:
+            raise NoRoomError(
+                f"{self._root} has {file_size(free)} of free room, and a capture of kind {kind} needs {file_size(least)}; "
+                "free some, or set storage.path to another disk"
+            )
         path = self._root / id_
         path.mkdir(mode=0o700)
         return path

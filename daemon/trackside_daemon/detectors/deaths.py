@@ -78,7 +78,7 @@ class Death(NamedTuple):
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{worker} {_advice(self)}".strip()
         at = "" if self.step is None else f", at step {count(self.step)},"
-        summary = f"{who}{at} {_how(self)}"
+        summary = f"{who}{at} {how_ended(self.state, self.cause)}"
         evidence = {"cause": self.cause or self.state}
         return Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run, evidence=evidence)
 
@@ -225,14 +225,17 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
     return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
 
 
-def _how(death: Death) -> str:
-    if death.state == "lost":
+def how_ended(state: str, cause: str) -> str:
+    """Return how a rank or a run ended, as the end of a sentence."""
+    if state == "lost":
         return "is lost: its process is gone or silent, and how it ended is unknown"
-    if death.cause == OUT_OF_MEMORY:
+    if state in {"finished", "stopped"}:
+        return "finished" if state == "finished" else f"was stopped{f' by {cause}' if cause else ''}"
+    if cause == OUT_OF_MEMORY:
         return "was killed by the kernel because memory ran out"
-    if death.cause.startswith("SIG"):
-        return f"was killed by {death.cause}"
-    return f"died: {death.cause}" if death.cause else "died without a stated reason"
+    if cause.startswith("SIG"):
+        return f"was killed by {cause}"
+    return f"died: {cause}" if cause else "died without a stated reason"
 
 
 def _advice(death: Death) -> str:

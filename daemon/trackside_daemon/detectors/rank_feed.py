@@ -63,6 +63,7 @@ class _RankFeed:
         self._time = time
         self._late: dict[tuple[str, str], Finding] = {}
         self.has_ended = False
+        self.is_gone = False  # it cannot come back without another session
         self.slow = SlowSteps()
         self._restart()
 
@@ -292,6 +293,8 @@ class RankWatch:
             yield from rank.accept(columns, record.shift, late=record.late)
         for frame in record.distributions:
             yield from rank.accept_layers(frame, record.shift, late=record.late)
+        if rank.is_gone:  # the end of a process is known at once, and may overtake its last rows
+            yield from rank.end("the run ended")
         if rank.readings and not rank.logged:
             self._log_reading(rank)
 
@@ -326,6 +329,7 @@ class RankWatch:
             self._ranks[session.run, session.rank] = rank
         if rank is not None and rank.attempt == session.attempt and not record.again:
             rank.join()
+            rank.is_gone = False
 
     def _feed(self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]) -> _RankFeed:
         return _RankFeed(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))
@@ -340,6 +344,7 @@ class RankWatch:
         rank = self._ranks.get((record.run, record.rank or 0))
         if rank is not None and rank.attempt == record.attempt:
             yield from rank.end("the run ended")
+            rank.is_gone = record.fields.get("state") != "lost"
 
     def _has_room(self) -> bool:
         """Return whether another rank may be watched; if there are too many, the first that has ended is forgotten."""

@@ -183,6 +183,10 @@ class Recorder:
         """Return the alerts that ended at *since*, in Unix seconds, or later, as of *now*; none if reading fails."""
         return self._read_all(lambda connection: alert_reader.ended(connection, since, now))
 
+    def ends(self, run: str) -> list[attempts.AttemptEnd]:
+        """Return how a run's last attempt and its ranks ended, as far as they have; none if reading fails."""
+        return self._read_all(lambda connection: attempts.ends(connection, run))
+
     def captures(self) -> list[Capture]:
         """Return the captures of all runs, oldest first; none if reading fails."""
         return self._read_all(captures)

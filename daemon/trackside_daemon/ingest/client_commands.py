@@ -10,7 +10,7 @@ from trackside.wire import Envelope, encode
 from trackside_daemon.model.answer import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from trackside.wire import Body
     from trackside_daemon.ingest.session import IngestSession
@@ -59,6 +59,7 @@ class Question:
         self.asked: frozenset[int] | None = None
         self._began = time.monotonic()
         self._answers: dict[int, Answer] = {}
+        self._gone: set[int] = set()
         self._complete = threading.Event()
 
     def begin(self, ranks: frozenset[int]) -> None:
@@ -71,6 +72,11 @@ class Question:
         self._answers[rank] = Answer(rank, time.monotonic() - self._began, body)
         self._check()
 
+    def give_up(self, rank: int) -> None:
+        """Expect no answer of a rank any more: it has ended."""
+        self._gone.add(rank)
+        self._check()
+
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> list[Answer]:
         """Wait for all answers, or soon after *cancelled* is set no more; return those that arrived by then, by rank."""
         until = time.monotonic() + seconds
@@ -81,7 +87,7 @@ class Question:
         return [self._answers[rank] for rank in sorted(self._answers)]
 
     def _check(self) -> None:
-        if self.asked is not None and (self.number is not None or self.asked <= self._answers.keys()):
+        if self.asked is not None and (self.number is not None or self.asked <= self._answers.keys() | self._gone):
             self._complete.set()
 
 
@@ -94,14 +100,14 @@ class Questions:
         self._waiting: dict[int, tuple[Question, bytes, int]] = {}
 
     def messages(self, question: Question, sessions: Iterable[IngestSession], now: Moment) -> list[list[bytes]]:
-        """Return the messages that ask the ranks of a run; of several *sessions* of a rank the last active one."""
+        """Return the messages that ask the ranks of a run; of several live *sessions* of a rank the last active one."""
         last: dict[int, IngestSession] = {}
         for session in sorted(sessions, key=lambda session: session.received_at):
             if (
                 session.greeted
                 and session.ref.run == question.run
                 and (question.ranks is None or session.ref.rank in question.ranks)
-                and not (session.ref.late or session.over)
+                and not session.ref.late
                 and now.monotonic - session.received_at < SPEAKING_SECONDS
             ):
                 last[session.ref.rank] = session
@@ -123,6 +129,13 @@ class Questions:
         if len(self._waiting) > UNANSWERED:  # clients that have ended never answer
             del self._waiting[next(iter(self._waiting))]
         return self._number
+
+    def give_up(self, is_over: Callable[[bytes], bool]) -> None:
+        """Have no question wait for sessions, by their ids, that are over."""
+        for number, (question, session, rank) in list(self._waiting.items()):
+            if is_over(session):
+                del self._waiting[number]
+                question.give_up(rank)
 
     def answered(self, kind: str, number: int, session: bytes, body: Any) -> None:
         """Pass an answer of a session, by its id, to its question, if that still waits for it."""

@@ -42,7 +42,7 @@ from trackside_daemon.ingest.session import (
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, Record
+from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.export_limits import NewRuns
 
@@ -156,9 +156,14 @@ class Sessions:
             if session.training is not None and session.training.run.displaced:
                 session.stray = session.identity
             session.training = session.exported  # a run that has left the page must not stay in memory
+        self._questions.give_up(self._is_over)
         samples = [*self._counts.samples(self._rejected_before(), self._restarts()), *self._runs.rejected()]
         strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
+
+    def _is_over(self, id_: bytes) -> bool:
+        session = self._sessions.get(id_)
+        return session is None or session.over or (session.training is not None and session.training.status in ENDED)
 
     def pace(self, load: float, now: Moment) -> list[list[bytes]]:
         """Return once a second the messages to clients that are to collect rows for another time.
@@ -220,7 +225,8 @@ class Sessions:
 
     def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
-        return self._questions.messages(question, self._sessions.values(), now)
+        live = [session for id_, session in self._sessions.items() if not self._is_over(id_)]
+        return self._questions.messages(question, live, now)
 
     def _accept(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool

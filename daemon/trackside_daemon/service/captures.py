@@ -13,6 +13,7 @@ from trackside_daemon.captures.memory import MemoryRecorder
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.captures.summaries import summarizing
+from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.training_families import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.state import State
+
+FLUSH_SECONDS = 2.0  # an end that is known by now is in the history by then
 
 PING_SECONDS = (
     0.5  # the ranks that are asked count, not those that answer: their recorders find out why they are silent
@@ -58,8 +61,13 @@ def make_captures(
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
+<<<<<<< HEAD
         summarizing=partial(summarizing, world_size=partial(_world_size, state), memory=memory),
         owner=partial(_owner, processes),
+=======
+        ends=partial(_ends, history),
+        summarizing=partial(summarizing, world_size=partial(_world_size, state)),
+>>>>>>> notify
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
 
@@ -74,6 +82,12 @@ def _world_size(state: State, run: str) -> int | None:
     (infos,) = state.values(time.monotonic(), RUN_INFO)
     found = (dict(zip(RUN_INFO.labels, labels, strict=True)) for labels in infos)
     return next((int(info["world_size"]) for info in found if info["run_id"] == run), None)
+
+
+def _ends(history: History, run: str, since: float) -> dict[int | None, str]:
+    """Return how the ranks of a run, by its id, have ended since a Unix time; with the key None how the run has."""
+    history.writer.flush(FLUSH_SECONDS)
+    return {end.rank: how_ended(end.state, end.cause) for end in history.ends(run) if end.time >= since}
 
 
 def _ranks(requests: IngestRequests, processes: Callable[[], Sequence[RankProcess]], run: str) -> list[int]:

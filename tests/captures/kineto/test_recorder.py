@@ -228,6 +228,14 @@ def test_a_capture_can_be_cancelled(machine: Machine) -> None:
     assert not machine.pollers.waits(1000)
 
 
+def test_a_disk_that_becomes_full_ends_the_recording(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    future = machine.start(0, seconds=100.0)
+    machine.ask(0)
+    monkeypatch.setattr(module, "FULL_BYTES", 1 << 60)
+    assert future.result() == {0: f"{machine.directory}: no space left on device"}
+    assert not machine.pollers.waits(1000)
+
+
 def test_a_directory_without_room_for_the_link_has_a_reason(machine: Machine) -> None:
     machine.sockets.rmdir()
     (reason,) = machine.start(0).result().values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 0.05  # how often files are checked
 TRIES = 3  # of recordings that start at a moment: on a busy machine, a process may get the request later
+FULL_BYTES = 64 * 1024  # with less room, no trace will be complete
 WRITE_SECONDS = 30.0  # time limit for the file, after the end of the recording
 
 UNREACHED = (
@@ -92,7 +94,7 @@ class KinetoRecorder:
             for rank, recording in recordings.items():
                 text = configuration(f"{link}/trace_{rank}.json", window, capture.options, window.skipped.get(rank, 0))
                 recording.offer(text, self._patience(recording.pid, window), window.start)
-            return self._wait(capture.run, recordings, cancelled)
+            return self._wait(capture.run, recordings, directory, cancelled)
         except OSError as error:
             return dict.fromkeys(ranks, f"{error.filename}: {(error.strerror or str(error)).lower()}")
         finally:
@@ -100,7 +102,9 @@ class KinetoRecorder:
                 self._pollers.withdraw(recording.pid)
             link.unlink(missing_ok=True)
 
-    def _wait(self, run: str, recordings: dict[int, Recording], cancelled: threading.Event) -> dict[int, Path | str]:
+    def _wait(
+        self, run: str, recordings: dict[int, Recording], directory: Path, cancelled: threading.Event
+    ) -> dict[int, Path | str]:
         """Return the outcomes of all recordings."""
         outcomes: dict[int, Path | str] = {}
         while recordings.keys() - outcomes:
@@ -109,6 +113,9 @@ class KinetoRecorder:
                 outcome = recordings[rank].outcome(alive=recordings[rank].pid in alive)
                 if outcome is not None:
                     outcomes[rank] = outcome
+            if shutil.disk_usage(directory).free < FULL_BYTES:
+                full = f"{directory}: no space left on device"  # PyTorch does not report it
+                return dict.fromkeys(recordings, full) | outcomes
             if cancelled.wait(CHECK_SECONDS):
                 return dict.fromkeys(recordings, "cancelled") | outcomes
         return outcomes

@@ -103,7 +103,10 @@ def _edge(edges: list[float], index: int) -> float:
 def _unmarked(trace: Trace) -> Steps:
     operators = [event for event in trace.events if event.cat == "cpu_op"]
     if not operators:
-        raise TraceError("the trace has no operators: nothing ran in PyTorch while it was recorded")
+        raise TraceError(
+            "the trace has no operators: nothing ran in PyTorch while it was recorded, as long as a training starts; "
+            "try again once it makes steps"
+        )
     threads: dict[tuple[int | str, int | str], int] = {}
     for event in operators:
         threads[event.pid, event.tid] = threads.get((event.pid, event.tid), 0) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -52,6 +52,34 @@ def _identity(fields: Sequence[Any]) -> Identity:
     texts = {key: str(stored.get(key, "")) for key in ("host", "framework", "job_id", "git_commit")}
     identity = Identity(uid, name, attempt, rank, world=stored.get("world_size", 1), pid=pid, start=start, boot=boot)
     return msgspec.structs.replace(identity, **texts)
+
+
+class AttemptEnd(NamedTuple):
+    """End of an attempt, or of one of its ranks.
+
+    Attributes:
+        rank: None for the attempt.
+        state: One of `records.ENDS`.
+        time: When, in Unix seconds.
+    """
+
+    rank: int | None
+    state: str
+    cause: str
+    time: float
+
+
+def ends(connection: sqlite3.Connection, uid: str) -> list[AttemptEnd]:
+    """Return how the ranks of a run's last attempt ended, and the attempt itself, as far as they have."""
+    rows = connection.execute(
+        "WITH last AS (SELECT attempt.run, number, attempt.state, attempt.cause, attempt.ended FROM attempt "
+        "JOIN run ON run.id = attempt.run WHERE uid = ? ORDER BY number DESC LIMIT 1) "
+        "SELECT rank, json_extract(fields, '$.state'), json_extract(fields, '$.cause'), time FROM last "
+        "JOIN event ON event.run = last.run AND event.attempt = last.number AND kind = 'rank_ended' "
+        "UNION ALL SELECT NULL, state, cause, ended FROM last WHERE ended IS NOT NULL",
+        (uid,),
+    )
+    return [AttemptEnd(rank, str(state), str(cause or ""), float(time)) for rank, state, cause, time in rows]
 
 
 def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:
