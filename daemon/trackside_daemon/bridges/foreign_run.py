@@ -99,6 +99,8 @@ class ForeignRun(ABC):
             OSError: The same.
         """
         found = False
+        if not self.live:  # it is read from its beginning
+            self.left_out.clear()
         for item in self.read():
             found = found or isinstance(item, Push)
             yield item
