@@ -36,16 +36,13 @@ class DatabaseRun(TrackedRun):
         return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
 
     def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        params, tags = (
-            list(
-                islice(
-                    rows(self._path, f"SELECT key, value FROM {table} WHERE run_uuid = ?", (self.id,), self.left_out),
-                    MAX_KEYS,
-                )
-            )  # noqa: S608
-            for table in ("params", "tags")
-        )
-        return [(str(key), str(value)) for key, value in params], [(str(key), str(value)) for key, value in tags]
+        params, tags = (list(self._texts_of(table)) for table in ("params", "tags"))
+        return params, tags
+
+    def _texts_of(self, table: str) -> Iterator[tuple[str, str]]:
+        query = f"SELECT key, value FROM {table} WHERE run_uuid = ?"  # noqa: S608
+        for key, value in islice(rows(self._path, query, (self.id,), self.left_out), MAX_KEYS):
+            yield str(key), str(value)
 
     def _metrics(self) -> list[str]:
         queries = [
