@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from shutil import copy
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from histories import history
 
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.bridges.json_run import table
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.bridges.mlflow.rest_client import RestClient
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
@@ -77,6 +80,51 @@ def test_steps_that_begin_again_are_the_next_attempt(tmp_path: Path) -> None:
         "stopped",
         "finished",
     ]
+
+
+def test_files_of_workers_at_the_same_time_are_read_by_time_as_one_attempt(tmp_path: Path) -> None:
+    events(tmp_path / "run" / file_name(BEGIN, 1), range(0, 20, 2))
+    events(tmp_path / "run" / file_name(BEGIN + 1, 2), range(1, 20, 2))
+    events(tmp_path / "run" / file_name(BEGIN + 2, 3), range(4, 9))  # the same steps
+    events(tmp_path / "run" / file_name(BEGIN + 90, 1), range(10, 14, 2), at=BEGIN + 90)
+    events(tmp_path / "run" / file_name(BEGIN + 91, 2), range(11, 14, 2), at=BEGIN + 90)
+    (run,) = find_runs(str(tmp_path / "run"), {})
+    found = [(attempt, step) for attempt, step, _, _ in samples(run)]
+    assert found == sorted([(0, step) for step in (*range(20), *range(4, 9))]) + [(1, step) for step in range(10, 14)]
+
+
+def test_names_that_are_not_utf8_and_control_characters_come_with_replacements(tmp_path: Path) -> None:
+    place = os.fsencode(tmp_path) + b"/x\xff\ny"
+    strange = Path(os.fsdecode(place))
+    events(strange / "tb" / file_name(), range(3))
+    events(strange / "tb" / os.fsdecode(b"a\xfe\x1b") / file_name(), range(3))
+    mlflow_store(strange)
+    run = strange / "mlruns" / "1" / "0123abcd"
+    for name in ("metrics", "params", "tags"):
+        (run / name / os.fsdecode(b"k\xff")).write_text(f"{BEGIN}000 5 0\n")
+    (run / "meta.yaml").write_bytes(b"run_id: 0123abcd\nrun_name: ml\xff\n")
+    trackio_database(strange / os.fsdecode(b"t\xff.db"))
+    (strange / os.fsdecode(b"c\xff")).mkdir()
+    (strange / os.fsdecode(b"c\xff") / "metrics.csv").write_bytes(b"step,l\xff,ok\n0,1,2\n")
+    (strange / os.fsdecode(b"h\xff")).mkdir()
+    (strange / os.fsdecode(b"h\xff") / "trainer_state.json").write_bytes(b'[{"step": 1, "l\xff": 2, "\\ud800": 3}]')
+    copy(FILES / "plain.wandb", strange / os.fsdecode(b"run-w\xff.wandb"))
+    with history(tmp_path / "history") as one:
+        for found in find_runs(str(tmp_path), {}):
+            result = import_run(one.writer, RunFile(found.items(), found.place, id=found.id, name=found.name))
+            assert result.samples
+        with one.database.reading() as connection:
+            runs = {run["name"]: run for run in map(partial(reader.run, connection), ids(connection))}
+    assert sorted(runs) == ["brave-cat", "ml\ufffd", "w?", "x?\ny/c?", "x?\ny/h?", "x?\ny/tb"]
+    keys = {name: {metric["key"] for metric in run["metrics"]} for name, run in runs.items()}
+    assert keys["ml\ufffd"] == {"k?", "loss", "eval/acc"}
+    assert keys["x?\ny/tb"] == {"loss", "a?\x1b/loss"}
+    assert keys["x?\ny/c?"] == {"l\ufffd", "ok"}
+    assert keys["x?\ny/h?"] == {"l\ufffd", "?"}
+
+
+def ids(connection: sqlite3.Connection) -> list[str]:
+    return [run["id"] for run in reader.runs(connection)]
 
 
 def test_a_mirror_of_trackside_is_not_followed_as_a_run_of_its_own(tmp_path: Path) -> None:
@@ -161,7 +209,7 @@ def test_stores_of_mlflow_and_trackio_are_read(tmp_path: Path) -> None:
     (attempt,) = about["attempt_list"]
     assert (attempt["state"], attempt["user"], attempt["command"]) == ("failed", "ann", "train.py")
     assert attempt["config"] == {"lr": 0.1, "act": "gelu"}
-    assert any("damaged lines" in note for note in runs["ml"].notes())
+    assert any("1 damaged line: " in note for note in runs["ml"].notes())
     assert repr([value for *_, value in samples(runs["sql"])]) == "[nan, 0.5, inf]"
     assert repr(samples(runs["brave-cat"])) == repr(
         [(0, 0, "loss", 2.0), (0, 0, "m.a", 1.5), (0, 1, "loss", float("nan"))]
@@ -217,6 +265,52 @@ def test_an_imported_run_has_its_samples_and_its_header_and_is_imported_once(tmp
     assert (stored["name"], stored["state"], stored["cause"]) == ("baseline", "finished", "imported from TensorBoard")
     (loss,) = [metric for metric in stored["metrics"] if metric["key"] == "loss"]
     assert (loss["count"], loss["last"], loss["last_step"], loss["last_time"]) == (600, 299.5, 599, BEGIN + 599.0)
+
+
+def test_a_damaged_page_of_a_database_costs_what_comes_after_it_and_no_other_key(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    mlflow_database(path)
+    with sqlite3.connect(path) as connection:
+        for key in ("a", "b"):
+            rows = [(key, float(step), BEGIN * 1000 + step, "r1", step, 0) for step in range(2000)]
+            connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", rows)
+        connection.execute("CREATE TABLE latest_metrics AS SELECT DISTINCT key, run_uuid FROM metrics")
+        connection.execute("CREATE INDEX covering ON metrics (key, timestamp, step, run_uuid, value, is_nan)")
+        connection.execute("INSERT INTO metrics VALUES ('loss', 'high', 1700000003000, 'r1', 3, 0)")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    leaves = [at for at in range(0, len(data), 4096) if data[at] == 10]  # of the index
+    data[leaves[5] : leaves[5] + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    (run,) = find_runs(str(path), {})
+    counts = Counter(key for _, _, key, _ in samples(run))
+    assert (counts["b"], counts["loss"]) == (2000, 3)
+    assert 0 < counts["a"] < 2000
+    notes = run.notes()
+    assert notes[0].startswith(
+        "left out: 2 damaged parts of the database, with all that follows: r1 (database disk image"
+    )
+    assert "left out: 2 damaged rows: loss" in notes
+
+
+def test_the_columns_of_a_json_table_take_no_more_memory_than_its_cells() -> None:
+    columns = {f"c{column}": {str(column * 300 + row): 1.0 for row in range(300)} for column in range(300)}
+    rows = table(columns)
+    assert rows is not None
+    assert sum(map(len, rows)) == 300 * 300
+
+
+def test_a_damaged_row_of_a_json_table_costs_itself(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    text = json.dumps({**TRAINER, "log_history": [{"step": step, "loss": step / 2} for step in range(9)]}, indent=2)
+    for damaged, steps in (
+        (text.replace('"step": 4', '"step": x4'), [0, 1, 2, 3, 5, 6, 7, 8]),
+        (text.partition('"loss": 3.0')[0], [0, 1, 2, 3, 4, 5]),
+    ):
+        path.write_text(damaged)
+        (run,) = find_runs(str(path), {})
+        assert [step for _, step, _, _ in samples(run)] == steps
+        assert run.notes()[0].startswith("left out: 1 damaged part of the document: ")
 
 
 def test_hostile_files_cost_only_themselves(tmp_path: Path) -> None:

@@ -367,6 +367,32 @@ def test_runs_of_other_tools_are_imported_by_a_daemon(asked: Place) -> None:
     check_imports(asked)
 
 
+def test_a_directory_of_exports_is_imported(asked: Place, tmp_path: Path) -> None:
+    out = tmp_path / "exports"
+    (out / "more").mkdir(parents=True)
+    for form, run in (("jsonl", "aaaa1111"), ("json", "bbbb2222"), ("csv", "aaaa1111")):
+        path = out / ("more" if form == "json" else "") / f"{run}.{form}"
+        asked.run("export", run, "--format", form, "--output", str(path))
+    (out / "other.json").write_text('{"a": 1}')
+    (out / "damaged.jsonl").write_text('{"kind":"run","id":"x"}\n')
+    new = Place(tmp_path / "new")
+    new.history.mkdir()
+    answer = new.run("import", str(out))
+    assert answer.status == 2
+    assert [re.sub(" as run.*, ", " ", line) for line in answer.out.splitlines()] == [
+        f"imported: {out}/{name} samples" for name in ("aaaa1111.csv 45", "aaaa1111.jsonl 45", "more/bbbb2222.json 6")
+    ]
+    for form, run in (("jsonl", "aaaa1111"), ("json", "bbbb2222")):
+        assert new.run("export", run, "--format", form).bytes == asked.run("export", run, "--format", form).bytes
+    again = new.run("import", str(out))
+    assert (again.out, "3 of 3 runs are in the history already" in again.said) == ("", True)
+    (out / "again.jsonl").write_bytes((out / "aaaa1111.jsonl").read_bytes())
+    there = asked.run("import", str(out))
+    assert there.out.count("imported: ") == 1
+    assert "1 of 4 runs have the id of another one there" in there.said
+    assert "2 of 4 runs are in the history already" in there.said
+
+
 def check_imports(place: Place) -> None:
     """Check that the runs in a directory are imported once."""
     runs = place.directory / "runs"
@@ -377,7 +403,7 @@ def check_imports(place: Place) -> None:
     answer = place.run("import", str(runs), "--name", "tb")
     assert answer.status == 0
     assert re.fullmatch(rf"(imported: {runs}/exp\d as run [0-9a-f]{{12}}, 30 samples\n){{2}}", answer.out)
-    assert "the last record is incomplete; 4 bytes were skipped" in answer.said
+    assert "left out: 1 incomplete last record of 4 bytes: " in answer.said
     assert place.run("import", str(runs)).said == f"trackside: {runs}: 2 of 2 runs are in the history already\n"
     shown = json.loads(place.run("show", "tb/exp1", "--json").out)
     (metric,) = shown["metrics"]

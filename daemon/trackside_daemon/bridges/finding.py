@@ -37,12 +37,16 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 KNOWN = (
     "event files of TensorBoard, logs of W&B (.wandb), MLflow (file store, SQLite file, address of a server), databases "
-    "of trackio, metrics.csv of Lightning and trainer_state.json of Transformers"
+    "of trackio, metrics.csv of Lightning, trainer_state.json of Transformers, and files of trackside export"
 )
 
 
 def find_runs(
-    place: str, environ: Mapping[str, str], report_broken: Callable[[str], object] = lambda _: None
+    place: str,
+    environ: Mapping[str, str],
+    report_broken: Callable[[str], object] = lambda _: None,
+    *,
+    exports: bool = False,
 ) -> list[ForeignRun]:
     """Return the runs of other tools at a place; none if it is a file of another kind.
 
@@ -50,6 +54,7 @@ def find_runs(
         place: A file, a directory, or the address of an MLflow server.
         environ: Environment with the secrets of servers.
         report_broken: Is called with a line about each run in a directory that is left out, since it cannot be read.
+        exports: Also files of `trackside export` in a directory.
 
     Raises:
         ForeignRunError: A directory has no runs, or only broken ones, or a place cannot be read.
@@ -63,7 +68,7 @@ def find_runs(
         return []
     path = Path(place).resolve()  # what the user has named may be a link, but nothing below it: see `open_foreign`
     broken: list[str] = []
-    found = list(_in_directory(path, broken.append)) if path.is_dir() else _in_file(path)
+    found = list(_in_directory(path, broken.append, exports=exports)) if path.is_dir() else _in_file(path)
     for line in broken:
         report_broken(line)
     if not found and path.is_dir():
@@ -121,7 +126,7 @@ def _log_run(id_: str, paths: Sequence[Path]) -> ForeignRun:
     return LogRun(id_, paths)
 
 
-def _in_directory(root: Path, report_broken: Callable[[str], object]) -> Iterator[ForeignRun]:
+def _in_directory(root: Path, report_broken: Callable[[str], object], *, exports: bool) -> Iterator[ForeignRun]:
     events: list[Path] = []
     logs: dict[str, list[Path]] = {}
     states: dict[Path, tuple[int, Path]] = {}
@@ -140,6 +145,8 @@ def _in_directory(root: Path, report_broken: Callable[[str], object]) -> Iterato
             newest = int(step[1]) if step else 2**63
             states[home] = max(states.get(home, (-1, home)), (newest, directory / TRAINER_STATE))
         yield from _in_databases(directory, names)
+        for name in sorted(names - {"metrics.csv", TRAINER_STATE}) if exports else ():
+            yield from _readable(partial(_exported_run, directory / name), report_broken)
     yield from _event_runs(root, events)
     for id_, paths in sorted(logs.items()):
         yield _log_run(id_, sorted(paths))
@@ -162,6 +169,12 @@ def _file_store_run(directory: Path) -> list[ForeignRun]:
     from trackside_daemon.bridges.mlflow.file_store import FileStoreRun
 
     return [FileStoreRun(directory)]
+
+
+def _exported_run(path: Path) -> list[ForeignRun]:
+    from trackside_daemon.bridges.exported_run import SUFFIXES, ExportedRun, is_export
+
+    return [ExportedRun(path)] if path.suffix in SUFFIXES and is_export(path) else []
 
 
 def _csv_run(path: Path, name: str) -> ForeignRun:

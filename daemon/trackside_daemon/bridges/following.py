@@ -158,12 +158,16 @@ class _FollowedRun:
                 pushed += len(values)
                 self._push(item, values, ending)
         if self._session is not None:
-            if self.run.config != self._described:
-                self._described = dict(self.run.config)
-                self._session.queue.describe(self._described)
-            if self.run.ended:
-                self.close(self.run.state)
+            self._describe(self._session)
         return pushed
+
+    def _describe(self, session: trackside.Run) -> None:
+        """Send the configuration if it is another one, and end the session if the run has ended."""
+        if self.run.config != self._described:
+            self._described = dict(self.run.config)
+            session.queue.describe(self._described)
+        if self.run.ended:
+            self.close(self.run.state)
 
     def close(self, status: str) -> str:
         """End the session, and return the run's name."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from trackside_daemon.history.files.items import Item
+
 MAX_KEYS = 100_000  # keys of a run; a file may have any number
 NO_TIME = "value(s) without a valid time and step"
 MAX_TEXTS = 1000  # texts of a run that are kept as events
@@ -91,7 +93,7 @@ class ForeignRun(ABC):
         """Close the files."""
         return
 
-    def items(self) -> Iterator[Push | EventItem | RunHeader]:
+    def items(self) -> Iterator[Item]:
         """Yield the whole run, and its header last, since some tools write the configuration and the end there.
 
         Raises:
@@ -99,6 +101,8 @@ class ForeignRun(ABC):
             OSError: The same.
         """
         found = False
+        if not self.live:  # it is read from its beginning
+            self.left_out.clear()
         for item in self.read():
             found = found or isinstance(item, Push)
             yield item

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
-from trackside_daemon.bridges.sqlite_file import reading, rows
+from trackside_daemon.bridges.sqlite_file import reading, rows, tables
 from trackside_daemon.history.files.left_out import DAMAGED_ROW
 
 if TYPE_CHECKING:
@@ -35,17 +36,21 @@ class DatabaseRun(TrackedRun):
         return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
 
     def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        with reading(self._path) as connection:
-            params, tags = (
-                connection.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ?", (self.id,)).fetchmany(MAX_KEYS)  # noqa: S608
-                for table in ("params", "tags")
-            )
+        params, tags = (list(self._texts_of(table)) for table in ("params", "tags"))
         return params, tags
 
+    def _texts_of(self, table: str) -> Iterator[tuple[str, str]]:
+        query = f"SELECT key, value FROM {table} WHERE run_uuid = ?"  # noqa: S608
+        for key, value in islice(rows(self._path, query, (self.id,), self.left_out), MAX_KEYS):
+            yield str(key), str(value)
+
     def _metrics(self) -> list[str]:
-        query = "SELECT DISTINCT key FROM metrics WHERE run_uuid = ? ORDER BY key"
-        with reading(self._path) as connection:
-            return [str(key) for (key,) in connection.execute(query, (self.id,)).fetchmany(MAX_KEYS)]
+        queries = [
+            f"SELECT DISTINCT key FROM {table} WHERE run_uuid = ?"  # noqa: S608
+            for table in sorted({"latest_metrics", "metrics"} & tables(self._path))  # one may be damaged
+        ]
+        found = {str(key) for query in queries for (key,) in rows(self._path, query, (self.id,), self.left_out)}
+        return sorted(found)[:MAX_KEYS]
 
     def _samples(self, key: str, *, final: bool) -> Iterator[tuple[int, int, float]]:
         del final

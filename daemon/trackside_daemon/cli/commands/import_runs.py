@@ -90,7 +90,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
 
     broken: list[str] = []
     try:
-        found = find_runs(place, os.environ, broken.append)
+        found = find_runs(place, os.environ, broken.append, exports=True)
     except (ForeignRunError, OSError) as error:
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else ""
         for line in broken or [f"{place}: {reason}" if reason else str(error)]:
@@ -107,9 +107,14 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     known: set[str] = set()
     with suppress(HistoryError):  # there is none yet; the import makes it
         known = {run["id"] for run in source.runs(RunFilter())}
-    new = [run for run in found if run.id not in known]
-    if len(new) < len(found):
-        warn(f"{place}: {len(found) - len(new)} of {len(found)} runs are in the history already")
+    distinct: dict[str, ForeignRun] = {}
+    for run in found:
+        distinct.setdefault(run.id, run)
+    if twice := len(found) - len(distinct):
+        warn(f"{place}: {twice} of {len(found)} runs have the id of another one there")
+    new = [run for run in distinct.values() if run.id not in known]
+    if len(new) < len(distinct):
+        warn(f"{place}: {len(distinct) - len(new)} of {len(found)} runs are in the history already")
     statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
     return max([*statuses, 2 if broken else 0])
 
