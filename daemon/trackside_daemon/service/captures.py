@@ -61,13 +61,9 @@ def make_captures(
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
-<<<<<<< HEAD
         summarizing=partial(summarizing, world_size=partial(_world_size, state), memory=memory),
         owner=partial(_owner, processes),
-=======
         ends=partial(_ends, history),
-        summarizing=partial(summarizing, world_size=partial(_world_size, state)),
->>>>>>> notify
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
 
