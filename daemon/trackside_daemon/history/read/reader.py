@@ -71,10 +71,17 @@ class RunSeries(NamedTuple):
     tail: LogTail
 
 
-def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
-    """Return the runs that a filter selects, newest first."""
+def runs(
+    connection: sqlite3.Connection,
+    wanted: RunFilter = RunFilter(),  # noqa: B008  it is frozen
+    among: Collection[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the runs that a filter selects, newest first; only those *among* these ids, if given."""
     conditions = ["NOT deleted"]
     values: list[Any] = []
+    if among is not None:
+        conditions.append(f"uid IN ({', '.join('?' * len(among))})")
+        values += among
     for condition, value in (
         ("(instr(name, ?) OR instr(uid, ?) = 1)", wanted.name),  # not LIKE, where % and _ are wildcards
         ("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)", wanted.tag),
@@ -90,10 +97,18 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
     found = [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
     for run in found:
         if run["step"] is None:  # nothing of it is packed, as of a run that was imported just now
-            (id_,) = connection.execute("SELECT id FROM run WHERE uid = ?", (run["id"],)).fetchone()
-            step_and_loss = totals(connection, id_)
-            run |= {"step": step_and_loss["step"], "loss": step_and_loss["loss"]}
+            run.update(newest(connection, run["id"]))
     return found
+
+
+def newest(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
+    """Return ``step`` and ``loss`` of a run, also of samples that are not packed yet.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+    """
+    found = totals(connection, _row(connection, uid, "id")[0])
+    return {"step": found["step"], "loss": found["loss"]}
 
 
 def resolve(connection: sqlite3.Connection, text: str) -> str:
@@ -167,10 +182,7 @@ def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
 
 def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any]]:
     trimmed = "EXISTS (SELECT 1 FROM series JOIN stream ON stream.id = stream WHERE run = run.id AND series.trimmed)"
-    row = connection.execute(f"SELECT {_RUN}, id, {trimmed} FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
-    if row is None:
-        raise UnknownRunError(f"run {uid!r}: there is none")
-    *listed, id_, trimmed = row
+    *listed, id_, trimmed = _row(connection, uid, f"{_RUN}, id, {trimmed}")
     attempts = connection.execute(
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
@@ -273,9 +285,23 @@ def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
-    """Return start and end of a run, the end None while it lives."""
-    started, ended = connection.execute("SELECT started, ended FROM run WHERE uid = ?", (uid,)).fetchone()
+    """Return start and end of a run, the end None while it lives.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+    """
+    started, ended = _row(connection, uid, "started, ended")
     return float(started), ended
+
+
+def _row(connection: sqlite3.Connection, uid: str, columns: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(
+        f"SELECT {columns} FROM run WHERE uid = ? AND NOT deleted",  # noqa: S608
+        (uid,),
+    ).fetchone()
+    if row is None:
+        raise UnknownRunError(f"run {uid!r}: there is none")
+    return row
 
 
 def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:

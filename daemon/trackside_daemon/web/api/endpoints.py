@@ -90,8 +90,8 @@ ENDPOINTS = (
         "List the runs, newest first.",
         ("name", "tag", "state", "since", "until", "limit", "launch", "config", "metric"),
         "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
-        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
-        "the start of the last one.",
+        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
+        "For older runs, repeat the request with until set to the start of the last one.",
     ),
     Endpoint("GET", "/keys", "keys", "List the keys that runs have pushed, those of the most runs first."),
     Endpoint(
