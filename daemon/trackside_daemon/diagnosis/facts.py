@@ -172,7 +172,11 @@ def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float,
         first, last = pushes[times.attempt, times.rank]
         began = attempt["started"]
         spans.append(
-            RankSpan(times.attempt, times.rank, began, until, first, last, times.phases, times.account, times.host)
+            RankSpan(
+                *(times.attempt, times.rank, began, until, first, last, times.phases, times.account, times.host),
+                before=times.before,
+                after=times.after,
+            )
         )
     return spans
 

@@ -404,6 +404,8 @@ class Sessions:
             late,
             message.distributions,
             message.media,
+            message.clock.monotonic,
+            message.totals.step_duration,
         )
         outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
 

@@ -18,7 +18,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import DistributionFrame, Hello, MediaItem
+    from trackside.wire import DistributionFrame, Hello, Histogram, MediaItem
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -148,6 +148,8 @@ class BatchIngested:
         late: The rows are a minute old or more, so that they raise no notification.
         distributions: Distributions of layers, checked.
         media: Images, texts and tables, not checked.
+        closed: When the message was closed, in nanoseconds of the client's monotonic clock.
+        durations: Durations of the session's steps so far, without evaluation and checkpoints; None before the first.
     """
 
     session: SessionRef
@@ -159,6 +161,8 @@ class BatchIngested:
     late: bool = False
     distributions: Sequence[DistributionFrame] = ()
     media: Sequence[MediaItem] = ()
+    closed: int = 0
+    durations: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from trackside_daemon.model.records import CONTINUITY, MODEL
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+
+    from trackside_daemon.history.time_accounting import RankTime
 
 MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
 
@@ -196,18 +198,21 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
                 **dict(zip(names, fields, strict=True)),
                 "config": _loads(config),
                 **json.loads(about),
-                **_by_rank("phases", {rank.rank: rank.phases for rank in times if rank.attempt == fields[0]}),
-                **_by_rank("lost", {rank.rank: rank.lost for rank in times if rank.attempt == fields[0]}),
+                **_measured([time for time in times if time.attempt == fields[0]]),
             }
             for *fields, config, about in attempts
         ],
     }
 
 
-def _by_rank(name: str, ranks: Mapping[int, dict[str, float]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the seconds of the ranks that have any, under *name*; an empty dict if no rank has."""
-    filled = {str(rank): seconds for rank, seconds in ranks.items() if seconds}
-    return {name: filled} if filled else {}
+def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
+    """Return what is known of the time of ranks, by name and rank; nothing of which no rank has any."""
+    found: dict[str, dict[str, Any]] = {}
+    for rank in ranks:
+        for name in ("phases", "lost", "step_seconds"):
+            if value := getattr(rank, name):
+                found.setdefault(name, {})[str(rank.rank)] = value
+    return found
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
