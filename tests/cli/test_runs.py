@@ -32,6 +32,8 @@ from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
+from trackside_daemon.model import training_families as f
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
@@ -151,10 +153,12 @@ class Site:
 
     Attributes:
         asked: The requests, by method and path, in order.
+        state: The newest values.
     """
 
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
-        state, kept = State(), HistoryAccess(one.database, one.writer)
+        self.state = state = State()
+        kept = HistoryAccess(one.database, one.writer)
         overview = Overview(state, RateTracker(state), FiringAlerts(), one.database)
         captures = CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0)
         pages = WebApp(
@@ -245,6 +249,21 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
     assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
     assert re.search(r"gpt-small +finished +2023-11-1\d +1h 18m +19 +19 +prod$", lines[3])
     assert max(map(len, lines)) <= 80
+
+
+def test_live_runs_are_listed_whether_the_limit_cuts_them_off_or_they_are_not_written(here: Place) -> None:
+    with answering(here) as api:
+        for name, id_ in (("gpt-small", "aaaa1111"), ("new", "cccc4444")):
+            info = (name, id_, "1", "1", "host", "", "", "", "", "")
+            samples = [Sample(f.RUN_INFO, info, 1.0), Sample(f.STATE, (name, "running"), 1.0)]
+            api.state.update(Batch(f"training:{id_}", [*samples, Sample(f.STEP, (name, "0"), 30.0)]))
+        answer = here.run("runs", "--limit=1")
+        assert answer.status == 0
+        assert [line.split()[1] for line in answer.out.splitlines()[1:]] == ["new", "gpt-small-2", "gpt-small"]
+        assert "these are the newest 1;" in answer.said
+        listed = json.loads(here.run("runs", "--limit=1", "--json").out)["runs"]
+        assert len({frozenset(run) for run in listed if "host" in run}) == 1
+        assert [run["tags"] for run in listed] == [[], [], ["prod"]]
 
 
 def test_runs_of_several_users_are_listed_with_them(here: Place) -> None:

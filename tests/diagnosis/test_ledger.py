@@ -66,6 +66,15 @@ def test_phases_are_taken_from_the_time_between_the_pushes() -> None:
     assert entries == {"compute": 51, "data": 20, "checkpoint": 10, "eval": 9, "start": 5, "idle_after": 5}
 
 
+def test_phases_before_the_first_push_and_after_the_last_one_are_taken_from_there() -> None:
+    outside = span(
+        phases={"eval": 7, "data": 9, "save": 2}, before={"eval": 1, "data": 3}, after={"eval": 3, "save": 2}
+    )
+    assert whole([outside]) == {"compute": 81, "data": 9, "eval": 7, "checkpoint": 2, "start": 1}
+    much = span(phases={"eval": 50}, before={"eval": 20}, after={"eval": 20}, account=Account(stall=3))
+    assert whole([much]) == {"eval": 5 + 10 + 2, "stall": 3, "compute": 80}
+
+
 def test_a_stall_at_the_end_is_no_idle_end() -> None:
     entries = whole([span(last=40.0, account=Account(stall=55))])
     assert entries == {"stall": 55, "compute": 35, "start": 5, "idle_after": 5}

@@ -23,9 +23,11 @@ from trackside_daemon.history import codec
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.frames import decoding
 from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.packing import encode_axis
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BASE = round(BEGIN * 1e6)
@@ -148,6 +150,53 @@ def test_what_a_history_shows(directory: Path) -> None:
         assert "&lt;script&gt;" in shown
         assert "<script>" not in shown
     assert len(trackside.open("empty", path=directory / "history.db").to_arrow()) == 0
+
+
+def test_a_loss_that_is_not_finite_is_a_float(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        for number, loss in enumerate((0.5, math.nan, -math.inf)):
+            run = f"run-{number}"
+            made.put([opened(run, started=BEGIN - number), ingested(run, [(1, BASE, {"loss": loss})])])
+            made.put([finished(run)] if number < 2 else [])
+        made.wait_until_packed()
+    found = trackside.open(path=tmp_path)
+    assert bits([run.about["loss"] for run in found.runs()]) == bits([0.5, math.nan, -math.inf])
+    assert math.isnan(trackside.open("run-1", path=tmp_path).about["loss"])
+    assert found.to_pandas()["loss"].dtype == float
+    assert list(found.to_pandas().sort_values("loss")["id"]) == ["run-2", "run-0", "run-1"]
+
+
+def test_a_live_run_has_its_newest_step_and_state_each_time(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        made.put([opened("live"), ingested("live", [(7, BASE, {"loss": 0.5})])])
+        run, (listed,) = trackside.open("live", path=tmp_path), trackside.open(path=tmp_path).runs()
+        assert [(one.about["step"], one.about["loss"], one.about["state"]) for one in (run, listed)] == [
+            (7, 0.5, "starting")
+        ] * 2
+        made.put([ingested("live", [(8, BASE, {"loss": 0.25})], number=2)])
+        assert (run.about["step"], listed.about["loss"]) == (8, 0.25)
+        made.put([finished("live")])
+        made.wait_until_packed()
+        assert run.about["state"] == listed.about["state"] == "finished"
+        assert "attempt_list" not in trackside.open(path=tmp_path).to_pandas()
+
+
+def test_all_questions_about_a_run_that_was_deleted_meanwhile_are_errors(tmp_path: Path) -> None:
+    with history(tmp_path) as made:
+        made.put([opened("gone"), ingested("gone", [(7, BASE, {"loss": 0.5})])])
+        run = trackside.open("gone", path=tmp_path)
+        made.writer.call(lambda store: run_changes.delete(store, "gone")).result(60)
+    questions: list[Callable[[], object]] = [
+        run.series,
+        run.to_pandas,
+        run.to_arrow,
+        run.media,
+        run._repr_html_,
+        *(lambda name=name: getattr(run, name) for name in ("about", "keys", "config")),
+    ]
+    for question in questions:
+        with pytest.raises(UnknownRunError, match="run 'gone': there is none"):
+            question()
 
 
 def test_errors_are_one_line(directory: Path, tmp_path: Path) -> None:

@@ -114,11 +114,40 @@ def test_the_loss_in_the_list_has_any_of_its_names(
     assert (run["step"], run["loss"], run["ranks"][0]["loss"]) == (7, 2.5, 2.5)
 
 
-def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(
-    house: RunsHarness, api: Callable[[str], Any]
+def test_a_live_run_that_cannot_be_written_is_listed_all_the_same_with_all_fields(
+    site: Site, house: RunsHarness, api: Callable[[str], Any]
 ) -> None:
-    house.hello(FakeSession())
-    assert [run["name"] for run in api("runs")["runs"]] == ["train"]
+    who = FakeSession()
+    house.hello(who)
+    house.push(who, {"loss": 2.5}, step=7)
+    (run,) = api("runs")["runs"]
+    assert (run["name"], run["started"], run["step"], run["loss"]) == ("train", WALL, 7, 2.5)
+    stored = FakeSession("id-2", name="stored")
+    site.keep(opened(stored), ended(stored))
+    unwritten, written = api("runs")["runs"]
+    assert (unwritten["id"], written["id"]) == ("id-1", "id-2")
+    assert written.keys() <= unwritten.keys()
+
+
+def test_a_live_run_that_the_limit_cuts_off_is_listed_last_with_all_fields(
+    site: Site, house: RunsHarness, api: Callable[[str], Any]
+) -> None:
+    long = FakeSession(name="long")
+    site.keep(opened(long, tags=("sweep",)))
+    house.hello(long)
+    house.push(long, {"loss": 2.5}, step=7)
+    for number in (2, 3):
+        short = FakeSession(f"id-{number}", name="short")
+        record = opened(short)
+        record.hello.started += number * 1_000_000_000
+        site.keep(record, ended(short))
+    (everything,) = [run for run in api("runs")["runs"] if run["name"] == "long"]
+    newest, cut_off = api("runs?limit=1")["runs"]
+    assert (newest["id"], cut_off["id"]) == ("id-3", "id-1")
+    assert cut_off == everything
+    assert (cut_off["started"], cut_off["tags"], cut_off["step"]) == (WALL, ["sweep"], 7)
+    for only_stored in ("name=short", "state=finished", f"since={WALL + 1}"):
+        assert [run["id"] for run in api(f"runs?limit=1&{only_stored}")["runs"]] == ["id-3"]
 
 
 def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None:

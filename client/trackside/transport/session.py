@@ -63,6 +63,9 @@ OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "d
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
+# A clock that nobody sets and that goes on while the machine sleeps. That of macOS has another name.
+BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Session(Outbox):
     """The session of one run in one process.
@@ -117,7 +120,7 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
-        self._started = time.time_ns()
+        self._began = time.clock_gettime_ns(BOOT_CLOCK)
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
@@ -200,7 +203,7 @@ class Session(Outbox):
             Hello(
                 identity=self.identity,
                 clock=clock,
-                started=self._started,
+                started=clock.wall - (time.clock_gettime_ns(BOOT_CLOCK) - self._began),
                 totals=self.totals,
                 acked=self._acked,
                 config=self._redacted_config(),

@@ -8,6 +8,7 @@ from trackside.rl_keys import PHASES
 from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
+from trackside_daemon.model.records import lost_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class RankSpan(NamedTuple):
         last: The time of its last push.
         phases: Seconds by phase.
         account: Its stall and its restart, as the daemon measured them.
+        before: The part of the phases before its first push; *after* that after its last push.
         host: The name of its machine; empty if unknown.
         busy: Share of the time between its pushes in which its GPUs worked, from 0 to 1; None if it is not measured.
         busy_before: The same of the time before its first push.
@@ -65,6 +67,8 @@ class RankSpan(NamedTuple):
     host: str = ""
     busy: float | None = None
     busy_before: float | None = None
+    before: Mapping[str, float] = {}
+    after: Mapping[str, float] = {}
 
 
 class Slowed(NamedTuple):
@@ -165,10 +169,11 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     if span.first is None or span.last is None:
         _put_start(entries, entries.left, span)
         return entries.seconds
-    start = span.first - span.started
+    start = _put_phases(entries, span.first - span.started, span.before)
     # A rank that hangs pushes nothing more, so its stall is a part of the time after its last push.
     _put_start(entries, start, span)
-    entries.put("idle_after", span.ended - span.last - span.account.stall)
+    idle = _put_phases(entries, span.ended - span.last - span.account.stall, span.after)
+    entries.put("idle_after", idle)
     middle, length = entries.left, span.last - span.first
     entries.put("repeated", span.account.restart - gap - start if span.account.caught else 0.0)
     wasted = sum(_part(loss, span) for loss in slowed if loss.account == "wasted")
@@ -180,7 +185,8 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     roles = [(role, phases, length) for role, phases in generated if role != "train"]
     parts = (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length), *roles)
     for account, phases, most in parts:
-        entries.put(account, share * min(most, sum(span.phases.get(phase, 0.0) for phase in phases)))
+        outside = sum(part.get(phase, 0.0) for part in (span.before, span.after) for phase in phases)
+        entries.put(account, share * min(most, _spent(span, *phases) - outside))
     for account, seconds in waited.items():
         entries.put(account, share * seconds)
     compute = entries.left
@@ -189,6 +195,16 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
             entries.put(loss.account, compute * loss.share * min(1.0, _part(loss, span) / max(1e-9, 1 - wasted)))
     entries.put("compute", entries.left)
     return entries.seconds
+
+
+def _put_phases(entries: _Entries, seconds: float, phases: Mapping[str, float]) -> float:
+    """Put what phases without training took of a time outside of the steps; return the seconds that are left."""
+    left = seconds
+    for account, spent in lost_in(phases).items():
+        moved = min(max(0.0, left), spent)
+        entries.put(account, moved)
+        left -= moved
+    return left
 
 
 def _put_start(entries: _Entries, seconds: float, span: RankSpan) -> None:

@@ -236,6 +236,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         ),
     ),
     ("what people note about a run", ("ALTER TABLE run ADD COLUMN notes TEXT NOT NULL DEFAULT ''",)),
+    (
+        "when each session began, and the time of its steps",
+        ("ALTER TABLE session ADD COLUMN began REAL", "ALTER TABLE session ADD COLUMN steps TEXT NOT NULL DEFAULT ''"),
+    ),
 )
 
 

@@ -7,26 +7,77 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trackside.totals.phases import PAUSES
 from trackside_daemon.history.read.attempts import highest, last_time
-from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
+from trackside_daemon.model.records import Account, EarlierAttempts, bounded, lost_in
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping
 
-    from trackside_daemon.model.records import AccountUpdated
+    from trackside_daemon.model.records import AccountUpdated, BatchIngested
 
 _encode = msgspec.json.Encoder().encode
 
 
+class StepTimes(msgspec.Struct, omit_defaults=True):
+    """The time of the steps of a session, as far as it has pushed them.
+
+    Attributes:
+        seconds: Duration of all steps, without evaluation and checkpoints.
+        count: Number of these steps.
+        before: Seconds by phase before its first push; None until then.
+        until: Seconds by phase until its last push.
+    """
+
+    seconds: float = 0.0
+    count: int = 0
+    before: dict[str, float] | None = None
+    until: dict[str, float] = {}
+
+    def update(self, record: BatchIngested, earlier: Mapping[str, float]) -> None:
+        """Apply a message with rows; *earlier* has the seconds by phase of the message before."""
+        phases, last = bounded(record.phases), max(columns.times[-1] for columns in record.columns)
+        closed = max(last, record.closed)
+        # The phases are those of the moment when the message was closed. A pause may have begun after the last push.
+        most = {phase: (closed - last) / 1e9 if phase in PAUSES else 0.0 for phase in phases}
+        self.until = {
+            phase: seconds - min(most[phase], max(0.0, seconds - earlier.get(phase, 0.0)))
+            for phase, seconds in phases.items()
+        }
+        if self.before is None:
+            pushing = (closed - min(columns.times[0] for columns in record.columns)) / 1e9
+            self.before = {phase: max(0.0, seconds - pushing) for phase, seconds in phases.items()}
+        if record.durations is not None:
+            self.seconds, self.count = record.durations.sum, sum(record.durations.counts)
+
+
 class RankTime(NamedTuple):
-    """The time of one rank of one attempt: seconds by phase, and the daemon's account of the rank, on its host."""
+    """The time of one rank of one attempt.
+
+    Attributes:
+        phases: Seconds by phase.
+        account: The daemon's account of the rank.
+        host: Name of its machine; empty if unknown.
+        steps: Seconds and number of its steps, without evaluation and checkpoints.
+        before: Seconds by phase before its first push.
+        after: Seconds by phase after its last push.
+    """
 
     attempt: int
     rank: int
     phases: dict[str, float]
     account: Account
     host: str = ""
+    steps: tuple[float, int] = (0.0, 0)
+    before: Mapping[str, float] = {}
+    after: Mapping[str, float] = {}
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean duration of its steps, without evaluation and checkpoints; None if it is unknown."""
+        seconds, count = self.steps
+        return seconds / count if count else None
 
     @property
     def lost(self) -> dict[str, float]:
@@ -46,14 +97,20 @@ def write_account(connection: sqlite3.Connection, run: int | None, record: Accou
 def rank_times(connection: sqlite3.Connection, run: int) -> list[RankTime]:
     """Return the times by attempt and rank, each summed over the rank's sessions."""
     times: dict[tuple[int, int], RankTime] = {}
-    for attempt, rank, account, text, host in connection.execute(
-        "SELECT attempt, rank, account, phases, host FROM stream LEFT JOIN session ON session.stream = stream.id "
-        "WHERE run = ? ORDER BY attempt, rank",
+    for attempt, rank, account, text, host, stored in connection.execute(
+        "SELECT attempt, rank, account, phases, host, steps FROM stream LEFT JOIN session ON session.stream = stream.id "
+        "WHERE run = ? ORDER BY attempt, rank, began",
         (run,),
     ):
-        time = times.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account), host or ""))
-        for phase, seconds in json.loads(text or "{}").items():
+        phases, steps = json.loads(text or "{}"), decode_steps(stored or "")
+        before = steps.before or {}
+        time = times.get((attempt, rank)) or RankTime(attempt, rank, {}, _account(account), host or "", before=before)
+        for phase, seconds in phases.items():
             time.phases[phase] = time.phases.get(phase, 0.0) + seconds
+        # The time between two sessions of a rank is between its first push and its last one.
+        left = {} if steps.before is None else {name: one - steps.until.get(name, 0.0) for name, one in phases.items()}
+        total = time.steps[0] + steps.seconds, time.steps[1] + steps.count
+        times[attempt, rank] = time._replace(steps=total, after=left)
     return list(times.values())
 
 
@@ -113,6 +170,18 @@ def _lost(times: Iterable[RankTime], rank: int | None = None) -> dict[str, float
         for cause, seconds in time.lost.items() if rank in {None, time.rank} else ():
             lost[cause] = lost.get(cause, 0.0) + seconds
     return lost
+
+
+def decode_steps(text: str) -> StepTimes:
+    """Return the step times of a session that are stored as *text*, which is empty before its first push.
+
+    Raises:
+        ValueError: The text is damaged.
+    """
+    try:
+        return msgspec.json.decode(text, type=StepTimes) if text else StepTimes()
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"damaged times of steps: {error}") from error
 
 
 def _account(text: str) -> Account:

@@ -23,6 +23,7 @@ from trackside.wire import (
     open_envelope,
 )
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.ingest.client_clock import SET_SECONDS, ClientClock
 from trackside_daemon.ingest.client_commands import SPEAKING_SECONDS, Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
 from trackside_daemon.ingest.pacing import Pacing
@@ -37,13 +38,13 @@ from trackside_daemon.ingest.session import (
     events,
     family,
     log_failed_hooks,
-    shift,
 )
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
+from trackside_daemon.model.text import duration
 from trackside_daemon.training.export_limits import NewRuns
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ class Sessions:
         self._questions = Questions()
         self._pacing = Pacing()
         self._rivals = Rivals(self._sessions, runs, self._owners)
+        self._scale: float | None = None
+        """Unix time less the time since the start of this machine, which changes only where its clock is set."""
 
     def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
         """Accept one message.
@@ -136,7 +139,7 @@ class Sessions:
         Returns:
             Answers and batches; a batch with a receipt is answered when it is committed.
         """
-        outcome = Outcome([], [])
+        outcome = Outcome([], self._follow_clock(now))
         try:
             envelope = open_envelope(frames)
             self._accept(connection, envelope, frames[2], now, outcome, room=room)
@@ -148,6 +151,7 @@ class Sessions:
 
     def tick(self, now: Moment) -> list[Batch]:
         """Apply once a second what time alone changes, and return the daemon's own counters."""
+        moved = self._follow_clock(now)
         for key, session in list(self._sessions.items()):
             if now.monotonic - session.received_at >= FORGET_SECONDS:
                 session.restart()
@@ -159,7 +163,7 @@ class Sessions:
         self._questions.give_up(self._is_over)
         samples = [*self._counts.samples(self._rejected_before(), self._restarts()), *self._runs.rejected()]
         strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
-        return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
+        return [*moved, *self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
 
     def _is_over(self, id_: bytes) -> bool:
         session = self._sessions.get(id_)
@@ -214,7 +218,8 @@ class Sessions:
             if stored is not None:
                 session.commit(stored.committed)
             session.greeted = True
-            self._resolve(session, late, now, stored)
+            session.clock = self._client_clock(late, now)
+            self._resolve(session, late, stored)
             records: list[Record] = session.announce(late, now)
             yield Batch("ingest", records=[*records, *([] if rival is None else report(session, rival, now))])
 
@@ -227,6 +232,22 @@ class Sessions:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
         live = [session for id_, session in self._sessions.items() if not self._is_over(id_)]
         return self._questions.messages(question, live, now)
+
+    def _follow_clock(self, now: Moment) -> list[Batch]:
+        """Require another hello of all sessions if this machine's clock was set: by it the history moves their begin."""
+        scale = now.wall - now.monotonic - now.asleep
+        moved = 0.0 if self._scale is None else scale - self._scale
+        if self._scale is not None and abs(moved) <= SET_SECONDS:
+            return []
+        self._scale = scale
+        if not moved:
+            return []
+        text = "the clock of this machine was set %s by %s: times of samples before it stay, and no duration has it"
+        log.warning(text, "forward" if moved > 0 else "back", duration(abs(moved)))
+        for session in self._sessions.values():
+            if not session.ref.late:
+                session.greeted, session.opened = False, 0
+        return self._runs.move_clock(moved)
 
     def _accept(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
@@ -268,6 +289,7 @@ class Sessions:
         if envelope.kind != "beat":
             self._questions.answered(envelope.kind, envelope.number, session.ref.id, message)
         elif (exported := session.exported) is not None:
+            message.clock = session.clock.receive(message.clock, now)
             outcome.batches.extend(self._runs.beat(exported, message, now))
 
     def _greet(
@@ -353,6 +375,7 @@ class Sessions:
         room: bool,
     ) -> None:
         session.greeted = True
+        session.clock = self._client_clock(hello, now)
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
         other = hello.identity.run if session.why else ""
         body = Welcome(STORES, other, session.why)
@@ -363,8 +386,9 @@ class Sessions:
             attached: list[Batch] = []
             if not hello.late:
                 attempt = None if stored is None else stored.attempt
-                session.training, attached = self._runs.open(session.training, hello, now, attempt, session.owner)
-            self._resolve(session, hello, now, stored)
+                ours = session.clock.corrected_hello(hello)
+                session.training, attached = self._runs.open(session.training, ours, now, attempt, session.owner)
+            self._resolve(session, hello, stored)
             if not room:
                 session.opened = 0  # the history has no room for it: its next message is answered with ``hello?``
             elif records := session.announce(hello, now):
@@ -383,7 +407,10 @@ class Sessions:
             del self._sessions[evicted.ref.id]
         return self._sessions.setdefault(id_, IngestSession(id_))
 
-    def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> None:
+    def _client_clock(self, hello: Hello, now: Moment) -> ClientClock:
+        return ClientClock(hello.clock, now, same_boot=hello.identity.boot == self._boot, late=hello.late)
+
+    def _resolve(self, session: IngestSession, hello: Hello, stored: StoredSession | None) -> None:
         """Resolve a session, also one over a limit of the page."""
         attempt = session.ref.attempt if stored is None else stored.attempt
         name = self._runs.name(hello.identity, session.owner)
@@ -391,8 +418,9 @@ class Sessions:
             name = exported.run.name
             attempt = exported.run.attempt
         elif stored is None and not session.opened:
-            attempt = self._runs.attempt(hello.identity, hello.started / 1e9 if hello.late else None)
-        session.resolve(hello, name, attempt, now, same_boot=hello.identity.boot == self._boot)
+            began = session.clock.corrected_hello(hello).started / 1e9 if hello.late else None
+            attempt = self._runs.attempt(hello.identity, began)
+        session.resolve(hello, name, attempt)
 
     def _accept_in_order(
         self, envelope: Envelope, body: bytes, session: IngestSession, now: Moment, outcome: Outcome
@@ -443,9 +471,9 @@ class Sessions:
         ref, columns = session.ref, decode(message.blocks)
         for frame in message.distributions:
             frame.check()
-        session.shift = shift(message.clock, session.offset)
+        message.clock = session.clock.receive(message.clock, now)
         log_failed_hooks(session, message.events, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
-        late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
+        late = ref.late or session.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
             if not late:
@@ -454,14 +482,16 @@ class Sessions:
             ref,
             number,
             columns,
-            session.shift,
+            session.clock.shift,
             message.totals.phases,
             session.pause(message.totals.paused),
             late,
             message.distributions,
             message.media,
+            message.clock.monotonic,
+            message.totals.step_duration,
         )
-        outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
+        outcome.add_records([ingested, *events(ref, message, session.clock.shift)], Receipt(ref.id, number))
 
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply a known gap."""
@@ -477,9 +507,10 @@ class Sessions:
     def _accept_bye(self, number: int, message: Bye, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply the end of a session."""
         ref = session.ref
+        message.clock = session.clock.receive(message.clock, now)
         records: list[Record] = [BatchIngested(ref, number, phases=message.totals.phases)]
         if (exported := session.exported) is not None:
-            outcome.batches.extend(self._runs.close(exported, message, now, session.offset))
+            outcome.batches.extend(self._runs.close(exported, message, now))
         else:
             end, ended = session.end(message)
             records += ended
@@ -494,7 +525,7 @@ class Sessions:
             return
         outcome.batches.extend(self._runs.apply_derived(derived))
         records = [
-            BatchIngested(one.ref, 0, derived[one.training], one.shift)
+            BatchIngested(one.ref, 0, derived[one.training], one.clock.shift)
             for one in self._sessions.values()
             if one.training is not None and one.training in derived and one.greeted
         ]

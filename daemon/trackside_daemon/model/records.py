@@ -18,7 +18,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import DistributionFrame, Hello, MediaItem
+    from trackside.wire import DistributionFrame, Hello, Histogram, MediaItem
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -124,6 +124,7 @@ class SessionOpened:
         about: Facts about process and machine of an imported run; None to derive them from the hello.
         again: The session was opened before; something in its hello has changed.
         owner: Who owns the run; None for an imported one, which is the daemon's user's.
+        same_clock: The process has this machine's clocks, so that *offset* has no error.
     """
 
     session: SessionRef
@@ -133,6 +134,7 @@ class SessionOpened:
     about: Mapping[str, Any] | None = None
     again: bool = False
     owner: Owner | None = None
+    same_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ class BatchIngested:
         late: The rows are a minute old or more, so that they raise no notification.
         distributions: Distributions of layers, checked.
         media: Images, texts and tables, not checked.
+        closed: When the message was closed, in nanoseconds of the client's monotonic clock.
+        durations: Durations of the session's steps so far, without evaluation and checkpoints; None before the first.
     """
 
     session: SessionRef
@@ -159,6 +163,8 @@ class BatchIngested:
     late: bool = False
     distributions: Sequence[DistributionFrame] = ()
     media: Sequence[MediaItem] = ()
+    closed: int = 0
+    durations: Histogram | None = None
 
 
 @dataclass(frozen=True, slots=True)

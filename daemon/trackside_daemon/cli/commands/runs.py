@@ -97,7 +97,7 @@ def runs(
             print_json({"runs": listed})
         elif listed:
             print_lines(_list(listed, time.time()))
-            if limit and len(listed) == limit:
+            if limit and len(listed) >= limit:  # a daemon adds live runs that are older
                 warn(f"these are the newest {limit}; --limit, --since and --until show others")
         else:
             warn("no runs" + (" match" if any(wanted[:5]) else " yet"))

@@ -37,7 +37,6 @@ ALERT_SECONDS = 2.0
 POLL_SECONDS = 0.1
 MOST = 10  # maximum number of runs in the summary, the newest
 WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
-_BETWEEN_STEPS = ("eval", "checkpoint")  # phases that do not count as time of a step
 
 
 class Summary:
@@ -205,16 +204,16 @@ def speeds(run: Mapping[str, Any]) -> Speeds:
     if not metrics:
         return Speeds()
     lowest = min(metric["rank"] for metric in metrics)
-    longest = max((metric for metric in metrics if metric["rank"] == lowest), key=_span)
-    phases: Mapping[str, Any] = next(
-        (attempt.get("phases", {}) for attempt in run["attempt_list"] if attempt["attempt"] == run["attempt"]), {}
-    )
-    seconds = _span(longest) - sum(phases.get(str(lowest), {}).get(phase, 0.0) for phase in _BETWEEN_STEPS)
-    steps = longest["last_step"] - longest["first_step"]
+    (last,) = (attempt for attempt in run["attempt_list"] if attempt["attempt"] == run["attempt"])
+    step = last.get("step_seconds", {}).get(str(lowest))
+    if step is None:  # as of an imported run, whose process did not measure its steps
+        longest = max((metric for metric in metrics if metric["rank"] == lowest), key=_span)
+        steps = longest["last_step"] - longest["first_step"]
+        step = _span(longest) / steps if steps > 0 else None
     tokens = [metric for metric in metrics if metric["key"] == "tokens" and metric["mean"] != "nan"]
     # The tokens of the first sample were processed before the span begins.
     rate = sum(metric["mean"] * (metric["count"] - 1) / _span(metric) for metric in tokens)
-    return Speeds(seconds / steps if steps > 0 and seconds > 0 else None, rate or None)
+    return Speeds(step, rate or None)
 
 
 def _span(metric: Mapping[str, Any]) -> float:

@@ -109,9 +109,7 @@ class History:
         Raises:
             HistoryError: There is no history, or it cannot be read.
         """
-        with _reading(self.path) as connection:
-            found = reader.runs(connection, reader.RunFilter(name, tag, state, limit=limit))
-        return [RunHistory(self.path, run) for run in found]
+        return [RunHistory(self.path, run) for run in self._rows(reader.RunFilter(name, tag, state, limit=limit))]
 
     def __getitem__(self, run: str) -> RunHistory:
         """Return the run with this id, the newest with this name, or the only one whose id begins so.
@@ -132,19 +130,24 @@ class History:
             HistoryError: There is no history, or it cannot be read.
         """
         with _reading(self.path) as connection:
-            return RunHistory(self.path, reader.head(connection, reader.resolve(connection, run)))
+            uid = reader.resolve(connection, run)
+            return RunHistory(self.path, _current(connection, reader.head(connection, uid)))
 
     def to_pandas(self) -> Any:
         """Return the runs as a ``pandas.DataFrame``, a row for each."""
         from trackside_daemon.history.frames.optional_library import library
 
-        return library("pandas").DataFrame([run.about for run in self.runs()])
+        return library("pandas").DataFrame(self._rows(reader.RunFilter()))
 
     def __repr__(self) -> str:
         return f"<trackside history {str(self.path)!r}>"
 
     def _repr_html_(self) -> str:
-        return html.runs([run.about for run in self.runs(limit=SHOWN_RUNS)])
+        return html.runs(self._rows(reader.RunFilter(limit=SHOWN_RUNS)))
+
+    def _rows(self, wanted: reader.RunFilter) -> list[dict[str, Any]]:
+        with _reading(self.path) as connection:
+            return [_current(connection, run) for run in reader.runs(connection, wanted)]
 
 
 class RunHistory:
@@ -152,30 +155,36 @@ class RunHistory:
 
     Attributes:
         id: Its id.
-        about: Its name, state, start, end, tags, step and loss when it was opened, and its attempts with their
-            configurations.
+
+    Raises:
+        UnknownRunError: Something of a run is read that was deleted meanwhile.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path = path
+        self._about = about
         self.id = str(about["id"])
-        self.about = about
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Name, state, start, end, tags, step, loss and user; of a run that has not ended they are read again each time."""
+        return self._about if self._about["ended"] is not None else self._head()
 
     @property
     def name(self) -> str:
         """The name that people see."""
-        return str(self.about["name"])
+        return str(self._about["name"])
 
     @property
     def config(self) -> Any:
         """The configuration of the last attempt that has one; None if none has."""
-        attempts = self._head().get("attempt_list", ())
+        attempts = self._head()["attempt_list"]
         return next((one["config"] for one in reversed(attempts) if one["config"] is not None), None)
 
     @property
     def keys(self) -> list[str]:
         """The keys of all ranks, in the order in which they began."""
-        with _reading(self._path) as connection:
+        with self._reading() as connection:
             return list(dict.fromkeys(found.series.key for found in reader.series(connection, self.id, ranks=())))
 
     def series(
@@ -215,7 +224,8 @@ class RunHistory:
             key: Only this key; empty for all.
             kind: Only ``image``, ``text``, ``table`` or ``histogram``; empty for all.
         """
-        directory = index.directory_of(self._path, self.id)
+        with self._reading():  # the files of a deleted run may still be there
+            directory = index.directory_of(self._path, self.id)
         return [
             Media(item.kind, item.key, item.attempt, item.rank, item.step, item.time, directory / item.file)
             for item in index.read(self._path, self.id)
@@ -283,10 +293,15 @@ class RunHistory:
             return html.run(reader.run(connection, self.id, html.SHOWN_KEYS))
 
     def _head(self) -> dict[str, Any]:
-        if "attempt_list" not in self.about:  # as in a list of runs
-            with _reading(self._path) as connection:
-                self.about = reader.head(connection, self.id)
-        return self.about
+        with self._reading() as connection:
+            self._about = _current(connection, reader.head(connection, self.id))
+        return self._about
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with _reading(self._path) as connection:
+            reader.span(connection, self.id)  # raises an error if the run was deleted
+            yield connection
 
     def _frame(self, keys: str | Sequence[str] | None, ranks: Collection[int] | None, attempt: int | None) -> Frame:
         from trackside_daemon.history.frames.optional_library import library
@@ -294,7 +309,7 @@ class RunHistory:
         library("numpy")  # the error has the command that installs it
         from trackside_daemon.history.frames.frame import read_frame
 
-        with _reading(self._path) as connection:
+        with self._reading() as connection:
             return read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
 
 
@@ -312,6 +327,13 @@ def _file(path: Path) -> Iterator[Offline]:
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     with _file(path) as file, file.reading() as connection:
         yield connection
+
+
+def _current(connection: sqlite3.Connection, about: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reader has of a run, with the newest step and loss of a live one, and the loss as a float."""
+    if about["ended"] is None:
+        about |= reader.newest(connection, about["id"])
+    return about if about["loss"] is None else {**about, "loss": float(about["loss"])}
 
 
 def _whole(file: Offline, one: reader.RunSeries, window: Window) -> Series:

@@ -19,7 +19,9 @@ from trackside_daemon.model.records import CONTINUITY, MODEL
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
+
+    from trackside_daemon.history.time_accounting import RankTime
 
 MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
 
@@ -71,10 +73,17 @@ class RunSeries(NamedTuple):
     tail: LogTail
 
 
-def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
-    """Return the runs that a filter selects, newest first."""
+def runs(
+    connection: sqlite3.Connection,
+    wanted: RunFilter = RunFilter(),  # noqa: B008  it is frozen
+    among: Collection[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the runs that a filter selects, newest first; only those *among* these ids, if given."""
     conditions = ["NOT deleted"]
     values: list[Any] = []
+    if among is not None:
+        conditions.append(f"uid IN ({', '.join('?' * len(among))})")
+        values += among
     for condition, value in (
         ("(instr(name, ?) OR instr(uid, ?) = 1)", wanted.name),  # not LIKE, where % and _ are wildcards
         ("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)", wanted.tag),
@@ -90,10 +99,18 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
     found = [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
     for run in found:
         if run["step"] is None:  # nothing of it is packed, as of a run that was imported just now
-            (id_,) = connection.execute("SELECT id FROM run WHERE uid = ?", (run["id"],)).fetchone()
-            step_and_loss = totals(connection, id_)
-            run |= {"step": step_and_loss["step"], "loss": step_and_loss["loss"]}
+            run.update(newest(connection, run["id"]))
     return found
+
+
+def newest(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
+    """Return ``step`` and ``loss`` of a run, also of samples that are not packed yet.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+    """
+    found = totals(connection, _row(connection, uid, "id")[0])
+    return {"step": found["step"], "loss": found["loss"]}
 
 
 def resolve(connection: sqlite3.Connection, text: str) -> str:
@@ -167,10 +184,7 @@ def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
 
 def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any]]:
     trimmed = "EXISTS (SELECT 1 FROM series JOIN stream ON stream.id = stream WHERE run = run.id AND series.trimmed)"
-    row = connection.execute(f"SELECT {_RUN}, id, {trimmed} FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()  # noqa: S608
-    if row is None:
-        raise UnknownRunError(f"run {uid!r}: there is none")
-    *listed, id_, trimmed = row
+    *listed, id_, trimmed = _row(connection, uid, f"{_RUN}, id, {trimmed}")
     attempts = connection.execute(
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
@@ -184,18 +198,21 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
                 **dict(zip(names, fields, strict=True)),
                 "config": _loads(config),
                 **json.loads(about),
-                **_by_rank("phases", {rank.rank: rank.phases for rank in times if rank.attempt == fields[0]}),
-                **_by_rank("lost", {rank.rank: rank.lost for rank in times if rank.attempt == fields[0]}),
+                **_measured([time for time in times if time.attempt == fields[0]]),
             }
             for *fields, config, about in attempts
         ],
     }
 
 
-def _by_rank(name: str, ranks: Mapping[int, dict[str, float]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the seconds of the ranks that have any, under *name*; an empty dict if no rank has."""
-    filled = {str(rank): seconds for rank, seconds in ranks.items() if seconds}
-    return {name: filled} if filled else {}
+def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
+    """Return what is known of the time of ranks, by name and rank; nothing of which no rank has any."""
+    found: dict[str, dict[str, Any]] = {}
+    for rank in ranks:
+        for name in ("phases", "lost", "step_seconds"):
+            if value := getattr(rank, name):
+                found.setdefault(name, {})[str(rank.rank)] = value
+    return found
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
@@ -273,9 +290,23 @@ def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
-    """Return start and end of a run, the end None while it lives."""
-    started, ended = connection.execute("SELECT started, ended FROM run WHERE uid = ?", (uid,)).fetchone()
+    """Return start and end of a run, the end None while it lives.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+    """
+    started, ended = _row(connection, uid, "started, ended")
     return float(started), ended
+
+
+def _row(connection: sqlite3.Connection, uid: str, columns: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(
+        f"SELECT {columns} FROM run WHERE uid = ? AND NOT deleted",  # noqa: S608
+        (uid,),
+    ).fetchone()
+    if row is None:
+        raise UnknownRunError(f"run {uid!r}: there is none")
+    return row
 
 
 def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:

@@ -7,6 +7,8 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from trackside.wire import SUMMARY
 from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
@@ -91,18 +93,21 @@ class Stream:
 
 
 class _Session:
-    def __init__(self, stream: Stream, committed: int) -> None:
+    def __init__(self, stream: Stream, committed: int, steps: str) -> None:
         self.stream = stream
         self.committed = committed
         self.phases: Mapping[str, float] = {}
-        self._stored_phases: Mapping[str, float] = {}
+        self.steps = time_accounting.decode_steps(steps)
+        self._stored = {"steps": steps}
 
-    def changed_phases(self) -> str | None:
-        """Return the phases as JSON; None if the table has them already."""
-        if self.phases == self._stored_phases:
-            return None
-        self._stored_phases = self.phases
-        return to_json(self.phases)
+    def changes(self) -> dict[str, Any]:
+        """Return the columns that the table does not have yet."""
+        columns = {"steps": msgspec.json.encode(self.steps).decode()}
+        if self.phases:
+            columns["phases"] = to_json(self.phases)
+        changed = {name: text for name, text in columns.items() if text != self._stored.get(name)}
+        self._stored.update(changed)
+        return {"committed": self.committed, **changed}
 
 
 class Store:
@@ -167,11 +172,9 @@ class Store:
     def write_progress(self) -> None:
         """Write the last message numbers of the sessions and the push counts of the streams of this transaction."""
         for id_, session in self._dirty.items():
-            if (phases := session.changed_phases()) is None:
-                self.connection.execute("UPDATE session SET committed = ? WHERE id = ?", (session.committed, id_))
-            else:
-                change = "UPDATE session SET committed = ?, phases = ? WHERE id = ?"
-                self.connection.execute(change, (session.committed, phases, id_))
+            changes = session.changes()
+            change = f"UPDATE session SET {' = ?, '.join(changes)} = ? WHERE id = ?"  # noqa: S608
+            self.connection.execute(change, (*changes.values(), id_))
         streams = {session.stream.id: session.stream for session in self._dirty.values()}
         for stream in streams.values():
             self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
@@ -211,6 +214,8 @@ class Store:
         if session is None or (record.number and record.number <= session.committed):
             return False
         session.committed = max(session.committed, record.number)
+        if record.columns and record.number:
+            session.steps.update(record, session.phases)
         if record.phases:
             session.phases = bounded(record.phases)
         self._dirty[record.session.id] = session
@@ -241,12 +246,15 @@ class Store:
         if state is None:
             return
         self.connection.execute(
-            "UPDATE attempt SET state = ?, cause = ?, ended = ? WHERE run = ? AND number = ?",
+            # A clock may have been set back, and the end of another machine's session may be one by a wrong clock.
+            "UPDATE attempt SET state = ?, cause = ?, ended = max(?, started) WHERE run = ? AND number = ?",
             (*state, run, record.attempt),
         )
         latest = self.connection.execute("SELECT max(number) FROM attempt WHERE run = ?", (run,)).fetchone()[0]
         if latest == record.attempt:
-            self.connection.execute("UPDATE run SET state = ?, cause = ?, ended = ? WHERE id = ?", (*state, run))
+            self.connection.execute(
+                "UPDATE run SET state = ?, cause = ?, ended = max(?, started) WHERE id = ?", (*state, run)
+            )
         if record.state in ENDED:
             streams = self.connection.execute(
                 "SELECT id FROM stream WHERE run = ? AND attempt = ?", (run, record.attempt)
@@ -288,13 +296,13 @@ class Store:
     def _session(self, id_: bytes) -> _Session | None:
         if id_ not in self._sessions:
             row = self.connection.execute(
-                "SELECT stream, committed FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
+                "SELECT stream, committed, steps FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
                 "WHERE session.id = ? AND deleted != 1",
                 (id_,),
             ).fetchone()
             if row is None:
                 return None
-            self._sessions[id_] = _Session(self._stream(row[0]), row[1])
+            self._sessions[id_] = _Session(self._stream(row[0]), *row[1:])
         return self._sessions[id_]
 
     def _stream(self, id_: int) -> Stream:

@@ -90,8 +90,8 @@ ENDPOINTS = (
         "List the runs, newest first.",
         ("name", "tag", "state", "since", "until", "limit", "launch", "config", "metric"),
         "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
-        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
-        "the start of the last one.",
+        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
+        "For older runs, repeat the request with until set to the start of the last one.",
     ),
     Endpoint("GET", "/keys", "keys", "List the keys that runs have pushed, those of the most runs first."),
     Endpoint(
@@ -185,8 +185,8 @@ ENDPOINTS = (
         "Return everything about a run except its samples.",
         ("limit", "offset"),
         "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
-        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
-        "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
+        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds without training, "
+        "by cause: data, checkpoint, eval, restart, stall. They are absent if the run did not report them. The run's lost "
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
         "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",

@@ -46,7 +46,7 @@ from trackside_daemon.web.api.series import (
 from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from starlette.requests import Request
@@ -149,7 +149,7 @@ class HistoryApi:
             raise HTTPException(400, f"metric: at most {MAX_METRICS} keys at a time")
 
         def read(connection: Any) -> list[dict[str, Any]]:
-            runs = _merge_live(reader.runs(connection, selection), live, selection)
+            runs = _merge_live(connection, reader.runs(connection, selection), live, selection)
             configs = run_columns.configurations(connection) if config else {}
             values = run_columns.values(connection, metrics) if metrics else {}
             return [
@@ -366,11 +366,22 @@ def _check_size(size: int, limit: int, directory: Path) -> None:
         )
 
 
-def _merge_live(stored: list[dict[str, Any]], live: dict[str, Any], selection: RunFilter) -> list[dict[str, Any]]:
-    """Return the list from the history with the current values of live runs; unwritten runs come first."""
+def _merge_live(
+    connection: Any, stored: list[dict[str, Any]], live: dict[str, Any], selection: RunFilter
+) -> list[dict[str, Any]]:
+    """Return the list from the history with the current values of live runs.
+
+    Without a filter it has all live runs: those that are not written yet come first, those that the limit cut off last.
+    """
     current_runs = {run["id"]: run for run in live["runs"]}
+    if not any(selection._replace(limit=0)):
+        alive = [uid for uid, run in current_runs.items() if run["state"] not in ENDED]
+        cut_off = set(alive).difference(run["id"] for run in stored)
+        stored += reader.runs(connection, among=cut_off)
+        unwritten = cut_off.difference(run["id"] for run in stored)
+        stored = [*(_unwritten(current_runs[uid]) for uid in alive if uid in unwritten), *stored]
     for run in stored:
-        current = current_runs.pop(run["id"], None)
+        current = current_runs.get(run["id"])
         if current is None or current["attempt"] != run["attempt"]:
             run["ranks"] = []
             continue
@@ -379,10 +390,14 @@ def _merge_live(stored: list[dict[str, Any]], live: dict[str, Any], selection: R
         if ranks:
             run["step"] = max(int(rank["step"]) for rank in ranks)
             run["loss"] = ranks[0].get("loss")
-    filters = (selection.name, selection.tag, selection.state, selection.since, selection.until, selection.launch)
-    if any(filters):
-        return stored
-    return [*(run for run in current_runs.values() if run["state"] not in ENDED), *stored]
+    return stored
+
+
+def _unwritten(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the list has of a run that is not in the history, as long as that is not known from its ranks."""
+    started = min((rank["started"] for rank in run["ranks"] if "started" in rank), default=time.time())
+    absent = dict.fromkeys(("ended", "step", "loss"))
+    return {"cause": "", "started": started, **absent, "tags": [], "pinned": False, "summary": {}, "notes": "", **run}
 
 
 def _no_process_error(request: Request) -> HTTPException:
