@@ -59,17 +59,19 @@ class Unsent(NamedTuple):
     complete: bool
 
 
-def mirrored_runs(connection: sqlite3.Connection, positions: Positions | None) -> Iterator[MirroredRun]:
+def mirrored_runs(
+    connection: sqlite3.Connection, positions: Positions | None, only: str | None = None
+) -> Iterator[MirroredRun]:
     """Yield the runs that are alive, or whose end the target has not recorded; not imported ones.
 
-    Without positions, yield all runs, also imported ones.
+    Without positions, yield all runs, also imported ones; with *only*, an id, this one alone.
     """
     rows = connection.execute(
         "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
         "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND (?1 IS NULL OR NOT imported AND coalesce(run.ended, ?1) >= ?1) "
-        "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
-        (positions and positions.since,),
+        "AND (?2 IS NULL OR uid = ?2) AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
+        (positions and positions.since, only),
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
         end = "" if ended is None else f"{ended} {pushes}"
