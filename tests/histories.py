@@ -88,8 +88,9 @@ def session(run: str, attempt: int = 0, rank: int = 0) -> bytes:
 def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> SessionOpened:
     """Return the opening of a session; attempts begin a thousand seconds apart, the first at `BEGIN`."""
     started = hello.pop("started", BEGIN + 1000 * attempt)
+    host = hello.pop("host", "node-1")
     identity = Identity(
-        run, name or run, attempt, rank, world=world, host="node-1", git_commit="0123abc", framework="torch 2.13.0"
+        run, name or run, attempt, rank, world=world, host=host, git_commit="0123abc", framework="torch 2.13.0"
     )
     config = hello.pop("config", None)
     message = Hello(

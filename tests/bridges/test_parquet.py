@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
-import random
-import signal
-import subprocess
-import sys
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bridges.archives import files, path_of, write
 from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import bits
-from processes import clean_environ
 
 import trackside
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
-from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
+from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
-from trackside_daemon.bridges.parquet.mirror import ParquetFiles, make_target
+from trackside_daemon.bridges.parquet.mirror import make_target
 from trackside_daemon.bridges.parquet.schema import schemas
-from trackside_daemon.bridges.parquet.store import Store
-from trackside_daemon.history.database import FILE, open_reader
+from trackside_daemon.bridges.parquet.store import UNFINISHED, Store
+from trackside_daemon.bridges.parquet.verification import Verification
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.records import Alert
 
@@ -38,9 +34,6 @@ if TYPE_CHECKING:
 BASE = round(BEGIN * 1e6)
 ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 0.1, 1 / 3]
 HOSTILE = "../../etc/a=b'\n"
-WRITE = (
-    "import sys; from bridges.test_parquet import write; print('ready', flush=True); write(sys.argv[1], sys.argv[2])"
-)
 
 
 def fill(made: History) -> None:
@@ -65,30 +58,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def write(directory: Path | str, url: str, target: ParquetFiles | None = None) -> dict[str, int | None]:
-    """Write all runs that have ended; return the number of samples of each, by its id."""
-    target = target or make_target({"url": url})
-    connection = open_reader(os.fspath(directory) + f"/{FILE}")  # type: ignore[arg-type]
-    try:
-        connection.execute("BEGIN")
-        return {
-            run.id: target.write(connection, run) for run in mirrored_runs(connection, None) if run.ended is not None
-        }
-    finally:
-        connection.close()
-
-
-def files(place: Path) -> dict[str, tuple[int, int]]:
-    """Return inode and size of the files below a place, by their paths."""
-    found = [path for path in place.rglob("*") if path.is_file()]
-    return {str(path.relative_to(place)): (path.stat().st_ino, path.stat().st_size) for path in found}
-
-
 def test_files_have_every_sample_and_a_second_export_changes_nothing(directory: Path, tmp_path: Path) -> None:
     assert write(directory, str(tmp_path)) == {"odd": 9001 + 9000 + 70, "evil": 10}
     written = files(tmp_path)
-    assert sorted(written) == sorted(
-        f"{kind}/date=2023-11-14/name={name}.parquet"
+    assert sorted(re.sub("-[0-9a-f]{8}[.]1[.]", "-#.", name) for name in written) == sorted(
+        f"{kind}/date=2023-11-14/name={name}@node-1-#.parquet"
         for kind, name in (
             ("runs", "gpt/odd"),
             ("samples", "gpt/odd"),
@@ -97,7 +71,7 @@ def test_files_have_every_sample_and_a_second_export_changes_nothing(directory: 
             ("samples", "..%2F..%2Fetc%2Fa%3Db%27%0A/evil"),
         )
     )
-    table = pq.ParquetFile(tmp_path / "samples/date=2023-11-14/name=gpt/odd.parquet").read()
+    table = pq.ParquetFile(path_of(tmp_path, "samples", "odd")).read()
     for one in trackside.open("odd", path=directory).series():
         mask = pa.compute.and_(pa.compute.equal(table["rank"], one.rank), pa.compute.equal(table["key"], one.key))
         rows = table.filter(mask)
@@ -110,7 +84,7 @@ def test_files_have_every_sample_and_a_second_export_changes_nothing(directory: 
 
 def test_a_row_has_the_facts_of_the_run(directory: Path, tmp_path: Path) -> None:
     write(directory, str(tmp_path))
-    (row,) = pq.ParquetFile(tmp_path / "runs/date=2023-11-14/name=gpt/odd.parquet").read().to_pylist()
+    (row,) = pq.ParquetFile(path_of(tmp_path, "runs", "odd")).read().to_pylist()
     assert (row["run"], row["name"], row["state"], row["attempts"], row["ranks"], row["version"]) == (
         "odd",
         "gpt",
@@ -157,33 +131,11 @@ def failing(*_: Any) -> Iterator[Any]:
 def test_a_failure_half_way_leaves_no_file(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = make_target({"url": str(tmp_path)})
     with monkeypatch.context() as patch:
-        patch.setattr("trackside_daemon.bridges.parquet.mirror._groups", failing)
+        patch.setattr("trackside_daemon.bridges.parquet.contents.SampleTables.__iter__", failing)
         with pytest.raises(SendError, match="No space left"):
             write(directory, "", target)
     assert files(tmp_path) == {}
     assert write(directory, "", target)["odd"]
-
-
-def test_a_kill_at_any_moment_leaves_no_half_file(
-    directory: Path, tmp_path: Path, count: Callable[[int, int], int]
-) -> None:
-    chance = random.Random(4)
-    environ = clean_environ({"PYTHONPATH": os.pathsep.join(sys.path)})
-    for _ in range(count(1, 30)):
-        writing = subprocess.Popen(
-            [sys.executable, "-c", WRITE, directory, tmp_path], env=environ, stdout=subprocess.PIPE, text=True
-        )
-        assert writing.stdout is not None
-        assert writing.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            writing.wait(chance.uniform(0, 0.05))
-        writing.send_signal(signal.SIGKILL)
-        writing.communicate()
-        for kind in ("runs", "samples", "alerts"):
-            for path in (tmp_path / kind).rglob("*.parquet"):
-                pq.ParquetFile(path).read()
-    write(directory, str(tmp_path))
-    assert all("_unfinished" not in name for name in files(tmp_path))
 
 
 def test_a_bucket_has_the_same_and_a_server_that_fails_leaves_no_run(
@@ -213,9 +165,27 @@ def test_a_bucket_has_the_same_and_a_server_that_fails_leaves_no_run(
             found = ask(Store(url), sql)
             assert found == ask(Store(str(tmp_path)), sql)
             assert len(found.rows) >= 2
+        (whole, broken) = Store(url).files_below("samples")
+        assert [*Verification(Store(url)).faults()] == []
+        with Store(url).files.open_output_stream(f"bucket/some/prefix/{broken.name}") as stream:
+            stream.write(b"PAR1")
+        with Store(url).files.open_output_stream(f"bucket/some/prefix/{UNFINISHED}/1-1-00+dead.parquet") as stream:
+            stream.write(b"PAR1")
+        found = ask(Store(url), "SELECT run, count(*) FROM samples GROUP BY run")
+        assert [row[0] for row in found.rows] == [layout.split(layout.place_of(whole.name)).run]
+        assert [line.partition(" ")[0] for line in found.left_out] == [f"bucket/some/prefix/{broken.name}"]
+        assert [line.partition(" ")[0] for line in Verification(Store(url)).faults()] == [
+            f"bucket/some/prefix/{broken.name}"
+        ]
+        with monkeypatch.context() as patch:
+            patch.setattr("trackside_daemon.bridges.parquet.store.ABANDONED_SECONDS", -60.0)
+            assert len([*Verification(Store(url)).faults()]) == 2
+            again = layout.split(layout.place_of(broken.name)).run
+            assert [run for run, count in write(directory, url).items() if count is not None] == [again]
+        assert [*Verification(Store(url)).faults()] == []
         other = url.replace("prefix", "other")
         with monkeypatch.context() as patch:
-            patch.setattr("trackside_daemon.bridges.parquet.mirror._groups", failing)
+            patch.setattr("trackside_daemon.bridges.parquet.contents.SampleTables.__iter__", failing)
             with pytest.raises(SendError, match="bucket/some/other/"):
                 write(directory, other)
         with pytest.raises(LookupError, match="no archived runs"):

@@ -105,6 +105,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside checkpoints ", Elsewhere("tests/cli/test_checkpoints.py")),
     (r"export TRACKSIDE_RUN_ID=|until python train\.py ", Elsewhere("tests/end_to_end/test_checkpoints.py")),
     (r"trackside archive archive$", Runs(r"written: \d+ runs with [\d,]+ samples")),
+    (r"trackside archive archive --verify$", Runs(r"verified: \d+ runs with [\d,]+ samples in \d+ files; 0 are wrong")),
     (r"trackside fleet$", Runs(r"worst 20 runs by lost GPU hours\n")),
     (r'trackside fleet "worst 20 ', Runs(r"lost_gpu_hours .*\n.*gpt-")),
     (r"trackside fleet ", Runs(r"cause|run ")),

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from trackside_daemon.bridges.mirrors.mirror import Mirror
+from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,10 +36,18 @@ class RunMirror(Mirror):
     def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
         if run.ended is None or self._ending():
             return
+        self._wait(run.ended)
+        if self._silent:
+            return
         connection.execute("BEGIN")
         try:
-            self.status.sent += self._files.write(connection, run) or 0
+            # As it is in this transaction: it may have gone on, or be deleted.
+            for now in mirrored_runs(connection, self._positions, run.id):
+                if now.ended is not None:
+                    self.status.sent += self._files.write(connection, now) or 0
+                    self._positions.finish(run.id, {}, now.end)
         finally:
             connection.execute("ROLLBACK")
+            self.status.lost = self._files.lost
+        self._oldest.pop()
         self.status.success = time.time()
-        self._positions.finish(run.id, {}, run.end)

@@ -112,9 +112,11 @@ class RunTarget(Protocol):
 
     Attributes:
         machine: False.
+        lost: The samples of these runs that the history has deleted before, so far.
     """
 
     machine: bool
+    lost: int
 
     def write(self, connection: sqlite3.Connection, run: MirroredRun) -> int | None:
         """Write a run, and return its number of samples; None if the target had it as it is.

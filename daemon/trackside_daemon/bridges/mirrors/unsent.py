@@ -59,18 +59,20 @@ class Unsent(NamedTuple):
     complete: bool
 
 
-def mirrored_runs(connection: sqlite3.Connection, positions: Positions | None) -> Iterator[MirroredRun]:
+def mirrored_runs(
+    connection: sqlite3.Connection, positions: Positions | None, only: str | None = None
+) -> Iterator[MirroredRun]:
     """Yield the runs that are alive, or whose end the target has not recorded; not imported ones.
 
-    Without positions, yield all runs, also imported ones.
+    Without positions, yield all runs, also imported ones; with *only*, an id, this one alone.
     """
     rows = connection.execute(
         "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
         "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND "
-        "(:since IS NULL OR NOT imported AND coalesce(run.ended, :since) >= :since) "
+        "(:since IS NULL OR NOT imported AND coalesce(run.ended, :since) >= :since) AND (:uid IS NULL OR uid = :uid) "
         "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
-        {"since": positions and positions.since},
+        {"since": positions and positions.since, "uid": only},
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
         end = "" if ended is None else f"{ended} {pushes}"

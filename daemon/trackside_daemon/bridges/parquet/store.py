@@ -1,21 +1,40 @@
-"""A directory or an object store, in which a file is complete or not there."""
+"""A directory or an object store, in which a file is complete or not there, also while others write to it."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import secrets
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from trackside.environment.identity import boot_id
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.http_client.errors import SendError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 UNFINISHED = "_unfinished"  # folder of files that are being written; readers skip names that begin with _
+ABANDONED_SECONDS = 86_400.0  # a file that nobody has written to for so long has no writer, wherever that ran
+YOUNG_SECONDS = 60.0  # a younger file may be about to be locked
+SUFFIX = ".parquet"
+MISSING = "is missing"
+
+
+class FileError(Exception):
+    """A file is missing or cannot be read; the text is the reason."""
+
+
+class StoredFile(NamedTuple):
+    """A file: its name below the place, and when it was written, in Unix seconds."""
+
+    name: str
+    written: float
 
 
 class Store:
@@ -48,54 +67,190 @@ class Store:
             reason = re.sub(r"//[^/@]*@", "//…@", str(error))  # an address may have a key and its secret
             raise SettingError(f"the target of Parquet files: {reason}") from None
 
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Any]:
-        """Yield a stream for the file with this name; it replaces an earlier one when the block ends without an error.
-
-        Raises:
-            SendError: The file cannot be written.
-        """
-        unfinished, target = f"{self.path}/{UNFINISHED}/{name.replace('/', '+')}", f"{self.path}/{name}"
-        try:
-            for path in (unfinished, target) if self.local else ():
-                self.files.create_dir(path.rpartition("/")[0], recursive=True)
-            stream = self.files.open_output_stream(unfinished)
-            try:
-                yield stream
-            finally:
-                # An object store completes a file even after an error, so its final name comes only afterwards.
-                stream.close()
-            if self.local:
-                _sync(unfinished)
-            self.files.move(unfinished, target)
-        except OSError as error:
-            with suppress(OSError):
-                self.files.delete_file(unfinished)
-            raise SendError(f"{target}: {' '.join(str(error).split())}") from None
-
-    def metadata(self, name: str) -> dict[bytes, bytes]:
-        """Return the metadata of a Parquet file; empty if there is no such file.
+    def files_below(self, folder: str) -> list[StoredFile]:
+        """Return the Parquet files below a folder, in the order of their names; none if it is missing.
 
         Raises:
             SendError: The store does not answer.
         """
+        selector = library("pyarrow.fs").FileSelector(f"{self.path}/{folder}", allow_not_found=True, recursive=True)
+        try:
+            found = self.files.get_file_info(selector)
+        except NotADirectoryError:
+            return []
+        except OSError as error:
+            raise failed(f"{self.path}/{folder}", error) from None
+        skipped = len(self.path) + 1
+        return sorted(
+            StoredFile(one.path[skipped:], time.time() if one.mtime_ns is None else one.mtime_ns / 1e9)
+            for one in found
+            if one.is_file and one.path.endswith(SUFFIX)
+        )
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        """Yield a file as a ``pyarrow.parquet.ParquetFile``, which compares checksums; its errors are `FileError`, too.
+
+        Raises:
+            FileError: It is missing or cannot be read.
+            SendError: The store does not answer.
+        """
         path = f"{self.path}/{name}"
         try:
-            if self.files.get_file_info(path).size is None:
-                return {}
-            found: dict[bytes, bytes] | None = (
-                library("pyarrow.parquet").read_metadata(path, filesystem=self.files).metadata
-            )
+            parquet = library("pyarrow.parquet").ParquetFile
+            with parquet(path, filesystem=self.files, page_checksum_verification=True) as file:
+                yield file
+        except FileNotFoundError:
+            raise FileError(MISSING) from None
+        except (OSError, ValueError, library("pyarrow").ArrowException) as error:
+            try:
+                self.files.get_file_info(path)
+            except OSError as silent:
+                raise failed(path, silent) from None
+            raise FileError(f"cannot be read: {_line(error)}") from None
+
+    @contextmanager
+    def unfinished(self, name: str) -> Iterator[Unfinished]:
+        """Yield a new file, which is deleted at the end of the block if it is not published.
+
+        Raises:
+            SendError: The store accepts no file.
+        """
+        # No other process uses this name, so that nobody truncates or moves what somebody else writes.
+        own = f"{UNFINISHED}/{_boot()}-{os.getpid()}-{secrets.token_hex(8)}+{name.rpartition('/')[2]}"
+        path, lock = f"{self.path}/{own}", -1
+        try:
+            if self.local:
+                self.files.create_dir(f"{self.path}/{UNFINISHED}", recursive=True)
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise SendError(f"{path}: {' '.join(str(error).split())}") from None
-        except ValueError:  # no Parquet file: it is replaced
-            return {}
-        return found or {}
+            raise failed(path, error) from None
+        try:
+            if self.local:
+                with suppress(OSError):  # a file system without locks: the file's age decides
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # shows others that the writer lives
+            yield Unfinished(self.files, path, f"{self.path}/{name}", lock)
+        finally:
+            self.delete(own)
+            if self.local:
+                os.close(lock)
+
+    def read_back(self, name: str, columns: Iterable[str] = (), *, deep: bool) -> int:
+        """Read the footer of a file, and return the number of its rows.
+
+        Args:
+            name: Its name.
+            columns: Columns that it must have.
+            deep: Read everything else, too, and compare checksums.
+
+        Raises:
+            FileError: It is missing, cannot be read, or has not these columns.
+            SendError: The store does not answer.
+        """
+        with self.open(name) as file:
+            for lacking in [column for column in columns if column not in file.schema_arrow.names]:
+                raise FileError(f"has no column {lacking}")
+            for group in range(file.num_row_groups if deep else 0):
+                file.read_row_group(group, use_threads=False)  # with threads it takes 20 MiB more
+            return int(file.metadata.num_rows)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, if it is there and may be deleted."""
+        with suppress(OSError):
+            self.files.delete_file(f"{self.path}/{name}")
+
+    def prepare(self, name: str) -> None:
+        """Create the folders of a file, on a disk.
+
+        Raises:
+            SendError: One cannot be created; other files may have others.
+        """
+        path = f"{self.path}/{name}"
+        try:
+            if self.local:
+                self.files.create_dir(path.rpartition("/")[0], recursive=True)
+        except OSError as error:
+            raise failed(path, error, "later") from None
+
+    def abandoned(self) -> list[str]:
+        """Return the names of the unfinished files whose writers have ended for sure.
+
+        Raises:
+            SendError: The store does not answer.
+        """
+        now, here = time.time(), f"{UNFINISHED}/{_boot()}-"
+        # Locks may hold on one machine only: for files of others, and of older versions, the age counts, too.
+        return [
+            one.name
+            for one in self.files_below(UNFINISHED)
+            if now - one.written > (YOUNG_SECONDS if self.local and one.name.startswith(here) else ABANDONED_SECONDS)
+            and not (self.local and _is_locked(Path(self.path, one.name)))
+        ]
 
 
-def _sync(path: str) -> None:
-    """Write a file to the disk before it gets its name: otherwise a power cut could leave it empty."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+class Unfinished(NamedTuple):
+    """A file that no reader finds until it is published.
+
+    Attributes:
+        files: Its file system.
+        path: Where it lies.
+        target: Where it will lie.
+        lock: A descriptor of it, which has the lock; -1 in an object store.
+    """
+
+    files: Any
+    path: str
+    target: str
+    lock: int
+
+    def publish(self) -> None:
+        """Give the file its final name, in the place of an earlier one, and write that to the disk.
+
+        Raises:
+            SendError: It cannot have this name.
+        """
+        try:
+            if self.lock >= 0:
+                os.fsync(self.lock)  # before the name: otherwise a power cut could leave it empty
+            self.files.move(self.path, self.target)
+            if self.lock >= 0:
+                _sync(self.target.rpartition("/")[0])
+        except OSError as error:
+            raise failed(self.target, error, "soon" if self.lock < 0 else "later") from None
+
+
+def failed(path: str, error: Exception, retry: Any = "soon") -> SendError:
+    """Return the failure of a file."""
+    return SendError(f"{path}: {_line(error)}", retry)
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process writes an unfinished file, or nobody knows."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return True  # it is gone, or of another user, who cleans up himself
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here: the age decides alone
+        return path.stat().st_mtime > time.time() - ABANDONED_SECONDS
+    finally:
+        os.close(file)
+    return False
+
+
+def _boot() -> str:
+    return boot_id(Path("/proc"))[:8] or "none"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _sync(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

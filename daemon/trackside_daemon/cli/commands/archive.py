@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import StoragePath
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import shown
@@ -25,15 +25,23 @@ def archive(
         ),
     ],
     *,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Write nothing: read every file of the target, and name those that are wrong.",
+            is_flag=True,
+        ),
+    ] = False,
     storage_path: StoragePath = None,
 ) -> None:
     """Write the runs that have ended as Parquet files, for `trackside fleet` and everything else that reads Parquet.
 
-    What the target has is left as it is. A file is complete or not there, whatever happens. The daemon does the same by
-    itself with bridges.parquet.url; needs trackside[arrow].
+    What the target has is left as it is. A file is complete or not there, whatever happens, and several may write to one
+    target. The daemon does the same by itself with bridges.parquet.url; needs trackside[arrow].
     """
     with errors_reported():
-        print_lines(_write(target, storage_path))
+        print_lines(_verified(target) if verify else _write(target, storage_path))
 
 
 def _write(target: str, storage_path: Path | None) -> Iterator[str]:
@@ -45,19 +53,52 @@ def _write(target: str, storage_path: Path | None) -> Iterator[str]:
     try:
         files = make_target({"url": target})
         history = Offline(storage_path or _directory(), lambda line: typer.echo(line, err=True))
-        written = samples = 0
+        written = samples = there = failures = 0
         with history.reading() as connection:
             runs = [run for run in mirrored_runs(connection, None) if run.ended is not None]
         for run in runs:
+            name = f"{shown(run.name)} ({shown(run.id)})"
             with history.reading() as connection:  # one transaction for each run, so that the WAL can shrink
-                count = files.write(connection, run)
-            if count is not None:
-                yield f"{shown(run.name)} ({shown(run.id)}): {count:,} samples"
-                written += 1
-                samples += count
+                now = next(mirrored_runs(connection, None, run.id), None)
+                if now is None or now.ended is None:
+                    continue
+                try:
+                    count = files.write(connection, now)
+                except SendError as error:
+                    if error.retry == "soon":  # the target does not answer: it would not for the others
+                        raise
+                    failures += 1
+                    warn(f"{name} is not written: {error}")
+                    continue
+            if count is None:
+                there += 1
+                continue
+            yield f"{name}: {count:,} samples"
+            written += 1
+            samples += count
     except (SettingError, SendError) as error:
         raise CommandError(str(error)) from None
-    yield f"written: {written} runs with {samples:,} samples; {len(runs) - written} were there already"
+    yield f"written: {written} runs with {samples:,} samples; {there} were there already"
+    if files.lost:
+        warn(f"{files.lost:,} samples had been deleted from the history before: storage.retention.size")
+    if failures:
+        fail(f"{failures} runs are not written; the next trackside archive tries again", 1)
+
+
+def _verified(target: str) -> Iterator[str]:
+    from trackside_daemon.bridges.parquet.store import Store
+    from trackside_daemon.bridges.parquet.verification import Verification
+    from trackside_daemon.http_client.errors import SendError, SettingError
+
+    try:
+        found = Verification(Store(target))
+        for fault in found.faults():
+            yield shown(fault)
+    except (SettingError, SendError, LookupError) as error:
+        raise CommandError(str(error.args[0])) from None
+    yield f"verified: {found.runs} runs with {found.samples:,} samples in {found.files} files; {found.wrong} are wrong"
+    if found.wrong:
+        raise typer.Exit(1)
 
 
 def _directory() -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Json
 from trackside_daemon.cli.output import print_json, print_lines, table
 from trackside_daemon.model.text import shown
@@ -27,7 +27,11 @@ def fleet(
         ),
     ] = "",
     sql: Annotated[
-        str, typer.Option(help="A query over the tables runs, samples and alerts.", show_default=False)
+        str,
+        typer.Option(
+            help="A query over the tables runs, samples, alerts, and parts: a run's row of each machine.",
+            show_default=False,
+        ),
     ] = "",
     as_json: Json = False,
 ) -> None:
@@ -38,7 +42,7 @@ def fleet(
     with errors_reported():
         from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
         from trackside_daemon.bridges.parquet.store import Store
-        from trackside_daemon.http_client.errors import SettingError
+        from trackside_daemon.http_client.errors import SendError, SettingError
 
         if not question and not sql:
             print_lines(QUESTIONS)
@@ -47,10 +51,12 @@ def fleet(
             raise CommandError("a question and --sql: give one of them")
         try:
             found = ask(Store(source or _configured()), sql or prepared(question))
-        except (SettingError, LookupError, ModuleNotFoundError) as error:
+        except (SettingError, SendError, LookupError, ModuleNotFoundError) as error:
             raise CommandError(str(error.args[0])) from None
         except ValueError as error:
             raise CommandError(f"the query: {error}") from None
+        for line in found.left_out:
+            warn(f"left out: {line}")
         if as_json:
             print_json([dict(zip(found.columns, map(_plain, row), strict=True)) for row in found.rows])
         else:

@@ -1,0 +1,69 @@
+"""`trackside archive` and `trackside fleet`: what cannot be written or read is named in a line, and costs only itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from bridges.archives import path_of
+from cli.test_runs import Place
+from histories import BEGIN, column, finished, history, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Place:
+    """A history with three ended runs; the last has an evil name."""
+    place = Place(tmp_path)
+    with history(place.history) as one:
+        for number, name in enumerate(("a", "b", "実験\n" * 40)):
+            run = f"run{number}"
+            one.put([opened(run, name=name, started=BEGIN + number), column(run, ["loss"], 10), finished(run)])
+    return place
+
+
+def test_a_run_that_is_not_written_is_named_and_the_next_time_it_is_there(here: Place) -> None:
+    out = here.directory / "out"
+    blocking = out / "samples" / "date=2023-11-14"
+    blocking.parent.mkdir(parents=True)
+    blocking.mkdir()
+    (blocking / "name=a").write_text("no folder")
+    ended = here.run("archive", str(out))
+    assert ended.status == 1
+    assert ended.out.startswith("b (run1): 10 samples")
+    assert ended.out.splitlines()[-1] == "written: 2 runs with 20 samples; 0 were there already"
+    first, last = ended.said.splitlines()
+    assert first.startswith(f"trackside: a (run0) is not written: {out}/samples/date=2023-11-14/name=a/run0@node-1-")
+    assert last == "trackside: 1 runs are not written; the next trackside archive tries again"
+    (blocking / "name=a").unlink()
+    ended = here.run("archive", str(out))
+    assert (ended.status, ended.said) == (0, "")
+    assert ended.out.splitlines()[-1] == "written: 1 runs with 10 samples; 2 were there already"
+    ended = here.run("archive", str(out), "--verify", where=False)
+    assert (ended.status, ended.said) == (0, "")
+    assert ended.out == "verified: 3 runs with 30 samples in 6 files; 0 are wrong\n"
+
+
+def test_a_broken_file_is_named_by_questions_and_by_a_verification(here: Place) -> None:
+    out = here.directory / "out"
+    here.run("archive", str(out))
+    path = path_of(out, "samples", "run1")
+    shutil.copyfile("/dev/null", path)
+    asked = here.run(
+        "fleet", "--from", str(out), "--json", "--sql", "SELECT run FROM samples GROUP BY run ORDER BY run", where=False
+    )
+    assert asked.status == 0
+    assert json.loads(asked.out) == [{"run": "run0"}, {"run": "run2"}]
+    assert asked.said == f"trackside: left out: {path} cannot be read: Parquet file size is 0 bytes\n"
+    ended = here.run("archive", str(out), "--verify", where=False)
+    assert (ended.status, ended.said) == (1, "")
+    assert ended.out.splitlines() == [
+        f"{path} cannot be read: Parquet file size is 0 bytes",
+        "verified: 3 runs with 20 samples in 5 files; 1 are wrong",
+    ]
+    ended = here.run("archive", str(here.directory / "none"), "--verify", where=False)
+    assert (ended.status, ended.said) == (2, f"trackside: {here.directory}/none: no archived runs\n")
