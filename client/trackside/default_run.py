@@ -106,7 +106,13 @@ def init(
     pushing = _pushing_ranks(ranks)
     work = flops(flops_per_step, flops_per_token, parameters, peak_flops)
     session = Session(
-        identify(name, id), as_json(config), words, total_steps, flops=work, roles=stated(roles), profile=plan(profile)
+        identify(name, id, names=_process.names),
+        as_json(config),
+        words,
+        total_steps,
+        flops=work,
+        roles=stated(roles),
+        profile=plan(profile),
     )
     with _process.lock:
         sender = None

@@ -216,7 +216,7 @@ def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., li
     )
     assert {one.identity.name: one.end for one in children} == {
         "parent": ("finished", ""),
-        "exits": ("failed", "SystemExit: 3"),
+        "exits": ("failed", "exit status 3"),
         "raises": ("failed", "ValueError: a"),
         "ends": ("finished", ""),
     }

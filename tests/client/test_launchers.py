@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -111,6 +113,11 @@ def by_launcher(parent: int | None = None) -> str:
     return f"launch-{boot_id(Path('/proc'))[:8]}-{parent}-{start}"
 
 
+def derived(environ: Environ) -> str:
+    """Return the run id that follows from processes: of torchrun, else of this first and only live rank of its job."""
+    return by_launcher(os.getppid() if "TORCHELASTIC_RUN_ID" in environ else os.getpid())
+
+
 def place(identity: Identity) -> tuple[int, int, int, int]:
     """Return rank, local rank, world and local world."""
     return identity.rank, identity.local_rank, identity.world, identity.local_world
@@ -190,7 +197,7 @@ def without(environ: Environ, *names: str) -> Environ:
 def test_a_launcher_names_place_and_run(environ: Environ, ranks: tuple[int, int, int, int], run: str | None) -> None:
     identity = identify("name", environ=environ)
     assert place(identity) == ranks
-    assert identity.run == (run or by_launcher())
+    assert identity.run == (run or derived(environ))
 
 
 @pytest.mark.parametrize(
@@ -219,6 +226,59 @@ def test_the_process_that_lightning_has_made_the_others_from_is_their_launcher()
     first = identify(environ={**started, "LOCAL_RANK": "0", "PMI_RANK": "0"})
     other = identify(environ={**started, "LOCAL_RANK": "1", "PMI_RANK": "1"})
     assert (first.run, other.run) == (by_launcher(os.getpid()), by_launcher())
+
+
+SHELL_LOOP = """
+job() {{ for r in 0 1; do {start} & done }}
+{jobs}
+wait
+"""
+RANK_BY_VARIABLE = "RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_PORT=$2 {python} -c {code} $1 $r"
+RANK_BY_ARGUMENT = "{python} -c {code} $1 $r"
+RANK_CODE = """
+import os, sys, time
+from pathlib import Path
+from trackside.environment.identity import identify
+job, rank = sys.argv[1:]
+os.environ.update(RANK=rank, WORLD_SIZE="2")
+told = Path(os.environ["TOLD"], f"{job}.{rank}")
+told.with_suffix(".begun" + rank).touch()
+while len(list(told.parent.glob(f"{job}.begun*"))) < 2:  # a rank knows the others as long as they live
+    time.sleep(0.01)
+told.write_text(identify(job).run)
+while len(list(told.parent.glob(f"{job}.?"))) < 2:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("start", [RANK_BY_VARIABLE, RANK_BY_ARGUMENT])
+@pytest.mark.parametrize("jobs", ["job A 1; wait; job B 1", "job A 1; wait; job B 2", "job A 1; job B 2"])
+def test_jobs_that_one_shell_starts_are_runs_of_their_own_and_the_ranks_of_each_are_one(
+    tmp_path: Path, start: str, jobs: str
+) -> None:
+    started = start.format(python=shlex.quote(sys.executable), code=shlex.quote(RANK_CODE))
+    script = SHELL_LOOP.format(start=started, jobs=jobs)
+    subprocess.run(["bash", "-c", script], env=clean_environ({"TOLD": str(tmp_path)}), check=True)
+    told = {path.name: path.read_text() for path in tmp_path.glob("*.?")}
+    assert told["A.0"] == told["A.1"] != told["B.0"] == told["B.1"]
+
+
+def test_a_training_of_one_rank_is_a_run_of_its_own_each_time(tmp_path: Path) -> None:
+    code = "from trackside.environment.identity import identify; print(identify().run)"
+    script = f"for i in 1 2; do RANK=0 WORLD_SIZE=1 {shlex.quote(sys.executable)} -c {shlex.quote(code)}; done"
+    done = subprocess.run(["bash", "-c", script], env=clean_environ(), stdout=subprocess.PIPE, text=True, check=True)
+    first, second = done.stdout.split()
+    assert first != second
+
+
+@pytest.mark.parametrize("environ", [TORCHRUN, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_a_second_name_in_one_process_is_another_run_and_the_first_again_is_the_same(environ: Environ) -> None:
+    names: dict[str, str] = {}
+    one, other, again, unnamed = (identify(name, environ=environ, names=names).run for name in ("a", "b", "a", None))
+    assert one == again == unnamed
+    assert other.startswith(f"{one}-")
+    assert identify("b", environ=environ, names={}).run == one, "nothing but the name differs for the other ranks"
+    assert identify("b", "given", environ=environ, names=names).run == "given"
 
 
 def test_without_proc_a_launcher_is_known_by_its_pid(tmp_path: Path) -> None:
@@ -346,7 +406,7 @@ def test_a_process_group_names_ranks_where_the_environment_does_not(
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
     identity = identify(environ=environ)
     assert place(identity) == ranks
-    assert identity.run == (run or by_launcher())
+    assert identity.run == (run or derived(environ))
 
 
 def test_a_process_group_that_cannot_be_asked_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from trackside.environment.git import commit
 from trackside.environment.ray_context import ray_run
@@ -25,6 +26,7 @@ _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_SIZE")
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+_SHARED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TRACKSIDE_RUN_NAME")
 _POD_INDEX = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
 
 
@@ -38,7 +40,11 @@ class _Place(NamedTuple):
 
 
 def identify(
-    name: str | None = None, run: str | None = None, environ: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
+    name: str | None = None,
+    run: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+    proc: Path = Path("/proc"),
+    names: dict[str, str] | None = None,
 ) -> Identity:
     """Return this process's `Identity`.
 
@@ -49,15 +55,23 @@ def identify(
         environ: Environment with the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and Kubernetes. If
             they name no rank, an initialized ``torch.distributed`` does.
         proc: Mount point of the kernel's process files.
+        names: Names that this process has given before, by the id that a launcher gave; this adds to them. A second name
+            is another run, whose id ends with a number that follows from the name.
     """
     environ = {key: writable(value) for key, value in environ.items()}
     place = _place(environ)
     local_rank = place.local_rank or 0
     job = _job(environ)
     ray_name, ray_id = ray_run(environ) or ("", "")
+    run_id = writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id
+    given = writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME")
+    if not run_id:
+        run_id = _launch(environ, proc, place)
+        if given and names is not None and names.setdefault(run_id, given) != given:
+            run_id += f"-{crc32(given.encode()):08x}"
     return Identity(
-        run=writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id or _launch(environ, proc, place),
-        name=writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME") or ray_name or _script(job),
+        run=run_id,
+        name=given or ray_name or _script(job),
         attempt=_attempt(environ),
         rank=place.rank or 0,
         local_rank=local_rank,
@@ -186,11 +200,15 @@ def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
     if address and world != place.local_world:
         # Several nodes have several launchers, so their pids are left out.
         return f"launch-{address}-{port}".rstrip("-")
-    return _launcher(environ, proc, place.rank)
+    return _launcher(environ, proc, place, place.rank)
 
 
-def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
-    """Return the id of all ranks that one process of this machine has started at once."""
+def _launcher(environ: Mapping[str, str], proc: Path, place: _Place, rank: int) -> str:
+    """Return the id of all ranks that one process of this machine has started at once.
+
+    A launcher starts one job: it is known by its pid. A shell or a script may start one after the other, so their jobs are
+    known by the first rank of each.
+    """
     # Not by the port, which may change at a restart. Lightning's rank 0 has started the others itself.
     children = "NODE_RANK" in environ and "RANK" not in environ
     parent = os.getpid() if children and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
@@ -198,7 +216,72 @@ def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
     processes = sys.modules.get("multiprocessing.process")
     number = () if processes is None else getattr(processes.current_process(), "_identity", ())
     first = f"-{number[-1] - rank}" if number else ""
-    return f"launch-{boot_id(proc)[:8] or 'local'}-{parent}-{start_time(proc, parent)}{first}"
+    is_launched = children or bool(number) or "TORCHELASTIC_RUN_ID" in environ
+    process = parent if is_launched else _first_rank(proc, parent, place)
+    return f"launch-{boot_id(proc)[:8] or 'local'}-{process}-{start_time(proc, process)}{first}"
+
+
+def _first_rank(proc: Path, parent: int, place: _Place) -> int:
+    """Return the pid of the first rank, of those that live, of the job to which this rank belongs; without /proc the parent's.
+
+    Ranks of a job are children of one parent that run the same program and share the variables in `_SHARED`. Without their
+    ranks among the variables that they were started with, they have the same command, apart from numbers. The next job
+    begins with a rank that the last one has, or when that has all of its ranks.
+    """
+    own = os.getpid()
+    if (place.world or 1) == 1:
+        return own if start_time(proc, "self") else parent
+    mine = _started(proc, own)
+    if mine is None:
+        return parent
+    found = [mine, *(_started(proc, pid) for pid in _children(proc, parent) if pid != own)]
+    first, ranks, count = own, set[int](), 0
+    for one in sorted(one for one in found if one is not None and one.job == mine.job):
+        if count == (place.local_world or place.world) or one.rank in ranks:
+            ranks, count = set(), 0
+        first = first if count else one.pid
+        ranks |= set() if one.rank is None else {one.rank}
+        count += 1
+        if one.pid == own:
+            break
+    return first
+
+
+class _Started(NamedTuple):
+    """A process: when it started, its pid, what the ranks of its job share, and its rank, by its first environment."""
+
+    start: int
+    pid: int
+    job: tuple[str, ...]
+    rank: int | None
+
+
+def _started(proc: Path, pid: int) -> _Started | None:
+    """Return how a process was started; None if it has ended, or is another user's."""
+    try:
+        texts = (proc / str(pid) / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+        environ = dict(text.partition("=")[::2] for text in texts)
+        rank = _number(environ, *_RANK)
+        command = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace") if rank is None else ""
+        program = str((proc / str(pid) / "exe").readlink())
+    except OSError:
+        return None
+    job = (program, re.sub(r"\d+", "", command), *(environ.get(name, "") for name in _SHARED))
+    return _Started(start_time(proc, pid), pid, job, rank)
+
+
+def _children(proc: Path, parent: int) -> list[int]:
+    """Return the pids of the children of a process, as far as *proc* shows them."""
+    pids: list[int] = []
+    try:
+        lists = list((proc / str(parent) / "task").glob("*/children"))
+        pids = [int(pid) for path in lists for pid in path.read_text().split()]
+        if not lists:  # a kernel without them
+            there = [int(path.name) for path in proc.iterdir() if path.name.isdecimal()]
+            pids = [pid for pid in there if parent_of(proc, pid) == parent]
+    except (OSError, ValueError):
+        pass
+    return pids
 
 
 def _script(job: str) -> str:
@@ -231,6 +314,14 @@ def start_time(proc: Path, pid: int | str) -> int:
     """Return the process's start in clock ticks since boot (/proc/PID/stat, field 22); 0 if it cannot be read."""
     try:
         return int(stat(proc, pid)[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def parent_of(proc: Path, pid: int | str) -> int:
+    """Return the pid of a process's parent (/proc/PID/stat, field 4); 0 if it has none, or it cannot be read."""
+    try:
+        return int(stat(proc, pid)[1])
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from trackside.environment.git import dirty
-from trackside.environment.identity import start_time, stat
+from trackside.environment.identity import parent_of, start_time
 from trackside.environment.kubernetes import container, namespace, pod
 from trackside.packing import writable
 from trackside.redact import redact_command, redact_text
@@ -75,10 +75,7 @@ def parents(proc: Path) -> tuple[tuple[int, int], ...]:
     pid = os.getppid()
     while pid > 0 and len(found) < PARENTS:
         found.append((pid, start_time(proc, pid)))
-        try:
-            pid = int(stat(proc, pid)[1])
-        except (OSError, ValueError, IndexError):
-            break
+        pid = parent_of(proc, pid)
     return tuple(found)
 
 

@@ -37,6 +37,7 @@ class Process:
         opener: Opens the default run at its first use, in place of `init` with no arguments; None if nothing is to do that.
         inherited: In a forked child, the parent's default run.
         queues: Queues of the open runs.
+        names: The first name that was given to the run of each id that a launcher gave.
         outcome: Status and cause of the process's end, as far as it is known.
         exception: The exception that ends the process, by `exception_fields`; empty for none.
     """
@@ -47,6 +48,7 @@ class Process:
         self.opener: Callable[[], object] | None = None
         self.inherited: Run | None = None
         self.queues: set[RowQueue] = set()
+        self.names: dict[str, str] = {}
         self.outcome = ("finished", "")
         self.exception: dict[str, str] = {}
         self._senders: dict[str | None, Sender] = {}
