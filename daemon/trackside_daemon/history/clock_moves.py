@@ -1,4 +1,4 @@
-"""Where the clock of this machine was set during a run: its start moves along, so that all durations leave that out.
+"""Move the start of a run where the clock of this machine is set while it lives, so that no duration has the difference.
 
 Samples keep the times that they have. An event of the run says by how much the clock was set and after which step, so that
 readers of durations can move the times of the steps before, too.

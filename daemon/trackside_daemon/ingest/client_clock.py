@@ -1,4 +1,4 @@
-"""When a client's messages were sent, by this machine's clock, though any clock is set meanwhile."""
+"""Find out when a client's messages were sent, by this machine's clock, though any clock is set meanwhile."""
 
 from __future__ import annotations
 

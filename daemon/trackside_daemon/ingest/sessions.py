@@ -242,7 +242,9 @@ class Sessions:
         self._scale = scale
         if not moved:
             return []
-        text = "the clock of this machine was set %s by %s: times of samples before it stay, and no duration has it"
+        text = (
+            "the clock of this machine was set %s by %s; the times of earlier samples stay, and no duration counts it"
+        )
         log.warning(text, "forward" if moved > 0 else "back", duration(abs(moved)))
         for session in self._sessions.values():
             if not session.ref.late:
