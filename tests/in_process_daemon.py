@@ -6,12 +6,15 @@ It has the sessions, the pipeline, the watchers, the active alerts and the histo
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from alerts.test_simulated import Simulated
 from alerts.ticking import Machine, sample
 from wire_messages import moment
 
+from trackside.environment.identity import boot_id
+from trackside.wire import open_envelope
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.alerts.settings import AlertsSection
@@ -30,9 +33,9 @@ from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from trackside_daemon.nvml.handle.handle import Nvml
+    from trackside_daemon.training.moment import Moment
 
 
 class InProcessDaemon:
@@ -46,6 +49,7 @@ class InProcessDaemon:
 
     Attributes:
         after: Seconds since the beginning.
+        moved: Seconds by which the machine's clock was set forward.
         alerts: The alerts that fired, in order.
         samples: The number of values received.
         state: The newest values.
@@ -62,45 +66,52 @@ class InProcessDaemon:
         listeners: Callable[[State, Recorder], Sequence[Any]] = lambda *_: (),
     ) -> None:
         self.after = 0.0
+        self.moved = 0.0
         self.alerts: list[Alert] = []
         self.samples = 0
         self.history = Recorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
         self.history.start()
-        self.state, wall = State(), lambda: moment(self.after).wall
-        watchers = finding_sources(
-            self.state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall
-        )
+        self.state, wall = State(), lambda: self.now.wall
+        watchers = finding_sources(self.state, section or AlertsSection(), [], lambda: self.now.monotonic, wall)
         found = [*listeners(self.state, self.history), self]
         runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
         self.pipeline = Pipeline(
             self.state, self.history, watchers, ActiveAlerts(), listeners=found, stalls=runs.accept_stalls, wall=wall
         )
-        self._sessions = Sessions(runs, self.history.session)
+        self._sessions = Sessions(runs, self.history.session, boot_id(Path("/proc")))
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
+
+    @property
+    def now(self) -> Moment:
+        """The present moment."""
+        now = moment(self.after)
+        return now._replace(wall=now.wall + self.moved)
 
     def accept(self, batch: Batch) -> None:
         """Collect the alerts that fire."""
         self.alerts += [one for one in batch.records if isinstance(one, Alert) and one.ended is None]
 
-    def receive(self, frames: list[bytes], values: int = 0) -> None:
-        """Receive a message of a client, with so many values."""
+    def receive(self, frames: list[bytes], values: int = 0) -> list[str]:
+        """Receive a message of a client, with so many values; return the kinds of the immediate answers."""
         self.samples += values
         while not self.pipeline.has_room():
             time.sleep(0.001)
-        for batch in self._sessions.receive(Connection(b"peer"), frames, moment(self.after)).batches:
+        answers, batches = self._sessions.receive(Connection(b"peer"), frames, self.now)
+        for batch in batches:
             self.pipeline.accept(batch)
+        return [open_envelope(answer[1:]).kind for answer in answers]
 
     def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:
         """Run a tick with the host's samples, as `alerts.ticking` writes them, and eight healthy GPUs if wanted."""
         batches = [Batch("host", [sample(name, value) for name, value in values.items()], complete=True)]
         if gpus:
-            self._machine.now = moment(self.after).monotonic
+            self._machine.now = self.now.monotonic
             batches.append(Batch("gpu", self._gpus.collect(), complete=True))
-        for batch in [*batches, Batch(TICK), *self._sessions.tick(moment(self.after))]:
+        for batch in [*batches, Batch(TICK), *self._sessions.tick(self.now)]:
             self.samples += len(batch.samples)
-            batch.time = moment(self.after).wall if batch.source in {"host", "gpu", TICK} else 0.0
+            batch.time = self.now.wall if batch.source in {"host", "gpu", TICK} else 0.0
             self.pipeline.accept(batch)
 
     def failures(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from trackside.environment.identity import identify
 from trackside.totals.phases import Mark
 from trackside.transport import session as session_module
 from trackside.transport.session import Session
-from trackside.wire import Clock, open_envelope
+from trackside.wire import Clock, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,28 +34,59 @@ class ScriptedTraining:
         identity: Fields of its identity.
 
     Attributes:
-        moved: Seconds by which its wall clock is ahead of the one that it began with.
+        moved: Seconds by which its wall clock was set forward.
+        started: Seconds that its monotonic clock is ahead of the daemon's, as on another machine.
+        silent: Nothing reaches the daemon: messages stay in the spool.
         session: The session.
     """
 
-    def __init__(self, daemon: InProcessDaemon, spool: Path, run: str = "train", **identity: Any) -> None:
-        self.moved = 0.0
+    def __init__(
+        self,
+        daemon: InProcessDaemon,
+        spool: Path,
+        run: str = "train",
+        *,
+        moved: float = 0.0,
+        started: float = 0.0,
+        silent: bool = False,
+        **identity: Any,
+    ) -> None:
+        self.moved, self.started = moved, started
+        self.silent = silent
         self._daemon = daemon
         self._sent_at = daemon.after
         with pytest.MonkeyPatch.context() as patch:
-            now = SimpleNamespace(time_ns=lambda: self.clock().wall, monotonic_ns=lambda: self.clock().monotonic)
-            patch.setattr(session_module, "time", now)
+            patch.setattr(session_module, "time", self._time())
             self.session = Session(replace(identify(run, run, environ={}), **identity), spool=spool)
-        self.greet()
+        self._first_hello = self.greet()
 
     def clock(self) -> Clock:
         """Return its clocks."""
         now = clock(self._daemon.after)
-        return Clock(now.wall + round(self.moved * 1e9), now.monotonic)
+        return Clock(now.wall + round(self.moved * 1e9), now.monotonic + round(self.started * 1e9))
 
-    def greet(self) -> None:
-        """Send a hello, as on a new connection."""
-        self._daemon.receive(self.session.hello(self.clock()))
+    def greet(self, daemon: InProcessDaemon | None = None) -> list[bytes]:
+        """Send a hello, as on a new connection, to another daemon if there is one; return it."""
+        self._daemon = daemon or self._daemon
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session_module, "time", self._time())
+            hello = self.session.hello(self.clock())
+        if not self.silent:
+            self._daemon.receive(hello)
+        return hello
+
+    def deliver_late(self, daemon: InProcessDaemon) -> None:
+        """Let a daemon read the messages of the ended process, as from its spool."""
+        head, envelope, body = self._first_hello
+        hello = replace(decode_body("hello", body), late=True)
+        daemon.receive([head, envelope, encode(open_envelope(self._first_hello), hello)[2]])
+        self.silent, self._daemon = False, daemon
+        self._deliver()
+
+    def _time(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            monotonic_ns=lambda: self.clock().monotonic, clock_gettime_ns=lambda _: self.clock().monotonic
+        )
 
     def push(self, step: int, **values: float) -> None:
         """Push values at a step."""
@@ -88,6 +119,8 @@ class ScriptedTraining:
         self._deliver()
 
     def _deliver(self) -> None:
-        while (message := self.session.next_to_send()) is not None:
-            self._daemon.receive(message.frames, message.values)
-            self.session.acknowledged(open_envelope(message.frames).number)
+        while not self.silent and (message := self.session.next_to_send()) is not None:
+            if "hello?" in self._daemon.receive(message.frames, message.values):
+                self.greet()
+            else:
+                self.session.acknowledged(open_envelope(message.frames).number)

@@ -6,13 +6,14 @@ import signal
 import socket
 import time
 from contextlib import ExitStack, suppress
+from math import nan
 from typing import TYPE_CHECKING
 
 import httpx
 import psutil
 import pytest
 from end_to_end.conftest import finish
-from end_to_end.faults import YEAR, Faults, MovedClock, cut, delete
+from end_to_end.faults import HOUR, YEAR, Faults, MovedClock, cut, delete
 from end_to_end.test_delivery import PACED, complete
 from end_to_end.test_history import PATIENT, QUIET, counted, is_written, kept
 from processes import DEADLINE, Daemon, eventually
@@ -90,6 +91,19 @@ while time.monotonic() < until:
     run.push(values, step=step)
 time.sleep(1)
 print(most() - before, flush=True)
+"""
+
+
+#: Pushes 20 steps with the loss in each line of its input.
+CLOCKED = """
+import sys, time, trackside
+step = 0
+with trackside.init("clocked") as run:
+    for line in sys.stdin:
+        for step in range(step, step + 20):
+            run.push(step=step, loss=float(line))
+            time.sleep(0.01)
+        step += 1
 """
 
 
@@ -195,6 +209,50 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(
         clock.move(0.0)
     assert {run["id"] for run in daemon.api("runs").json()["runs"]} == {*runs}
     assert not any("is deleted" in line for line in daemon.log)
+
+
+@pytest.mark.parametrize("moved", [("client", -HOUR), ("machine", HOUR)])
+def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
+    start_with_clock: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    clock: MovedClock,
+    place: Path,
+    moved: tuple[str, float],
+) -> None:
+    whose, by = moved
+    (place / "of the client").mkdir()
+    clients = MovedClock(place / "of the client")
+    daemon, began = start_with_clock(*QUIET), time.monotonic()
+    training = start_training(
+        daemon, "-c", CLOCKED, launcher=("env",), TRACKSIDE_RUN_ID="clocked", **clients.environ, **PATIENT
+    )
+
+    def newest() -> list[tuple[int, float]]:
+        """Return step and loss of the run on the page."""
+        return [(run["step"], run["loss"]) for run in daemon.api("runs").json()["runs"]]
+
+    def push(loss: float, steps: int) -> None:
+        print(loss, file=training.stdin, flush=True)
+        eventually(lambda: newest() == [(steps - 1, loss)])
+
+    push(0.5, 20)
+    clients.move(by)
+    clock.move(by if whose == "machine" else 0.0)
+    push(0.25, 40)
+    assert daemon.stop() == 0
+    daemon = start_with_clock(*QUIET)
+    push(0.125, 60)
+    print(nan, file=training.stdin, flush=True)
+    eventually(lambda: [alert["alert"] for alert in daemon.api("alerts").json()["alerts"]] == ["NonFinite"])
+    finish(training)
+    eventually(lambda: daemon.api("runs/clocked").json()["state"] == "finished")
+    run = daemon.api("runs/clocked").json()
+    assert 0 < run["ended"] - run["started"] <= time.monotonic() - began
+    assert abs(run["ended"] - time.time() - (by if whose == "machine" else 0.0)) < time.monotonic() - began
+    sets = [
+        event["fields"] for event in daemon.api("events?run=clocked").json()["events"] if event["kind"] == "clock_set"
+    ]
+    assert [round(fields["seconds"]) for fields in sets] == ([by] if whose == "machine" else [])
 
 
 def test_a_million_keys_cost_no_more_memory_than_some_thousands(

@@ -649,6 +649,7 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
     desk.past["b"] = (2, 99.0)
     desk.greet(who)
     desk.say(*who.batch(1, {"loss": 1.5}))
+    desk.house.after = 4.0
     desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
     assert desk.house.has("late") == set()
     (opened,) = [one for one in records(desk, SessionOpened) if one.session.id == who.id]

@@ -14,7 +14,6 @@ from trackside.wire import Device
 from trackside_daemon.cli.commands.run_report import describe
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.read import reader
-from trackside_daemon.ingest.session import shift
 from trackside_daemon.model.records import (
     Account,
     AccountUpdated,
@@ -206,7 +205,13 @@ def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: P
         file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL)])
         for number, step in enumerate((3, 7, 5), 1):
             body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
-            file.put([batch_ingested(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+            file.put(
+                [
+                    batch_ingested(
+                        who.id, number, body.blocks, body.clock.wall - body.clock.monotonic, body.totals.phases
+                    )
+                ]
+            )
         with file.database.reading() as connection:
             known = time_accounting.earlier_attempts(connection, "id-1", 1)
         assert known == EarlierAttempts({0: {"data": 2.0}}, 7, WALL + 30.0)

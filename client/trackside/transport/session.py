@@ -59,6 +59,9 @@ MESSAGES = 64  # limit of events and alerts in a batch
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
+# A clock that nobody sets and that goes on while the machine sleeps. That of macOS has another name.
+BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Session(Outbox):
     """The session of one run in one process.
@@ -112,7 +115,7 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
-        self._started = time.time_ns()
+        self._began = time.clock_gettime_ns(BOOT_CLOCK)
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
@@ -193,7 +196,7 @@ class Session(Outbox):
             Hello(
                 identity=self.identity,
                 clock=clock,
-                started=self._started,
+                started=clock.wall - (time.clock_gettime_ns(BOOT_CLOCK) - self._began),
                 totals=self.totals,
                 acked=self._acked,
                 config=self._redacted_config(),

@@ -61,6 +61,9 @@ class _RankFeed:
         self.name = name
         self._where = f"{name}, rank {identity.rank}" if identity.world > 1 else name
         self._time = time
+        self._session = b""
+        self._shift = 0
+        self._moved = 0.0
         self._late: dict[tuple[str, str], Finding] = {}
         self.has_ended = False
         self.slow = SlowSteps()
@@ -86,11 +89,20 @@ class _RankFeed:
         self._paused_in = phase
         self._durations.paused(seconds)
 
-    def accept(self, pushed: Columns, shift: int, *, late: bool) -> Iterator[Finding]:
+    def follow_clock(self, session: bytes, shift: int) -> None:
+        """Note the *shift* of the next rows, in nanoseconds from the session's monotonic clock to Unix time.
+
+        The detectors get the times of a session by its first shift: if the clock is set, no step and no alert lasts longer.
+        """
+        if session != self._session:
+            self._session, self._shift = session, shift
+        self._moved = (shift - self._shift) / 1e9
+
+    def accept(self, pushed: Columns, *, late: bool) -> Iterator[Finding]:
         """Yield the findings in pushed rows; *late* ones wait for rows in time, and are yielded if they still fire."""
         self.has_ended = False
-        times = [(time + shift) / 1e9 for time in pushed.times]
-        self._time = times[-1]
+        times = [(time + self._shift) / 1e9 for time in pushed.times]
+        self._time = times[-1] + self._moved
         columns = {
             key: Column(pushed.steps, times, pushed.column(index))
             for index, key in enumerate(pushed.keys)
@@ -109,11 +121,11 @@ class _RankFeed:
             yield from self._late.values()
             self._late.clear()
 
-    def accept_layers(self, frame: DistributionFrame, shift: int, *, late: bool) -> Iterator[Finding]:
+    def accept_layers(self, frame: DistributionFrame, *, late: bool) -> Iterator[Finding]:
         """Yield the findings in the distributions of layers; see `accept` for *late*."""
         self.has_ended = False
         for found in self._layers.evaluate(frame.kind, frame.step, by_layer(frame)):
-            yield from self._apply(found, (frame.time + shift) / 1e9, late=late)
+            yield from self._apply(found, (frame.time + self._shift) / 1e9, late=late)
 
     def restore(self, past: Past) -> set[tuple[str, str]]:
         """Learn from samples of before this daemon; return alert and key of what fires by them."""
@@ -158,7 +170,7 @@ class _RankFeed:
         severity = self._firing.severity(found.key, detection) if detection.over else detection.severity
         if self._firing.apply(found.key, detection) is None:
             return
-        finding = self._finding(found, severity, time)
+        finding = self._finding(found, severity, time + self._moved)
         if not late:
             yield finding
         elif not detection.over:
@@ -174,10 +186,10 @@ class _RankFeed:
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         advice = NEXT.get(detection.alert, "")
-        summary = f"{self._where}: {text}"
-        return Finding(
-            detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=detection.evidence
-        )
+        summary, evidence = f"{self._where}: {text}", dict(detection.evidence)
+        if "since" in evidence:
+            evidence["since"] += self._moved
+        return Finding(detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=evidence)
 
     def _labels(self, key: str) -> tuple[tuple[str, str], ...]:
         return ("key", key), ("rank", str(self.number)), ("run", self.name)
@@ -288,10 +300,12 @@ class RankWatch:
             return
         if record.paused:
             rank.pause(next((name for name in record.phases if name in PAUSES), ""), record.paused)
+        if record.columns or record.distributions:
+            rank.follow_clock(session.id, record.shift)
         for columns in record.columns:
-            yield from rank.accept(columns, record.shift, late=record.late)
+            yield from rank.accept(columns, late=record.late)
         for frame in record.distributions:
-            yield from rank.accept_layers(frame, record.shift, late=record.late)
+            yield from rank.accept_layers(frame, late=record.late)
         if rank.readings and not rank.logged:
             self._log_reading(rank)
 

@@ -130,6 +130,8 @@ class RunProgress:
         self.state = ""
         self._advanced_at = at
         self._reporting = 0
+        self._first: int | None = None
+        """The rank that began first."""
 
     def accept(self, rank: RankProgress, samples: Sequence[Sample], at: float) -> None:
         """Apply samples of a rank."""
@@ -279,8 +281,10 @@ class RunProgress:
         self.waited += grown
         self.waited_first += grown
 
-    def _start(self, _: RankProgress, time: float, *__: object) -> None:
-        self.started = min(self.started or time, time)
+    def _start(self, rank: RankProgress, time: float, *_: object) -> None:
+        # The time of the first rank moves where the clock is set.
+        if self._first in {None, rank.number} or time < self.started:
+            self.started, self._first = time, rank.number
 
     _HANDLERS: ClassVar[dict[Metric, Callable[[RunProgress, RankProgress, float, str, float], None]]] = {
         f.STEP: _step,

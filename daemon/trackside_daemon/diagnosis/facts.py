@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.diagnosis.families import FAMILIES, PROCESS_INFO, RANK_INFO, is_read
 from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.clock_moves import clock_moves
 from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
 from trackside_daemon.history.read.series import Window
-from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.time_accounting import rank_times
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Mapping, Sequence
 
+    from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.capture import Capture
 
 POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
-
-_FIRST = "SELECT time_min FROM block WHERE id >= series.id << {0} AND id < series.id + 1 << {0} ORDER BY id LIMIT 1"
-_LAST = "SELECT time_max FROM block WHERE id >= series.id << {0} AND id < series.id + 1 << {0} ORDER BY id DESC LIMIT 1"
-_PACKED = f"SELECT min(({_FIRST})), max(({_LAST})) FROM series WHERE stream = ?".format(BLOCK_BITS)  # noqa: S608
 
 
 class Reliability(NamedTuple):
@@ -185,10 +183,10 @@ def _pushes(
     connection: sqlite3.Connection, run: int, tails: LogTails
 ) -> dict[tuple[int, int], tuple[float | None, float | None]]:
     """Return the Unix times of first and last push by attempt and rank."""
-    times = {}
+    times: dict[tuple[int, int], tuple[float | None, float | None]] = {}
+    moves: dict[int, list[ClockMove]] = {}
     for stream, attempt, rank in connection.execute("SELECT id, attempt, rank FROM stream WHERE run = ?", (run,)):
-        tail = tails[stream]
-        packed = connection.execute(_PACKED, (stream,)).fetchone()
-        known = [time for time in (*packed, tail.first_time(), tail.last_time()) if time is not None]
-        times[attempt, rank] = (min(known) / 1e6, max(known) / 1e6) if known else (None, None)
+        if attempt not in moves:
+            moves[attempt] = clock_moves(connection, run, attempt)
+        times[attempt, rank] = push_times(connection, stream, tails[stream], moves[attempt]) or (None, None)
     return times

@@ -65,6 +65,7 @@ class _Rank:
 
     Attributes:
         begin: The begin of its run.
+        began: When that was, by the monotonic clock.
         last: The last counter of each of its GPUs.
         complete: All of its GPUs have a counter.
         joules: Its energy so far.
@@ -73,6 +74,7 @@ class _Rank:
     """
 
     begin: Begin
+    began: float
     last: dict[str, float] = field(default_factory=dict)
     complete: bool = False
     joules: float = 0.0
@@ -125,30 +127,31 @@ class LiveCosts:
         names = {labels[1]: labels[2] for labels in gpus}
         for process in self._ranks():
             uuids = on_gpu.get((process.run, str(process.rank)), set())
-            if uuids and (counted := self._rank(process)) is not None:
+            if uuids and (counted := self._rank(process, now, wall)) is not None:
                 counted.ended = now
                 _count(counted, {uuid: by_uuid.get(uuid) for uuid in uuids}, sharing)
                 self._charge(
-                    counted, wall, [names.get(uuid, "") for uuid in uuids], sum(1 / sharing[uuid] for uuid in uuids)
+                    counted, now, [names.get(uuid, "") for uuid in uuids], sum(1 / sharing[uuid] for uuid in uuids)
                 )
         self._counted = {key: one for key, one in self._counted.items() if now - one.ended <= self.linger}
         return Batch(SOURCE, list(self._samples()), complete=True)
 
-    def _rank(self, process: RankProcess) -> _Rank | None:
+    def _rank(self, process: RankProcess, now: float, wall: float) -> _Rank | None:
         key = (process.run_id, process.run, process.rank)
         counted = self._counted.get(key)
         if counted is None and (begin := self._begin(process.run_id)) is not None:
             # Another run of the same name has its series from now on.
             for other in [other for other in self._counted if other[1:] == key[1:]]:
                 del self._counted[other]
-            counted = self._counted[key] = _Rank(begin, dict(begin.joules))
+            # The clock may be set later, which costs nothing.
+            counted = self._counted[key] = _Rank(begin, now - (wall - begin.started), dict(begin.joules))
         return counted
 
-    def _charge(self, counted: _Rank, wall: float, names: Collection[str], gpus: float) -> None:
+    def _charge(self, counted: _Rank, now: float, names: Collection[str], gpus: float) -> None:
         price, kwh = self.prices.price([*sorted(names), *counted.begin.places]), self.prices.kwh
         if price is None and (kwh is None or not counted.complete):
             return
-        cost = gpus * max(0.0, wall - counted.begin.started) / 3600 * (price or 0.0)
+        cost = gpus * max(0.0, now - counted.began) / 3600 * (price or 0.0)
         cost += counted.joules * self.prices.pue / JOULES_PER_KWH * (kwh or 0.0)
         counted.cost = max(cost, counted.cost or 0.0)  # a counter never falls, also when a price does
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, linear_regression
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.benchmark.distributions import p_value, t_quantile
 from trackside_daemon.diagnosis.estimates import LARGEST, thinning
+from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Sequence
 
+    from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
 
 POINTS = 300  # most samples of a key that are read
@@ -40,7 +43,7 @@ def trends(
         values = [(point[0], point[4]) for point in points if isfinite(point[4])]
         found[series.series.key] = values
         if series.series.key in LOSSES or STEP_TIME not in found:
-            found[STEP_TIME] = list(_step_times(points))
+            found[STEP_TIME] = list(_step_times(points, moves_of_stream(connection, series.series.stream)))
     lines = {key: trend(*zip(*values, strict=True)) for key, values in found.items() if len(values) >= LEAST}
     return [{"key": key, **line} for key, line in lines.items() if line]
 
@@ -69,8 +72,10 @@ def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _step_times(points: Sequence[Sequence[float]]) -> Iterator[tuple[float, float]]:
+def _step_times(points: Sequence[Sequence[float]], moves: Sequence[ClockMove]) -> Iterator[tuple[float, float]]:
     """Yield the seconds per step until each point."""
-    for (step, began, *_), (next_step, ended, *_) in pairwise(points):
+    steps = [int(point[0]) for point in points]
+    times = moved(moves, steps, array("q", [round(point[1] * 1e6) for point in points]))
+    for (step, began), (next_step, ended) in pairwise(zip(steps, times, strict=True)):
         if next_step > step:
-            yield next_step, (ended - began) / (next_step - step)
+            yield next_step, (ended - began) / 1e6 / (next_step - step)

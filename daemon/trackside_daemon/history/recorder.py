@@ -259,7 +259,7 @@ class Recorder:
             late = record.hello.late
             if not late:
                 self._set_live((record.session.run, record.session.attempt))
-            ended = record.hello.clock.wall / 1e9 if late else None
+            ended = record.hello.clock.wall / 1e9 + record.offset if late else None
             self._cache_attempt(record.session.run, record.session.attempt, ended)
         elif isinstance(record, RunState) and record.late:
             self._last_attempts.pop(record.run, None)  # the end follows from all its ranks, when it is written

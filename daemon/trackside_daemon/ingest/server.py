@@ -107,10 +107,10 @@ class Server:
                 self._read()
             if time.monotonic() >= tick_at:
                 tick_at = time.monotonic() + TICK_SECONDS
-                self._watch.tick(_now())
+                self._watch.tick(Moment.now())
                 self._worker.tick(reads=reads)
-                self._deliver(self._sessions.tick(_now()))
-                for frames in self._sessions.pace(self._load(), _now()):
+                self._deliver(self._sessions.tick(Moment.now()))
+                for frames in self._sessions.pace(self._load(), Moment.now()):
                     self._worker.send(frames)
             self._worker.flush()
 
@@ -131,7 +131,7 @@ class Server:
             message = self._worker.receive()
             if message is None:
                 return
-            outcome = self._sessions.receive(*message, _now(), room=room)
+            outcome = self._sessions.receive(*message, Moment.now(), room=room)
             for answer in outcome.answers:
                 self._worker.send(answer)
             self._deliver(outcome.batches)
@@ -140,11 +140,11 @@ class Server:
         while self._requests.restarts:
             self._sessions.forget(self._requests.restarts.popleft())
         while self._requests.questions:
-            for frames in self._sessions.ask(self._requests.questions.popleft(), _now()):
+            for frames in self._sessions.ask(self._requests.questions.popleft(), Moment.now()):
                 self._worker.send(frames)
 
     def _deliver_ends(self) -> None:
-        now = _now()
+        now = Moment.now()
         for process, ended, at in self._watch.ended(now):
             self._deliver(self._sessions.exited(process, ended, at.wall, now))
 
@@ -168,7 +168,3 @@ class Server:
                 answers[receipt.session] = answer
         for answer in answers.values():
             self._worker.send(answer)
-
-
-def _now() -> Moment:
-    return Moment(time.time(), time.monotonic())

@@ -10,21 +10,22 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
-from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Envelope, Nack, Totals, encode, is_commit
+from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Clock, Envelope, Nack, Totals, encode, is_commit
+from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
 from trackside_daemon.training.export_limits import cut
+from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside.wire import Bye, Clock, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
+    from trackside.wire import Bye, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
     from trackside_daemon.model.records import Record
-    from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
 
 
@@ -37,6 +38,8 @@ MOST: dict[str, tuple[int, Any]] = {
 }
 HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
+
+NOT_GREETED = ClientClock(Clock(0, 0), Moment(0.0, 0.0), same_boot=False, late=True)
 
 log = logging.getLogger("trackside")
 
@@ -75,7 +78,7 @@ class IngestSession:
             its spool. None before its hello.
         greeted: Its hello was accepted; otherwise its next message is answered with ``hello?``.
         accepted: The last numbered message that was accepted; *committed* is the last that is written.
-        offset: Seconds by which this machine's clock is ahead of the client's; 0 if both are the same clock.
+        clock: The client's clock, since its hello.
         identity: The identity of its process; None before the first hello.
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
         bye: The bye of a stray session, without its totals.
@@ -88,7 +91,6 @@ class IngestSession:
         refused: Reasons by number of refused messages whose nack the client may have missed.
         hooks_logged: Number of its failed hooks so far.
         pace: For how many milliseconds its client collects rows.
-        shift: Nanoseconds from its monotonic clock to Unix time, as of its last hello or batch.
     """
 
     def __init__(self, id: bytes) -> None:  # noqa: A002  the wire's word
@@ -112,29 +114,26 @@ class IngestSession:
         self.pace = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
         self.accepted = 0
         self.committed = 0
-        self.offset = 0.0
+        self.clock = NOT_GREETED
         self.identity: Identity | None = None
         self.stray: Identity | None = None
         self.bye: Bye | None = None
         self.opened = 0
         self.over = False
         self.refused: dict[int, str] = {}
-        self.shift = 0
 
     @property
     def exported(self) -> RankSession | None:
         """The session in `Runs` while its run is on the page and counts it, else None."""
         return self.training if self.training is not None and self.training.attached else None
 
-    def resolve(self, hello: Hello, name: str, attempt: int, now: Moment, *, same_boot: bool) -> None:
+    def resolve(self, hello: Hello, name: str, attempt: int) -> None:
         """Resolve the session.
 
         Args:
             hello: Its hello, `checked`.
             name: The exported name of the run.
             attempt: The attempt of the run.
-            now: When the hello arrived.
-            same_boot: The client runs on this machine, and so has the same clock.
         """
         identity = self.identity = hello.identity
         self.stray = None if self.exported is not None or hello.late else identity
@@ -147,9 +146,6 @@ class IngestSession:
             process=process_of(identity),
             late=hello.late,
         )
-        # By how much the clock of a late session's client differed is unknown.
-        self.offset = 0.0 if hello.late or same_boot else now.wall - hello.clock.wall / 1e9
-        self.shift = shift(hello.clock, self.offset)
 
     def announce(self, hello: Hello, now: Moment) -> list[Record]:
         """Return the record that opens the session in the history, none if that would not be new; arguments as before."""
@@ -163,7 +159,9 @@ class IngestSession:
         if not (again or hello.late):
             self._announced = True
             self._paused = hello.totals.paused
-        return [SessionOpened(ref, hello, now.wall, self.offset, again=again, owner=self.owner)]
+        offset = self.clock.offset(hello.clock)
+        is_same = self.clock.is_same
+        return [SessionOpened(ref, hello, now.wall, offset, again=again, owner=self.owner, same_clock=is_same)]
 
     def commit(self, number: int) -> None:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one."""
@@ -183,10 +181,13 @@ class IngestSession:
         return [self.peer, *encode(Envelope("ack", self.ref.id, number))]
 
     def end(self, bye: Bye) -> tuple[End, list[Record]]:
-        """End a session that is not on the page: it is over a limit, or its bye is late. Return its end and records."""
+        """End a session that is not on the page: it is over a limit, or its bye is late. Return its end and records.
+
+        The bye has its time by this machine's clock.
+        """
         ref = self.ref
         self.bye = replace(bye, totals=Totals())
-        at = bye.clock.wall / 1e9 + self.offset
+        at = bye.clock.wall / 1e9
         state, cause = verdict(bye, None)
         end = End(state, cause, at)
         run_state = RunState(ref.run, ref.attempt, state, cause, at, late=ref.late)
@@ -247,8 +248,3 @@ def _fields(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     return fields if isinstance(fields, dict) else {"text": text}
-
-
-def shift(clock: Clock, offset: float) -> int:
-    """Return nanoseconds from a client's monotonic clock to this machine's Unix time."""
-    return clock.wall - clock.monotonic + round(offset * 1e9)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from trackside.wire import GATHER_SECONDS, VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.ingest.client_clock import SET_SECONDS, ClientClock
 from trackside_daemon.ingest.client_commands import SPEAKING_SECONDS, Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
 from trackside_daemon.ingest.pacing import Pacing
@@ -25,13 +26,13 @@ from trackside_daemon.ingest.session import (
     checked_bye,
     events,
     log_failed_hooks,
-    shift,
 )
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
+from trackside_daemon.model.text import duration
 from trackside_daemon.training.export_limits import NewRuns
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Sessions:
         self._logged_spools = NewRuns()
         self._questions = Questions()
         self._pacing = Pacing()
+        self._scale: float | None = None
+        """Unix time less the time since the start of this machine, which changes only where its clock is set."""
 
     def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
         """Accept one message.
@@ -113,7 +116,7 @@ class Sessions:
         Returns:
             Answers and batches; a batch with a receipt is answered when it is committed.
         """
-        outcome = Outcome([], [])
+        outcome = Outcome([], self._follow_clock(now))
         try:
             envelope = open_envelope(frames)
             self._accept(connection, envelope, frames[2], now, outcome, room=room)
@@ -125,6 +128,7 @@ class Sessions:
 
     def tick(self, now: Moment) -> list[Batch]:
         """Apply once a second what time alone changes, and return the daemon's own counters."""
+        moved = self._follow_clock(now)
         for key, session in list(self._sessions.items()):
             if now.monotonic - session.received_at >= FORGET_SECONDS:
                 session.restart()
@@ -135,7 +139,7 @@ class Sessions:
             session.training = session.exported  # a run that has left the page must not stay in memory
         samples = [*self._counts.samples(self._rejected_before(), self._restarts()), *self._runs.rejected()]
         strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
-        return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
+        return [*moved, *self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
 
     def pace(self, load: float, now: Moment) -> list[list[bytes]]:
         """Return once a second the messages to clients that are to collect rows for another time.
@@ -186,7 +190,8 @@ class Sessions:
             if stored is not None:
                 session.commit(stored.committed)
             session.greeted = True
-            self._resolve(session, late, now, stored)
+            session.clock = self._client_clock(late, now)
+            self._resolve(session, late, stored)
             yield Batch("ingest", records=session.announce(late, now))
 
     def forget(self, session: bytes | None = None) -> None:
@@ -197,6 +202,24 @@ class Sessions:
     def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
         return self._questions.messages(question, self._sessions.values(), now)
+
+    def _follow_clock(self, now: Moment) -> list[Batch]:
+        """Require another hello of all sessions if this machine's clock was set: by it the history moves their begin."""
+        scale = now.wall - now.monotonic - now.asleep
+        moved = 0.0 if self._scale is None else scale - self._scale
+        if self._scale is not None and abs(moved) <= SET_SECONDS:
+            return []
+        self._scale = scale
+        if not moved:
+            return []
+        text = (
+            "the clock of this machine was set %s by %s; the times of earlier samples stay, and no duration counts it"
+        )
+        log.warning(text, "forward" if moved > 0 else "back", duration(abs(moved)))
+        for session in self._sessions.values():
+            if not session.ref.late:
+                session.greeted, session.opened = False, 0
+        return self._runs.move_clock(moved)
 
     def _accept(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
@@ -238,6 +261,7 @@ class Sessions:
         if envelope.kind != "beat":
             self._questions.answered(envelope.kind, envelope.number, session.ref.id, message)
         elif (exported := session.exported) is not None:
+            message.clock = session.clock.receive(message.clock, now)
             outcome.batches.extend(self._runs.beat(exported, message, now))
 
     def _greet(
@@ -308,6 +332,7 @@ class Sessions:
         room: bool,
     ) -> None:
         session.greeted = True
+        session.clock = self._client_clock(hello, now)
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
         welcome = [session.peer, *encode(Envelope("welcome", session.ref.id, session.committed))]
         if stored is not None:
@@ -316,8 +341,9 @@ class Sessions:
             attached: list[Batch] = []
             if not hello.late:
                 attempt = None if stored is None else stored.attempt
-                session.training, attached = self._runs.open(session.training, hello, now, attempt, session.owner)
-            self._resolve(session, hello, now, stored)
+                ours = session.clock.corrected_hello(hello)
+                session.training, attached = self._runs.open(session.training, ours, now, attempt, session.owner)
+            self._resolve(session, hello, stored)
             if not room:
                 session.opened = 0  # the history has no room for it: its next message is answered with ``hello?``
             elif records := session.announce(hello, now):
@@ -336,7 +362,10 @@ class Sessions:
             del self._sessions[evicted.ref.id]
         return self._sessions.setdefault(id_, IngestSession(id_))
 
-    def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> None:
+    def _client_clock(self, hello: Hello, now: Moment) -> ClientClock:
+        return ClientClock(hello.clock, now, same_boot=hello.identity.boot == self._boot, late=hello.late)
+
+    def _resolve(self, session: IngestSession, hello: Hello, stored: StoredSession | None) -> None:
         """Resolve a session, also one over a limit of the page."""
         attempt = session.ref.attempt if stored is None else stored.attempt
         name = self._runs.name(hello.identity, session.owner)
@@ -344,8 +373,9 @@ class Sessions:
             name = exported.run.name
             attempt = exported.run.attempt
         elif stored is None and not session.opened:
-            attempt = self._runs.attempt(hello.identity, hello.started / 1e9 if hello.late else None)
-        session.resolve(hello, name, attempt, now, same_boot=hello.identity.boot == self._boot)
+            began = session.clock.corrected_hello(hello).started / 1e9 if hello.late else None
+            attempt = self._runs.attempt(hello.identity, began)
+        session.resolve(hello, name, attempt)
 
     def _accept_in_order(
         self, envelope: Envelope, body: bytes, session: IngestSession, now: Moment, outcome: Outcome
@@ -387,9 +417,9 @@ class Sessions:
         ref, columns = session.ref, decode(message.blocks)
         for frame in message.distributions:
             frame.check()
-        session.shift = shift(message.clock, session.offset)
+        message.clock = session.clock.receive(message.clock, now)
         log_failed_hooks(session, message.events)
-        late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
+        late = ref.late or session.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
             if not late:
@@ -398,7 +428,7 @@ class Sessions:
             ref,
             number,
             columns,
-            session.shift,
+            session.clock.shift,
             message.totals.phases,
             session.pause(message.totals.paused),
             late,
@@ -407,7 +437,7 @@ class Sessions:
             message.clock.monotonic,
             message.totals.step_duration,
         )
-        outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
+        outcome.add_records([ingested, *events(ref, message, session.clock.shift)], Receipt(ref.id, number))
 
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply a known gap."""
@@ -423,9 +453,10 @@ class Sessions:
     def _accept_bye(self, number: int, message: Bye, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply the end of a session."""
         ref = session.ref
+        message.clock = session.clock.receive(message.clock, now)
         records: list[Record] = [BatchIngested(ref, number, phases=message.totals.phases)]
         if (exported := session.exported) is not None:
-            outcome.batches.extend(self._runs.close(exported, message, now, session.offset))
+            outcome.batches.extend(self._runs.close(exported, message, now))
         else:
             end, ended = session.end(message)
             records += ended
@@ -440,7 +471,7 @@ class Sessions:
             return
         outcome.batches.extend(self._runs.apply_derived(derived))
         records = [
-            BatchIngested(one.ref, 0, derived[one.training], one.shift)
+            BatchIngested(one.ref, 0, derived[one.training], one.clock.shift)
             for one in self._sessions.values()
             if one.training is not None and one.training in derived and one.greeted
         ]

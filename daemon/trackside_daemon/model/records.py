@@ -124,6 +124,7 @@ class SessionOpened:
         about: Facts about process and machine of an imported run; None to derive them from the hello.
         again: The session was opened before; something in its hello has changed.
         owner: Who owns the run; None for an imported one, which is the daemon's user's.
+        same_clock: The process has this machine's clocks, so that *offset* has no error.
     """
 
     session: SessionRef
@@ -133,6 +134,7 @@ class SessionOpened:
     about: Mapping[str, Any] | None = None
     again: bool = False
     owner: Owner | None = None
+    same_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ class Daemon:
     def _end_missed_runs(self) -> None:
         """End the runs that ended while no daemon was running, except those whose spool may report their end."""
         parts = self._parts
-        spooled, now = parts.spools.hellos(), Moment(time.time(), time.monotonic())
+        spooled, now = parts.spools.hellos(), Moment.now()
         with suppress(UnreadableError):
             for process, ended in parts.history.abandon(self._is_gone, spooled):
                 end, owner = End("lost", UNKNOWN, ended), parts.owners.of_run(process.run)

@@ -111,6 +111,11 @@ class LostTime:
             return UNCHANGED
         return self._store(monotonic, peak)
 
+    def move_clock(self, seconds: float) -> None:
+        """Move the end of the previous attempt, since this machine's clock was set forward by so many seconds."""
+        if self._since is not None:
+            self._since += seconds
+
     def end(self, wall: float, monotonic: float, peak: Callable[[], object]) -> Update:
         """Update a rank that has ended, at *wall*."""
         if self._over:

@@ -32,7 +32,7 @@ class MissedEnds:
 
     def end(self, identity: Identity, name: str, attempt: int, end: End, *, owner: Owner, now: Moment) -> list[Batch]:
         """Apply the end of a rank; return the marks of its run, which has this name."""
-        left = self._seconds - (now.wall - end.at)
+        left = min(self._seconds, self._seconds - (now.wall - end.at))  # a clock may have been ahead
         if left <= 0:
             return []
         run = self._runs.setdefault((identity.run, attempt), RunStatus(identity, name, attempt))

@@ -43,10 +43,12 @@ class SessionTotals:
     Attributes:
         totals: The last totals; None before the first.
         reported_at: The last push that a hello or a beat has reported, in nanoseconds of the client's monotonic clock.
+        began: When it began, in Unix seconds, as its last hello has it; None before that.
     """
 
     def __init__(self) -> None:
         self.totals: Totals | None = None
+        self.began: float | None = None
         self.reported_at: int | None = None
 
 
@@ -89,7 +91,8 @@ class RankStatus:
         self.peak_flops: float | None = None
         self._number = number
         self._sessions: list[SessionTotals] = []
-        self._started: float | None = None
+        self._began: float | None = None
+        """When it began before the last `rejoin`."""
         self._admit = admit
         self._stall = stall
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
@@ -109,8 +112,7 @@ class RankStatus:
 
     def open(self, session: SessionTotals, hello: Hello) -> list[Sample]:
         """Apply a hello, which also reports what was pushed before this daemon listened."""
-        started = hello.started / 1e9
-        self._started = started if self._started is None else min(self._started, started)
+        session.began = hello.started / 1e9
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
         return self.report(session, hello.totals, hello)
 
@@ -181,7 +183,16 @@ class RankStatus:
         self.end = None
         self._pushed = None
         self._earlier = _cut(summed(self._all_totals()))
+        self._began = self._started()
         self._sessions = []
+
+    def move_clock(self, seconds: float) -> None:
+        """Move what it has of its past, since this machine's clock was set forward by so many seconds."""
+        self.lost_time.move_clock(seconds)
+        if self._began is not None:
+            self._began += seconds
+        if self.end is not None:
+            self.end = self.end._replace(at=self.end.at + seconds)
 
     def revive(self) -> None:
         """Return to life after a silence for which the rank counted as lost."""
@@ -196,7 +207,13 @@ class RankStatus:
     def state_samples(self) -> list[Sample]:
         """Return the start time, and a sample for each state: 1 for the current one."""
         states = [Sample(f.RANK_STATE, (*self.labels, state), float(state == self.state)) for state in f.STATES]
-        return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
+        started = self._started()
+        return states if started is None else [Sample(f.STARTED, self.labels, started), *states]
+
+    def _started(self) -> float | None:
+        """Return when its first session began; None before that."""
+        begins = (self._began, *(session.began for session in self._sessions))
+        return min((began for began in begins if began is not None), default=None)
 
     def _update_state(self) -> bool:
         before = self.state

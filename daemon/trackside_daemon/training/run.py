@@ -236,6 +236,15 @@ class RunStatus:
         step = max((step for step in highest if step is not None), default=None)
         return EarlierAttempts(lost, step, self.run_state().ended or wall)
 
+    def move_clock(self, seconds: float) -> None:
+        """Move what it has of its past, since this machine's clock was set forward by so many seconds."""
+        if self.before.ended is not None:
+            self.before = self.before._replace(ended=self.before.ended + seconds)
+        for session in self.sessions:
+            session.ended_at += seconds if session.ended_at else 0.0
+        for rank in self.ranks.values():
+            rank.move_clock(seconds)
+
     def changed_marks(self) -> list[Batch]:
         """Return its marks if its state is not the exported one."""
         return [] if self.state == self._exported_state else [self.marks()]

@@ -182,12 +182,12 @@ class Runs:
         """Return an identity with texts short enough for labels and numbers that the history can store."""
         return bounded(identity, self._limits.label_bytes)
 
-    def close(self, session: RankSession, bye: Bye, now: Moment, offset: float = 0.0) -> list[Batch]:
-        """End a session by its bye; its clock is *offset* seconds behind this machine's."""
+    def close(self, session: RankSession, bye: Bye, now: Moment) -> list[Batch]:
+        """End a session by its bye, whose time is that of this machine."""
         batches = self._receive(session, now)
         batches.append(session.batch(session.rank.count(session, bye.totals)))
         session.bye = bye
-        session.ended_at = bye.clock.wall / 1e9 + offset
+        session.ended_at = bye.clock.wall / 1e9
         if is_open(bye) and session.process in self._watched:
             session.waits_until = now.monotonic + TEARDOWN_SECONDS
         return batches + self._end(session, now)
@@ -241,7 +241,7 @@ class Runs:
             if (stalled := self._runs.get(run_id)) is not None and stalled.attempt == attempt:
                 batches += stalled.apply_stall(self._stalls.get(run_id, attempt))
         for run in list(self._runs.values()):
-            batches += run.account(*now, self._peak)
+            batches += run.account(now.wall, now.monotonic, self._peak)
             if run.live_until is not None and now.monotonic > run.live_until:
                 run.forgotten = True  # its series no longer count towards the limits
             if run.until is not None and now.monotonic > run.until:
@@ -249,6 +249,16 @@ class Runs:
         here = (one for one in self._sessions() if not one.status and self._liveness.is_here(one.identity))
         self._processes.set(tuple(session.rank_process() for session in here))
         return batches
+
+    def move_clock(self, seconds: float) -> list[Batch]:
+        """Apply that this machine's clock was set forward by so many seconds; return what follows.
+
+        What a live run has of its past is from then on as by the new time, so that no duration has the difference.
+        """
+        live = [run for run in self._runs.values() if not run.ended]
+        for run in live:
+            run.move_clock(seconds)
+        return [run.marks() for run in live if any(rank.end is not None for rank in run.ranks.values())]
 
     def rejected(self) -> list[Sample]:
         """Return how many series are over a limit, by reason."""
@@ -318,7 +328,7 @@ class Runs:
         if attempt is None:
             attempt, continues = self._numbers.next(identity, before)
         if before is not None:
-            batches += [*before.account(*now, self._peak, last=True), *self._drop(before)]
+            batches += [*before.account(now.wall, now.monotonic, self._peak, last=True), *self._drop(before)]
         earlier = self._before(identity.run, attempt) if before is None else before.as_earlier(now.wall)
         name, evicted = self._name(identity, owner)
         batches += evicted

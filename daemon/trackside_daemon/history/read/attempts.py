@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import Identity
+from trackside_daemon.history.clock_moves import clock_moves
+from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.series import LogTail
 
 if TYPE_CHECKING:
@@ -61,13 +63,9 @@ def last_time(connection: sqlite3.Connection, uid: str, attempt: int) -> float:
         (uid, attempt),
     ).fetchone()
     streams = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ?", (row[0], attempt)).fetchall()
-    packed = (
-        "SELECT max(time_max) FROM series JOIN block ON block.id = "
-        "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) WHERE series.stream = ?"
-    )
-    times = [connection.execute(packed, stream).fetchone()[0] for stream in streams]
-    times += [LogTail(connection, stream).last_time() for (stream,) in streams]
-    return max((time / 1e6 for time in times if time is not None), default=float(row[1]))
+    moves = clock_moves(connection, row[0], attempt)
+    times = (push_times(connection, stream, LogTail(connection, stream), moves) for (stream,) in streams)
+    return max((time[1] for time in times if time is not None), default=float(row[1]))
 
 
 def highest(connection: sqlite3.Connection, run: int, attempt: int) -> int | None:

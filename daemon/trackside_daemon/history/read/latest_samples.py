@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside.roles import usable
 from trackside.wire import Identity
+from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.series import LogTail, decode, find
 from trackside_daemon.history.schema import BLOCK_BITS
@@ -42,15 +43,19 @@ def last_samples(
 ) -> dict[str, Samples]:
     """Return, by key, the last *count* samples of each series of a stream that *wanted* accepts.
 
+    If the clock was set meanwhile, the times before are as by the new time.
+
     Raises:
         ValueError: A block is damaged.
     """
     tail = LogTail(connection, stream)
-    return {
+    samples = {
         series.key: _last(connection, series, tail, count)
         for series in find(connection, stream, tail)
         if wanted(series.key)
     }
+    moves = moves_of_stream(connection, stream)
+    return {key: (steps, moved(moves, steps, times), values) for key, (steps, times, values) in samples.items()}
 
 
 def _last(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int) -> Samples:

@@ -206,7 +206,7 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
 
 
 def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
-    """Return what is known of the time of ranks, by name and rank; nothing of which no rank has any."""
+    """Return phases, lost time and step time of ranks, each by rank; without those that no rank has."""
     found: dict[str, dict[str, Any]] = {}
     for rank in ranks:
         for name in ("phases", "lost", "step_seconds"):

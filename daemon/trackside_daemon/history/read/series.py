@@ -132,6 +132,10 @@ class LogTail:
         """Return the latest time in microseconds; None if the log is empty."""
         return max((time for _, part in self._rows.parts for time in part.times), default=None)
 
+    def ends(self) -> list[tuple[int, int]]:
+        """Return step and time of the first and the last push of each group of pushes."""
+        return [(part.steps[at], part.times[at]) for _, part in self._rows.parts for at in (0, -1)]
+
     def highest(self) -> int | None:
         """Return the highest step; None if the log is empty."""
         return max((step for _, part in self._rows.parts for step in part.steps), default=None)

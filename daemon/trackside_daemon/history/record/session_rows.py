@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from trackside.roles import usable
+from trackside_daemon.history.clock_moves import move_clock
 from trackside_daemon.history.record.sanitize import to_json
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import SessionOpened
 
+SET_SECONDS = 1.0  # a session on this machine that has begun so much earlier or later shows that the clock was set
+UNSURE_SECONDS = 60.0  # the same of another machine, whose hello may have been on the way for long
 AUTO_KEYS = 16  # limit of keys that are stored as found without the training code's help
 
 log = logging.getLogger("trackside")
@@ -31,13 +34,15 @@ def write_session(
 ) -> None:
     """Insert or update the rows of a session; *hardware* describes this machine."""
     identity = record.hello.identity
+    _follow_clock(connection, record)
     run = _write_run(connection, record)
     _write_attempt(connection, run, record, hardware)
     place = (run, int64(record.session.attempt), int64(identity.rank))
     connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
     stream = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place).fetchone()[0]
     connection.execute(
-        "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot, host, began) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO UPDATE SET "
         # max: the client may have missed the last ack.
         "stream = excluded.stream, committed = max(committed, excluded.committed), "
@@ -51,8 +56,29 @@ def write_session(
             int64(identity.start),
             identity.boot,
             identity.host,
+            _began(record),
         ),
     )
+
+
+def _began(record: SessionOpened) -> float:
+    """Return when a session began, in Unix seconds by this machine's clock, as its hello has it."""
+    return record.hello.started / 1e9 + record.offset
+
+
+def _follow_clock(connection: sqlite3.Connection, record: SessionOpened) -> None:
+    """Move the run of a session that has begun at another time than before: the clock was set since its last hello."""
+    row = connection.execute(
+        "SELECT run, attempt, began FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
+        "WHERE session.id = ? AND NOT deleted",
+        (record.session.id,),
+    ).fetchone()
+    if row is None or row[2] is None or record.hello.late:
+        return
+    run, attempt, began = row
+    seconds = _began(record) - began
+    if abs(seconds) > (SET_SECONDS if record.same_clock else UNSURE_SECONDS):
+        move_clock(connection, run, attempt, seconds, record.time)
 
 
 def int64(number: int) -> int:
@@ -62,8 +88,7 @@ def int64(number: int) -> int:
 
 def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     """Insert or update the run's row; return its id."""
-    hello, uid = record.hello, record.hello.identity.run
-    started = hello.started / 1e9 + record.offset
+    hello, uid, started = record.hello, record.hello.identity.run, _began(record)
     # The column is UNIQUE, and the rows of a deleted run disappear only step by step.
     connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted = 1", (uid,))
     run = run_id(connection, uid)
@@ -91,8 +116,7 @@ def _write_attempt(
     connection: sqlite3.Connection, run: int, record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Insert or update the attempt's row; configuration and process information are those of the lowest rank."""
-    hello = record.hello
-    started = hello.started / 1e9 + record.offset
+    hello, started = record.hello, _began(record)
     stored = connection.execute(
         "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.session.attempt)
     ).fetchone()

@@ -246,12 +246,15 @@ class Store:
         if state is None:
             return
         self.connection.execute(
-            "UPDATE attempt SET state = ?, cause = ?, ended = ? WHERE run = ? AND number = ?",
+            # A clock may have been set back, and the end of another machine's session may be one by a wrong clock.
+            "UPDATE attempt SET state = ?, cause = ?, ended = max(?, started) WHERE run = ? AND number = ?",
             (*state, run, record.attempt),
         )
         latest = self.connection.execute("SELECT max(number) FROM attempt WHERE run = ?", (run,)).fetchone()[0]
         if latest == record.attempt:
-            self.connection.execute("UPDATE run SET state = ?, cause = ?, ended = ? WHERE id = ?", (*state, run))
+            self.connection.execute(
+                "UPDATE run SET state = ?, cause = ?, ended = max(?, started) WHERE id = ?", (*state, run)
+            )
         if record.state in ENDED:
             streams = self.connection.execute(
                 "SELECT id FROM stream WHERE run = ? AND attempt = ?", (run, record.attempt)
