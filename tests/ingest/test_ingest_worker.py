@@ -266,6 +266,44 @@ def test_a_worker_whose_messages_wait_to_be_handled_is_not_taken_for_one_that_ha
     assert served.worker.restarts == 0
 
 
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_is_killed_while_it_starts_is_replaced(
+    place: Path, caplog: pytest.LogCaptureFixture, sent: signal.Signals
+) -> None:
+    push_socket = PushSocket([f"ipc://{place}/push.sock"])
+    worker = module.IngestWorker(push_socket)
+    try:
+        worker.start()
+        assert worker._process is not None
+        worker._process.send_signal(sent)
+        worker.wait_ready()
+        assert worker.restarts == 1
+        (line,) = [one.getMessage() for one in caplog.records]
+        assert line.startswith("the ingest worker has ended: it was killed: ")
+    finally:
+        worker.close()
+        push_socket.close()
+
+
+def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.0)
+    push_socket = PushSocket([f"ipc://{place}/push.sock"])
+    worker = module.IngestWorker(push_socket)
+    try:
+        worker.start()
+        assert worker._process is not None
+        worker._process.kill()
+        worker._process.wait()
+        worker._read()
+        with pytest.raises(EndpointError, match="the ingest worker has ended: it was killed"):
+            worker.wait_ready()
+    finally:
+        worker.close()
+        push_socket.close()
+
+
 def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()

@@ -71,7 +71,7 @@ class IngestWorker:
         self._retry_at = 0.0
         self._logged_at = -LOG_SECONDS
         self._failure = ""
-        self._ready = False
+        self._ready = self._was_killed = False
 
     @property
     def waiting(self) -> bool:
@@ -101,16 +101,20 @@ class IngestWorker:
             raise EndpointError(f"the ingest worker cannot be started: {error.strerror or error}") from error
 
     def wait_ready(self) -> None:
-        """Wait until it serves.
+        """Wait until it serves; one that is killed meanwhile is replaced.
 
         Raises:
             EndpointError: It cannot serve the sockets.
         """
         until = time.monotonic() + START_SECONDS
         while not self._records:
-            if self._channel is None:
-                raise EndpointError(f"the ingest worker has ended: {self._failure}")
             timeout = until - time.monotonic()
+            if self._channel is None:
+                if not self._was_killed or timeout <= 0:
+                    raise EndpointError(f"the ingest worker has ended: {self._failure}")
+                time.sleep(max(0.0, self._retry_at - time.monotonic()))
+                self.revive()
+                continue
             if timeout <= 0 or not _ready(self._channel, select.POLLIN, timeout):
                 raise EndpointError(f"the ingest worker does not start within {START_SECONDS:.0f} s")
             self._read()
@@ -252,7 +256,7 @@ class IngestWorker:
         now = time.monotonic()
         self._retry_at = now + (RETRY_SECONDS if now - self._started_at < SOUND_SECONDS else 0.0)
         self.restarts += 1
-        if self._ready and now - self._logged_at > LOG_SECONDS:
+        if (self._ready or self._was_killed) and now - self._logged_at > LOG_SECONDS:
             self._logged_at = now
             log.warning(
                 "the ingest worker has ended: %s; another one starts, and clients resend what was not acknowledged",
@@ -266,6 +270,7 @@ class IngestWorker:
             process.wait(timeout)
         process.kill()
         status = process.wait()
+        self._was_killed = status < 0
         errors = b""
         if process.stderr is not None:
             with process.stderr:
