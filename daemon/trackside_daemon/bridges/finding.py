@@ -28,7 +28,7 @@ PEEK_BYTES = 4096
 FOLLOWED = ("runs", "lightning_logs", "wandb")
 """Directories in which TensorBoard's writers, Lightning and W&B write by default."""
 
-_EVENT_FILE = re.compile(rb".{8,40}brain\.Event:", re.DOTALL)
+_EVENT_FILE = re.compile(rb".{4}\0{4}.{0,32}brain\.Event:", re.DOTALL)
 _SPLITS = frozenset(("train", "training", "validation", "valid", "val", "eval", "test"))
 _WRITER = re.compile(r"tfevents\.\d+\.(.+)\.(\d+)\.")  # host and process in the name of an event file
 _TIME = re.compile(r"\d{10}\.\d+")  # the directories of `add_hparams`
@@ -86,9 +86,9 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
 
     with open_foreign(path) if root else path.open("rb") as file:
         head = file.read(PEEK_BYTES)
-    if _EVENT_FILE.match(head):
+    if _EVENT_FILE.match(head) or "tfevents" in path.name:  # its head may be damaged
         return [EventDirectory(id_of("event file", path), path.resolve().parent.name, [Folder("", path.parent)], path)]
-    if head.startswith(MAGIC):
+    if head.startswith(MAGIC) or _LOG.fullmatch(path.name):
         return [_log_run(path.stem.removeprefix("run-"), [path])]
     if head.startswith(sqlite_file.MAGIC):
         return _in_database(path)

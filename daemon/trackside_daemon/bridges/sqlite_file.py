@@ -44,7 +44,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the text of SQLite's error may hold bytes of the file
         raise ForeignRunError(f"{path}: cannot be read: {error}") from None
 
 

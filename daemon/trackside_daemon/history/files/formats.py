@@ -24,7 +24,7 @@ PEEK_BYTES = 4096
 
 # Beginnings of files of other tools that have no text, with their kinds.
 _BINARY = (
-    (re.compile(rb".{8,32}brain\.Event:", re.DOTALL), "an event file of TensorBoard"),
+    (re.compile(rb".{4}\0{4}.{0,32}brain\.Event:", re.DOTALL), "an event file of TensorBoard"),
     (re.compile(rb":W&B"), "a log of W&B"),
     (re.compile(rb"SQLite format 3\0"), "a SQLite file"),
 )
