@@ -61,7 +61,7 @@ def test_a_program_that_is_only_named_like_python_has_no_version(tmp_path: Path)
 
 
 def test_a_process_has_a_run_until_it_ends(daemon: Daemon, sleeping: subprocess.Popen[str]) -> None:
-    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, "PATH": "/nowhere"})  # without a py-spy
     attached = start(command("attach", str(sleeping.pid), "--name=old"), env=environ, stdout=subprocess.PIPE, text=True)
     [run] = eventually(lambda: daemon.api("runs").json()["runs"])
     assert run["name"] == "old"

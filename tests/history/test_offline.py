@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 import shutil
+import sqlite3
 import warnings
 from typing import TYPE_CHECKING
 
@@ -99,6 +101,19 @@ def test_a_closed_history_is_read_and_left_as_it_was(tmp_path: Path) -> None:
         assert [run["id"] for run in reader.runs(connection)] == ["a"]
     offline.close()
     assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_a_history_that_nobody_holds_any_longer_is_closed(tmp_path: Path) -> None:
+    """A command and a notebook close none, and Python 3.13 warns of a connection that is collected open."""
+    with history(tmp_path):
+        pass
+    read = Offline(tmp_path, nothing)
+    with read.reading() as connection:
+        pass
+    del read
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_what_a_killed_daemon_has_left_in_the_wal_is_read_too(place: Path) -> None:

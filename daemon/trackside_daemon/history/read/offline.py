@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ class Offline:
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
         self.path = directory / FILE
         self._connection = _open(self.path, warn)
+        weakref.finalize(self, self._connection.close)  # a command and a notebook keep it open to the end; Python 3.13 warns
         try:
             _check(self._connection, self.path)
         except BaseException:
