@@ -76,7 +76,7 @@ class Store:
         selector = library("pyarrow.fs").FileSelector(f"{self.path}/{folder}", allow_not_found=True, recursive=True)
         try:
             found = self.files.get_file_info(selector)
-        except NotADirectoryError:
+        except (FileNotFoundError, NotADirectoryError):  # the former although it may be missing: it is made meanwhile
             return []
         except OSError as error:
             raise failed(f"{self.path}/{folder}", error) from None
