@@ -269,6 +269,20 @@ def test_a_run_that_cannot_be_read_costs_only_itself(tmp_path: Path) -> None:
     assert target.steps("b") == list(range(BLOCK))
 
 
+def test_a_long_name_and_a_folder_that_cannot_be_made_stop_no_other_run(tmp_path: Path) -> None:
+    place = tmp_path / "tb"
+    with history(tmp_path) as one:
+        for number, name in enumerate(("実験" * 60, "taken", "c")):
+            run = f"{number}"
+            one.put([opened(run, name=name, started=BEGIN + number), column(run, ["x"], 3), finished(run)])
+        place.mkdir()
+        (place / "taken-1").write_text("no folder")
+        running = mirror_to(EventFiles(place), one)
+        running.poll()
+        assert running.status.error == f"taken (1): {place}/taken-1: file exists"
+    assert len(scalars(place)) == 6
+
+
 def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     class Killing(Positions):
         """Positions of a worker that is killed right after the target has got rows."""

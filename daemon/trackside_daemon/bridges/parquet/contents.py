@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from trackside_daemon.bridges.parquet.schema import VERSION
 from trackside_daemon.diagnosis.diagnosis import diagnose
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun
+    from trackside_daemon.history.frames.decoding import Integers
     from trackside_daemon.history.read.series import StoredSeries
 
 GROUP_ROWS = 60_000  # rows that are in memory, and in a row group
@@ -97,10 +98,9 @@ class SampleTables:
             return self._schema.empty_table()
         found = self._earlier(names)
         if first is not None:
-            arrow = library("pyarrow.compute")
-            same = (arrow.equal(_bits(found[name]), _bits(first[name])[0]) for name in ("step", "time", "value"))
-            places = arrow.indices_nonzero(reduce(arrow.and_, same)).to_pylist()
-            deleted = max((place for place in places if place <= deleted), default=deleted)
+            same = [_bits(found[name]) == _bits(first[name])[0] for name in ("step", "time", "value")]
+            (places,) = np.nonzero(np.logical_and.reduce(same)[: deleted + 1])
+            deleted = int(places[-1]) if len(places) else deleted
         return found.slice(0, deleted)
 
     def _table(self, constants: tuple[Any, ...], steps: Any, times: Any, values: Any) -> Any:
@@ -170,6 +170,7 @@ def _microseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e6)
 
 
-def _bits(column: Any) -> Any:
-    """Return a column as integers: NaN would not equal itself."""
-    return library("pyarrow").chunked_array([chunk.view("int64") for chunk in column.chunks], "int64")
+def _bits(column: Any) -> Integers:
+    """Return a column of eight bytes each as integers: NaN would not equal itself."""
+    found: Integers = column.to_numpy().view(np.int64)
+    return found

@@ -44,11 +44,10 @@ _NUMBER = re.compile(r"\d+")
 
 _PARTS = {"runs": "parts"}  # the table of a kind's files, if the table of its name is made of that
 _RUNS = """
-CREATE VIEW runs AS WITH part AS MATERIALIZED (
-    SELECT * REPLACE (greatest(ranks, 1) AS ranks),
-        coalesce(ended >= arg_max(started, ended) OVER (PARTITION BY run), true) AS at_end
-    FROM parts
-), ahead AS (
+CREATE TABLE part AS
+SELECT * REPLACE (greatest(ranks, 1) AS ranks), coalesce(ended >= arg_max(started, ended) OVER (PARTITION BY run), true) AS at_end
+FROM parts;
+CREATE VIEW runs AS WITH ahead AS (
     SELECT * EXCLUDE (at_end) FROM part
     QUALIFY row_number() OVER (PARTITION BY run ORDER BY step DESC NULLS LAST, ended DESC, host) = 1
 ), whole AS (

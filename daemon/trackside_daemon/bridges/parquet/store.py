@@ -19,6 +19,8 @@ from trackside_daemon.http_client.errors import SendError, SettingError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trackside_daemon.http_client.errors import Retry
+
 UNFINISHED = "_unfinished"  # folder of files that are being written; readers skip names that begin with _
 ABANDONED_SECONDS = 86_400.0  # a file that nobody has written to for so long has no writer, wherever that ran
 YOUNG_SECONDS = 60.0  # a younger file may be about to be locked
@@ -76,7 +78,7 @@ class Store:
         selector = library("pyarrow.fs").FileSelector(f"{self.path}/{folder}", allow_not_found=True, recursive=True)
         try:
             found = self.files.get_file_info(selector)
-        except NotADirectoryError:
+        except (FileNotFoundError, NotADirectoryError):  # the former although it may be missing: it is made meanwhile
             return []
         except OSError as error:
             raise failed(f"{self.path}/{folder}", error) from None
@@ -219,7 +221,7 @@ class Unfinished(NamedTuple):
             raise failed(self.target, error, "soon" if self.lock < 0 else "later") from None
 
 
-def failed(path: str, error: Exception, retry: Any = "soon") -> SendError:
+def failed(path: str, error: Exception, retry: Retry = "soon") -> SendError:
     """Return the failure of a file."""
     return SendError(f"{path}: {_line(error)}", retry)
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from trackside.buckets import Buckets
     from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
+    from trackside_daemon.http_client.errors import Retry
 
+NAME_BYTES = 200  # of a run's folder; a file system allows 255, with the id
 _VERSION = b"brain.Event:2"
 
 
@@ -42,12 +44,14 @@ class EventFiles:
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        name = re.sub(r"[^\w.=-]", "_", run.name)[:100].lstrip(".") or "run"
+        name = (
+            re.sub(r"[^\w.=-]", "_", run.name)[:100].encode()[:NAME_BYTES].decode(errors="ignore").lstrip(".") or "run"
+        )
         folder = state.get("folder") or f"{name}-{re.sub(r'[^A-Za-z0-9_]', '_', run.id)[:8]}"
         try:
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _failed(error) from None
+            raise _failed(error, "later") from None  # other runs have other folders
         return {**state, "folder": folder, "files": dict(state.get("files", {}))}
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
@@ -96,8 +100,8 @@ def make_target(settings: dict[str, Any]) -> EventFiles:
     return EventFiles(Path(settings["directory"]).expanduser())
 
 
-def _failed(error: OSError) -> SendError:
-    return SendError(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+def _failed(error: OSError, retry: Retry = "soon") -> SendError:
+    return SendError(f"{error.filename}: {(error.strerror or str(error)).lower()}", retry)
 
 
 def encoded_record(event: bytes) -> bytes:
