@@ -16,6 +16,7 @@ import zmq
 
 from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
+from trackside.environment.clocks import read_clocks
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
 from trackside.transport import discovery
@@ -487,4 +488,5 @@ class Sender:
 
 def now() -> Clock:
     """Return this moment by both clocks."""
-    return Clock(time.time_ns(), time.monotonic_ns())
+    moment = read_clocks()
+    return Clock(moment.wall, moment.monotonic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import deque
 from itertools import islice
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from trackside.environment.clocks import read_clocks
 from trackside.environment.process_info import process_info
 from trackside.log import warn
 from trackside.pytorch.measured import Measured
@@ -58,9 +58,6 @@ NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
-
-# A clock that nobody sets and that goes on while the machine sleeps. That of macOS has another name.
-BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Session(Outbox):
@@ -115,9 +112,9 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
-        self._began = time.clock_gettime_ns(BOOT_CLOCK)
+        self._began = read_clocks()
         self._flops, self._roles, self._profile = flops, roles, profile
-        self._counts = SessionTotals(time.monotonic_ns(), flops)
+        self._counts = SessionTotals(self._began.monotonic, flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
@@ -196,7 +193,7 @@ class Session(Outbox):
             Hello(
                 identity=self.identity,
                 clock=clock,
-                started=clock.wall - (time.clock_gettime_ns(BOOT_CLOCK) - self._began),
+                started=self._started(clock),
                 totals=self.totals,
                 acked=self._acked,
                 config=self._redacted_config(),
@@ -212,6 +209,11 @@ class Session(Outbox):
                 room=self._resources.usage(clock.monotonic),
             ),
         )
+
+    def _started(self, clock: Clock) -> int:
+        """Return when it began, in nanoseconds since 1970; the wall clock may have been set since."""
+        slept = read_clocks().asleep - self._began.asleep
+        return clock.wall - (clock.monotonic - self._began.monotonic) - slept
 
     def _redacted_config(self) -> str:
         # Here and not where it is set: the sender thread has the time for a large one.
