@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 from wire_messages import clock
 
+from trackside.environment.clocks import Clocks
 from trackside.environment.identity import identify
 from trackside.totals.phases import Mark
 from trackside.transport import session as session_module
@@ -56,7 +56,7 @@ class ScriptedTraining:
         self._daemon = daemon
         self._sent_at = daemon.after
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session_module, "time", self._time())
+            patch.setattr(session_module, "read_clocks", self._read_clocks)
             self.session = Session(replace(identify(run, run, environ={}), **identity), spool=spool)
         self._first_hello = self.greet()
 
@@ -69,7 +69,7 @@ class ScriptedTraining:
         """Send a hello, as on a new connection, to another daemon if there is one; return it."""
         self._daemon = daemon or self._daemon
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session_module, "time", self._time())
+            patch.setattr(session_module, "read_clocks", self._read_clocks)
             hello = self.session.hello(self.clock())
         if not self.silent:
             self._daemon.receive(hello)
@@ -83,10 +83,8 @@ class ScriptedTraining:
         self.silent, self._daemon = False, daemon
         self._deliver()
 
-    def _time(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            monotonic_ns=lambda: self.clock().monotonic, clock_gettime_ns=lambda _: self.clock().monotonic
-        )
+    def _read_clocks(self) -> Clocks:
+        return Clocks(self.clock().wall, self.clock().monotonic, 0)
 
     def push(self, step: int, **values: float) -> None:
         """Push values at a step."""

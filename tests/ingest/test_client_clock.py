@@ -50,6 +50,12 @@ def test_a_message_from_before_this_machine_slept_has_the_time_before() -> None:
     assert sent(clock, here(3.0, moved=8 * 3600.0), now(3.0, asleep=8 * 3600.0)) == 3.0 + 8 * 3600.0
 
 
+def test_a_hello_that_waited_for_a_stopped_daemon_is_of_this_machine_all_the_same() -> None:
+    clock = ClientClock(here(0.0), now(200.0), same_boot=True, late=False)
+    assert clock.is_same
+    assert clock.offset(here(0.0)) == 0.0
+
+
 def test_a_process_in_a_time_namespace_has_another_clock() -> None:
     for start in (-3600.0, 3600.0):
         shifted = Clock(here(0.0).wall, round((HERE + start) * 1e9))

@@ -20,6 +20,7 @@ from trackside_daemon.history import clock_moves
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LogTails, samples
 from trackside_daemon.model import training_families as f
+from trackside_daemon.web.api.overview.rates import RateTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,11 +94,15 @@ def stored(daemon: InProcessDaemon) -> dict[str, Any]:
 def test_what_is_newest_and_how_long_it_took_do_not_depend_on_a_clock(
     daemon: InProcessDaemon, training: ScriptedTraining, whose: str, seconds: float
 ) -> None:
+    rates = RateTracker(daemon.state)
     train(daemon, training, 0, SET_AFTER)
     before = page(daemon)
+    rates.record(daemon.now.monotonic)
     move(seconds, None if whose == "client" else daemon, None if whose == "daemon" else training)
     train(daemon, training, SET_AFTER, 91)
     now = page(daemon)
+    rates.record(daemon.now.monotonic)
+    assert rates.run_rates(("train", 0), daemon.now.wall).tokens == pytest.approx(10 / EACH)
     assert now["step"] >= 89
     assert now["steps"] >= 90
     assert now["loss"] == pytest.approx(1 / (now["step"] + 1))

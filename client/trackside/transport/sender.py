@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
+from trackside.environment.clocks import read_clocks
 from trackside.environment.process_info import process_info
 from trackside.packing import writable
 from trackside.training_log import info, warn
@@ -502,4 +503,5 @@ class Sender:
 
 def now() -> Clock:
     """Return this moment by both clocks."""
-    return Clock(time.time_ns(), time.monotonic_ns())
+    moment = read_clocks()
+    return Clock(moment.wall, moment.monotonic)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections import deque
 from itertools import islice
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from trackside.environment.clocks import read_clocks
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
 from trackside.pytorch.measured import Measured
@@ -62,9 +62,6 @@ OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "d
 """Fields of `Pushes` that older daemons do not know, as people call them."""
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
-
-# A clock that nobody sets and that goes on while the machine sleeps. That of macOS has another name.
-BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Session(Outbox):
@@ -120,9 +117,9 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
-        self._began = time.clock_gettime_ns(BOOT_CLOCK)
+        self._began = read_clocks()
         self._flops, self._roles, self._profile = flops, roles, profile
-        self._counts = SessionTotals(time.monotonic_ns(), flops)
+        self._counts = SessionTotals(self._began.monotonic, flops)
         self.warnings = self._counts.warnings
         self.stores: frozenset[str] | None = None
         self._used: set[str] = set()
@@ -203,7 +200,7 @@ class Session(Outbox):
             Hello(
                 identity=self.identity,
                 clock=clock,
-                started=clock.wall - (time.clock_gettime_ns(BOOT_CLOCK) - self._began),
+                started=self._started(clock),
                 totals=self.totals,
                 acked=self._acked,
                 config=self._redacted_config(),
@@ -219,6 +216,11 @@ class Session(Outbox):
                 room=self._resources.usage(clock.monotonic),
             ),
         )
+
+    def _started(self, clock: Clock) -> int:
+        """Return when it began, in nanoseconds since 1970; the wall clock may have been set since."""
+        slept = read_clocks().asleep - self._began.asleep
+        return clock.wall - (clock.monotonic - self._began.monotonic) - slept
 
     def _redacted_config(self) -> str:
         # Here and not where it is set: the sender thread has the time for a large one.

@@ -37,7 +37,7 @@ def move_clock(connection: sqlite3.Connection, run: int, attempt: int, seconds: 
     step = None if row is None else _highest(connection, row[0])
     connection.execute(
         "INSERT INTO event (run, attempt, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?)",
-        (run, attempt, time, step, KIND, to_json({"seconds": seconds})),
+        (run, attempt, time, step, KIND, to_json({"seconds": round(seconds, 3)})),
     )
 
 

@@ -37,10 +37,11 @@ class ClientClock:
 
     def __init__(self, clock: Clock, now: Moment, *, same_boot: bool, late: bool) -> None:
         behind = now.monotonic - clock.monotonic / 1e9
-        # In a time namespace it has another clock all the same.
-        self._same = same_boot and behind >= 0.0 and (late or behind < SAME_SECONDS)
-        self._behind = None if late and not self._same else 0.0 if self._same else behind
         self._wall = clock.wall - clock.monotonic
+        # In a time namespace it has another clock all the same. An old hello is from before the daemon was stopped for a while.
+        is_recent = behind < SAME_SECONDS or self._differs_by_sleep(now.wall - now.monotonic - self._wall / 1e9, now)
+        self._same = same_boot and behind >= 0.0 and (late or is_recent)
+        self._behind = None if late and not self._same else 0.0 if self._same else behind
         self._received_at = now.monotonic
         self.shift = self._shift(clock, now)
 
@@ -88,6 +89,9 @@ class ClientClock:
         if self._behind is None:
             return min(own, round(now.wall * 1e9) - clock.monotonic)  # nothing arrives before it is sent
         shift = round((now.wall - now.monotonic + self._behind) * 1e9)
-        # The client's clock is right if it differs by no more than by the sleep of this machine since.
-        is_right = self._same and -SET_SECONDS <= (shift - own) / 1e9 <= SET_SECONDS + now.asleep
-        return own if is_right else shift
+        return own if self._same and self._differs_by_sleep((shift - own) / 1e9, now) else shift
+
+    @staticmethod
+    def _differs_by_sleep(seconds: float, now: Moment) -> bool:
+        """Return whether a clock that is so far behind is right, but for the sleep of this machine since it was read."""
+        return -SET_SECONDS <= seconds <= SET_SECONDS + now.asleep

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
+
+from trackside.environment.clocks import read_clocks
 
 
 class Moment(NamedTuple):
@@ -22,7 +23,5 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Moment:
         """Return this moment."""
-        # macOS has only the other one, which goes on during sleep, unlike Python's monotonic clock.
-        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        monotonic = time.monotonic()
-        return cls(time.time(), monotonic, max(0.0, time.clock_gettime(clock) - monotonic))
+        wall, monotonic, asleep = read_clocks()
+        return cls(wall / 1e9, monotonic / 1e9, asleep / 1e9)

@@ -86,9 +86,9 @@ def checkpoints(
 
 def _audit(daemon: ApiSource, run: str) -> None:
     """Wait until the daemon has read all checkpoints of a run."""
-    asked = time.time()
+    asked, until = time.time(), time.monotonic() + AUDIT_SECONDS
     daemon.audit(run)
-    while time.time() - asked < AUDIT_SECONDS:
+    while time.monotonic() < until:
         found = daemon.checkpoints(run)["checkpoints"]
         if all((one["checked"] or 0) >= asked for one in found if one["state"] in {"complete", "damaged"}):
             return

@@ -57,6 +57,7 @@ class RunRates(NamedTuple):
 class _Run:
     def __init__(self, *, late: bool) -> None:
         self.counters = CounterGroup()
+        self.began = 0.0  # Unix seconds; it moves where the clock is set, so that times since then have no jump
         self.curve = LossCurve(late=late)
 
 
@@ -108,7 +109,7 @@ class RateTracker:
         with self._lock:
             run = self._runs.get(attempt)
             seconds, growth = run.counters.growth() if run is not None else (0.0, ())
-            idle = run is not None and run.counters.is_idle(now)
+            idle = run is not None and run.counters.is_idle(now - run.began)
         if not growth:
             return RunRates()
         *amounts, step_seconds, steps = growth
@@ -134,7 +135,8 @@ class RateTracker:
                 run.curve.add_history(stored)
 
     def _record_runs(self, now: float) -> None:
-        infos, *values = self._state.values(now, f.RUN_INFO, f.LAST_STEP, *_AMOUNTS, f.STEP_DURATION, f.STEPS, *_LOSS)
+        wanted = (f.LAST_STEP, *_AMOUNTS, f.STEP_DURATION, f.STEPS, *_LOSS, f.STARTED)
+        infos, *values = self._state.values(now, f.RUN_INFO, *wanted)
         last_steps, steps = values[0], values[4]
         ranks: dict[str, list[Labels]] = {}
         for labels in last_steps:
@@ -148,11 +150,12 @@ class RateTracker:
         self._runs = runs
 
     def _record_run(self, now: float, run: _Run, ranks: list[Labels], values: list[SeriesValues]) -> None:
-        last_steps, tokens, samples, durations, _, losses, steps = values
+        last_steps, tokens, samples, durations, _, losses, steps, begins = values
+        run.began = min((cast("float", begins[rank]) for rank in ranks if rank in begins), default=0.0)
         amounts = [_sum({rank: series[rank] for rank in ranks if rank in series}) for series in (tokens, samples)]
         duration = durations.get(ranks[0])
         spent = (duration.sum, float(sum(duration.counts))) if isinstance(duration, Distribution) else (None, None)
-        run.counters.add(max(cast("float", last_steps[rank]) for rank in ranks), (*amounts, *spent))
+        run.counters.add(max(cast("float", last_steps[rank]) for rank in ranks) - run.began, (*amounts, *spent))
         loss_rank = next((rank for rank in ranks if rank in losses), ranks[0])
         loss = losses.get(loss_rank)
         if loss is None:
