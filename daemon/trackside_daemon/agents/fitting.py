@@ -1,4 +1,4 @@
-"""Fit an answer into the bytes that an agent should have to read."""
+"""Bound messages of agents, and fit an answer into the bytes that an agent should have to read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from math import isfinite
 from typing import Any
 
+MESSAGE_BYTES = 1 << 20  # longest message of an agent
 ANSWER_BYTES = 8000
 SPARE_BYTES = 200  # for the message around an answer
 

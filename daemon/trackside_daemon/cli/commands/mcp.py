@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from threading import BoundedSemaphore, Lock
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.cli.errors import errors_reported
 from trackside_daemon.cli.options import StoragePath, Url
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-MOST_MESSAGES = 64  # messages that are answered at once: some of them wait for an event
+MOST_MESSAGES = 64  # calls of tools that are answered at once: some of them wait for an event
 
 
 def mcp(
@@ -32,10 +35,32 @@ def mcp(
     It speaks the Model Context Protocol on standard input and output. An agent starts it itself; see docs/agents.md.
     """
     with errors_reported(), ThreadPoolExecutor(MOST_MESSAGES) as pool:
-        writing = Lock()
-        for line in sys.stdin.buffer:
-            if line.strip():
-                pool.submit(_answer, line, storage_path, url, actions=allow_actions, writing=writing)
+        writing, free = Lock(), BoundedSemaphore(MOST_MESSAGES)
+        for line in _lines(sys.stdin.buffer):
+            answer = partial(_answer, line, storage_path, url, actions=allow_actions, writing=writing)
+            if _is_call(line):
+                free.acquire()  # no further line is read while so many wait, or while nobody reads the answers
+                pool.submit(answer).add_done_callback(lambda _: free.release())
+            else:  # in the order of the messages: a client expects the greeting first
+                answer()
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the messages; of one that is too long, its beginning, which is none."""
+    while line := stream.readline(MESSAGE_BYTES + 1):
+        rest = line
+        while len(rest) > MESSAGE_BYTES and not rest.endswith(b"\n"):
+            rest = stream.readline(MESSAGE_BYTES + 1)
+        if line.strip():
+            yield line
+
+
+def _is_call(line: bytes) -> bool:
+    """Return whether a message calls a tool, which may take long."""
+    try:
+        return bool(json.loads(line)["method"] == "tools/call")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _answer(line: bytes, directory: Path | None, url: str, *, actions: bool, writing: Lock) -> None:

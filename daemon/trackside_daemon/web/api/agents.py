@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from trackside_daemon import __version__
+from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.captures.captures import CaptureError
 from trackside_daemon.web.api.captures import CaptureBody
 from trackside_daemon.web.api.history_access import json_response
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.history_access import HistoryAccess
     from trackside_daemon.web.api.waits import Waits
 
-MOST_BYTES = 1 << 20  # of a message
 CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5
 
@@ -65,8 +65,8 @@ class AgentsApi:
         data = b""
         async for chunk in request.stream():
             data += chunk
-            if len(data) > MOST_BYTES:
-                raise HTTPException(400, f"a message has at most {MOST_BYTES} bytes")
+            if len(data) > MESSAGE_BYTES:
+                raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
         actions = request.query_params.get("allow-actions") == "true"
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(_disconnected(request))
