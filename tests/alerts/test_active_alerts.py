@@ -577,17 +577,6 @@ def test_after_a_restart_a_scrape_sees_what_ended_shortly_before() -> None:
     assert short.tick(871).firing == {}
 
 
-def test_restored_alerts_are_reported_once_more_when_they_are_judged() -> None:
-    recorder = restored(
-        Alert("NonFinite", "critical", NOW - 50, "id", ABOUT), Alert("LossSpike", "warning", NOW - 50, "id", ABOUT)
-    )
-    recorder.accept(over(finding("LossSpike"))).tick(1)
-    assert [one.alert for one in recorder.records] == ["LossSpike"]
-    recorder.active.judge()
-    recorder.tick(2).tick(3)
-    assert [(one.alert, one.ended) for one in recorder.records[1:]] == [("NonFinite", None)]
-
-
 def restored(*alerts: Alert) -> Recorder:
     recorder = Recorder()
     recorder.active.restore(alerts, NOW)

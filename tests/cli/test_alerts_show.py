@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVIDENCE = {
+    "occurrences": [
+        {"number": 1, "time": BEGIN - 60, "summary": "NaN at step 7"},
+        {"number": 2, "time": BEGIN, "summary": "NaN at step 9"},
+    ],
     "value": 97.0,
     "ranks": {
         "0": {"step": 31219, "phase": "train"},
@@ -107,6 +111,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert "  1m 45s before  rank 1  rank_ended  cause=SIGBUS" in lines
     assert "  1m 42s before  GPU 3  Xid 79" in lines
     assert "  RuntimeError: CUDA error" in lines
+    assert re.search(r"^ +2  2023-11-14 22:13:20  NaN at step 9$", done.stdout, re.MULTILINE)
     assert "  stacks: rank 1 did not answer within 3 s" in lines
     assert lines[-2:] == ["next      trackside show net-1", "read      docs/alerts.md#trainingstalled"]
 

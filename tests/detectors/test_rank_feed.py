@@ -213,9 +213,13 @@ def test_the_end_of_another_ends_nothing(watch: RankWatch, other: Record) -> Non
 def test_what_is_found_in_rows_that_the_end_of_their_process_has_overtaken_is_over_at_once(
     watch: RankWatch, state: str
 ) -> None:
-    told(watch, opened(), taken(block(0, {"loss": [2.0]})), Event("id", 0, 2.0, "rank_ended", 0, fields={"state": state}))
+    told(
+        watch, opened(), taken(block(0, {"loss": [2.0]})), Event("id", 0, 2.0, "rank_ended", 0, fields={"state": state})
+    )
     found = told(watch, taken(block(1, {"loss": [nan]})))
-    assert [(one.alert, one.over) for one in found] == [("NonFinite", False), ("NonFinite", True)][: 1 + (state != "lost")]
+    assert [(one.alert, one.over) for one in found] == [("NonFinite", False), ("NonFinite", True)][
+        : 1 + (state != "lost")
+    ]
     told(watch, opened(b"t"))
     assert [one.over for one in told(watch, taken(block(2, {"loss": [nan]}), session=b"t"))] == [False]
 

@@ -81,13 +81,12 @@ class ActiveAlerts:
         self._excess = self._excess_shown = 0
         self._changed: dict[ActiveAlert, None] = {}
         self._page_outdated = True
-        self._judged = False
 
     def restore(self, records: Iterable[Alert], now: float) -> None:
         """Restore the alerts that fired when an earlier daemon ended, or had ended shortly before, without counting them.
 
-        Sinks are notified again only of alerts whose silence has ended since and which no sink reported, and of what still
-        fires after `judge`. *records* have passed `Silences.mark`.
+        Sinks are notified again only of alerts whose silence has ended since and which no sink reported. *records* have
+        passed `Silences.mark`.
         """
         for record in sorted(records, key=lambda record: record.ended is None):
             event = record.alert in ONCE
@@ -107,13 +106,6 @@ class ActiveAlerts:
             )
             self._inhibitions.register(finding, now)
         self._page_outdated = True
-
-    def judge(self) -> None:
-        """Report the restored alerts that still fire to sinks that were configured since, at the next tick; any thread.
-
-        Called once the runs of the earlier daemon have returned or are lost.
-        """
-        self._judged = True
 
     def accept(self, findings: Sequence[Finding], now: float) -> list[Batch]:
         """Apply findings as of *now*, in Unix seconds.
@@ -151,10 +143,7 @@ class ActiveAlerts:
     def tick(self, now: float) -> list[Batch]:
         """End alerts that are due, drop those that ended long ago, and activate suppressed findings; about once a second."""
         self._apply_silences(now)
-        judged, self._judged = self._judged, False
         for key, active in list(self._alerts.items()):
-            if judged and active.restored and active.fires:
-                active.recorded = False  # so that it is reported once more
             disabled = active.fires and self.disabled.contains(active.alert, active.labels)
             if disabled or active.is_due(now):
                 active.silenced = active.silenced or disabled  # no receiver needs its end

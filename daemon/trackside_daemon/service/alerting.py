@@ -161,6 +161,10 @@ class Alerting:
         self._evidence.start()
         self._delivery.start()
 
+    def judge(self) -> None:
+        """Send what still fires of an earlier daemon to new sinks; call it once its runs have returned or are lost."""
+        self._delivery.judge()
+
     def stop_evidence(self) -> None:
         """Stop to ask ranks for evidence; call it before ingest stops."""
         self.hangs.stop()

@@ -353,7 +353,7 @@ class Daemon:
         self._parts.spools.wait(RETURN_SECONDS)
         change(partial(self._lose, history.abandon(self._is_gone)))
         if not self._stopping.wait(JUDGED_SECONDS):
-            self._parts.alerting.active.judge()
+            self._parts.alerting.judge()
         while not self._stopping.wait(RETURN_SECONDS):
             change(partial(self._lose, history.abandon(self._is_not_here)))
 

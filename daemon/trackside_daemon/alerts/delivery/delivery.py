@@ -72,7 +72,7 @@ class Delivery:
     def restore(self, alerts: Iterable[Alert]) -> None:
         """Restore alerts that fired when an earlier daemon ended or had ended shortly before; send what is unsent.
 
-        A sink that was configured since gets none of them: what still fires is sent to it by `ActiveAlerts.judge`.
+        A sink that was configured since gets none of them before `judge`.
         """
         with self._lock:
             for alert in alerts:
@@ -81,6 +81,12 @@ class Delivery:
                 for worker in self._workers:
                     if self._configured.owes(worker.sink.name, alert):
                         worker.restore(alert)
+
+    def judge(self) -> None:
+        """Have all sinks send what still fires, once the runs of the earlier daemon have returned or are lost."""
+        with self._lock:
+            for worker in self._workers:
+                worker.put([*self._firing.values()])
 
     def accept(self, batch: Batch) -> None:
         """See `AlertListener`."""
