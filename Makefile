@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RIVALS := .venv-bench
 OLDEST := .venv-oldest
 SERVERS := build/servers
-LOCK    = build/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock'
+LOCK    = $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock'
 SAY     = @printf '\n== %s\n'
 
 # Python compiles what it imports; pip would compile all of PyTorch, which takes a minute.
@@ -22,7 +22,7 @@ help:
 	@printf '%s\n' \
 	  'make demo        run the daemon next to a small real training' \
 	  'make test        install what the tests need, and run all checks and tests' \
-	  'make soak        run the tests at full counts, and the integrations with the oldest supported frameworks' \
+	  'make soak        run the tests at full counts, with every supported Python, and with the oldest supported packages' \
 	  'make bench       measure speed and memory, compared with the alternatives' \
 	  'make gpu         test and measure on an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
 	  'make gpu-wheels  fetch what a GPU machine without network may lack, into build/gpu-wheels' \
@@ -39,7 +39,7 @@ test:
 	@$(MAKE) --no-print-directory -j2 system $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j3 check exposure suite
 
-.PHONY: exposure oldest suite
+.PHONY: exposure oldest pythons suite
 exposure:
 	$(SAY) 'exposure of the systemd unit (systemd-analyze security): 2.0 of 10 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
@@ -49,11 +49,15 @@ oldest: $(VENV)/.dev $(OLDEST)/.installed
 	$(SAY) 'the integrations with the oldest supported frameworks'
 	@$(OLDEST)/bin/python -m pytest --quiet --processes 2 --repeat-failed tests/integrations
 
+pythons: $(VENV)/.dev system
+	$(SAY) 'all tests with each supported Python of this machine, and with the lowest versions of all packages'
+	@$(BIN)/python tests/pythons.py
+
 suite: $(VENV)/.dev system
 	$(SAY) 'tests, ten files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 10 --repeat-failed
 
-soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest
+soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest pythons
 	$(SAY) 'tests at full counts'
 	@$(BIN)/python -m pytest --soak
 
@@ -192,9 +196,8 @@ $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 	  echo 'the installation failed; the tables mark what is missing'
 
 # The image and CI install only files that have these hashes. uv also pins what other versions of Python need.
-lock:
+lock: $(VENV)/.dev
 	$(SAY) 'pinning the versions and hashes of what the image, the release and CI install'
-	@$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install $(QUICK) uv
 	@$(LOCK) pyproject.toml --extra daemon --universal --python-version 3.10 --output-file deploy/requirements.txt
 	@printf 'build\nhatchling>=1.24\n' | \
 	  $(LOCK) - --universal --python-version 3.10 --output-file deploy/build-requirements.txt

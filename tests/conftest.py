@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
 
+ABSENT = {*LARGE, "httpx2"}
+"""Frameworks without a build for some version of Python; a package of mcp, which needs newer packages than trackside."""
+
 Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 
 pytest_plugins = ["forked_runs"]
@@ -73,7 +76,7 @@ def pytest_runtest_makereport(
 def _skipped_without_framework(report: Report, raised: pytest.ExceptionInfo[BaseException] | None) -> Report:
     error = raised.value if raised else None
     while report.failed and error is not None:
-        if isinstance(error, ModuleNotFoundError) and error.name in LARGE:
+        if isinstance(error, ModuleNotFoundError) and error.name in ABSENT:
             report.outcome = "skipped"
             report.longrepr = (str(report.fspath), 0, f"Skipped: {error.name} is not installed")
         error = error.__cause__

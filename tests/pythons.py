@@ -1,6 +1,7 @@
 """The supported versions of Python that this machine has, each with an environment; as a script, all tests with each of them.
 
-Interpreters are those on PATH and those of pyenv. The environments are in build/pythons, and stay until pyproject.toml changes.
+Interpreters are those on PATH and those of pyenv, environments are in build/pythons. The script has the newest packages in each,
+and then the lowest versions that pyproject.toml permits; its arguments choose among that, such as ``3.10 lowest``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from fork_server import LARGE
+
 ROOT = Path(__file__).resolve().parent.parent
 _PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 SUPPORTED = tuple(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', _PROJECT))
 THIS = f"3.{sys.version_info[1]}"
 
 LOWEST = ("3.10", "3.11")
-"""Versions for which the oldest supported packages have builds."""
+"""Versions for which the lowest permitted packages have builds."""
+EXTRAS = "daemon,apprise,fleet,otlp,plots,wandb"
+"""The extras of packages whose lowest versions are tested; tests/oldest.txt has those of the integrations."""
+
+RESULTS = {True: "passed", False: "failed", None: "this machine has no such Python"}
 
 
 @cache
@@ -54,5 +61,41 @@ def environment(name: str, path: str, *install: str) -> Path:
     return python
 
 
+def run_all_tests(name: str) -> bool | None:
+    """Run all tests with a version of Python or with the lowest packages; return whether they pass, None without that Python."""
+    path = interpreter(*(LOWEST if name == "lowest" else (name,)))
+    if not path:
+        return None
+    place = ROOT / "build" / "pythons" / f"{name}-tests"
+    python = str(place / "bin" / "python")
+    _uv("venv", "--clear", "--seed", "--python", path, str(place))
+    constraints = ROOT / "tests" / "constraints.txt"  # PyTorch's version
+    torch = f"{constraints.read_text(encoding='utf-8').strip()}+cpu"  # the other builds take gigabytes
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", "--no-deps", torch]
+    absent = set() if subprocess.run(pip, stderr=subprocess.DEVNULL, check=False).returncode == 0 else set(LARGE)
+    if name == "lowest":
+        absent.add("mcp")  # it needs newer packages
+        _uv("pip", "install", "--python", python, "--resolution", "lowest-direct", "--editable", f".[{EXTRAS}]")
+    overrides = place / "absent.txt"
+    overrides.write_text("".join(f"{one}; python_version < '3'\n" for one in absent), encoding="utf-8")
+    options = ("--overrides", str(overrides), "--constraints", str(constraints))
+    _uv("pip", "install", "--python", python, *options, "--editable", ".[dev]")
+    _report(f"all tests with {name}, without {', '.join(sorted(absent)) or 'nothing'}")
+    tests = [python, "-m", "pytest", "--processes", "2", "--repeat-failed", "--ignore=tests/end_to_end/test_pythons.py"]
+    return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+
+
 def _uv(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "uv", "--quiet", *arguments], cwd=ROOT, check=True)
+
+
+def _report(line: str) -> None:
+    sys.stdout.write(f"\n== {line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or [*(version for version in SUPPORTED if version != THIS), "lowest"]
+    passed = {name: run_all_tests(name) for name in names}
+    _report("; ".join(f"{name}: {RESULTS[passed[name]]}" for name in names))
+    sys.exit(False in passed.values())

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections import Counter
 from functools import partial
+from contextlib import closing
 from pathlib import Path
 from shutil import copy
 from typing import TYPE_CHECKING, Any
@@ -153,7 +154,7 @@ def mlflow_store(place: Path) -> None:
 
 
 def mlflow_database(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(
             """
             CREATE TABLE experiments (experiment_id, name);
@@ -170,7 +171,7 @@ def mlflow_database(path: Path) -> None:
 
 
 def trackio_database(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(
             """
             CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, timestamp, run_name, step INTEGER, metrics);
@@ -198,7 +199,8 @@ def test_stores_of_mlflow_and_trackio_are_read(tmp_path: Path) -> None:
     mlflow_store(tmp_path)
     mlflow_database(tmp_path / "mlflow.db")
     trackio_database(tmp_path / "project.db")
-    sqlite3.connect(tmp_path / "other.db").executescript("CREATE TABLE x (y)")
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE x (y)")
     runs = {name: one for name, (one,) in found(tmp_path).items()}
     assert sorted(runs) == ["brave-cat", "ml", "sql"]
     assert repr(samples(runs["ml"])) == repr(

@@ -6,6 +6,7 @@ import os
 import socket
 import sqlite3
 import time
+from contextlib import closing
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -519,7 +520,7 @@ def test_a_mirror_that_fails_in_an_unexpected_way_ends_its_worker(
 def test_positions_that_another_process_has_locked_are_not_deleted(tmp_path: Path) -> None:
     path = tmp_path / "positions.db"
     Positions(path).close()
-    with sqlite3.connect(path, isolation_level=None) as other:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Positions:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             self._connection = _open(path)
+        weakref.finalize(self, self._connection.close)  # Python 3.13 warns of one that is collected open
         with self._connection:
             row = self._connection.execute("SELECT since FROM mirror").fetchone()
             if row is None:

@@ -30,7 +30,7 @@ class Offline:
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
         self.path = directory / FILE
         self._connection = _open(self.path, warn)
-        weakref.finalize(self, self._connection.close)  # a command and a notebook keep it open to the end; Python 3.13 warns
+        weakref.finalize(self, self._connection.close)  # commands and notebooks do not, and Python 3.13 warns of that
         try:
             _check(self._connection, self.path)
         except BaseException:
