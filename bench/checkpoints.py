@@ -45,8 +45,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/var/tmp") as directory:
         path = Path(directory) / "step-1000.pt"
         write(path, round(gigabytes * 1e9 / TENSOR_BYTES))
-        process = AuditProcess()
-        request = AuditRequest(str(path), rate)
+        process = AuditProcess(512 << 20)
+        request = AuditRequest(str(path), path.stat().st_size, rate)
         step = training()
         torch.set_num_threads(1)
         seconds = audited(process, request, step)

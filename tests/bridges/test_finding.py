@@ -6,8 +6,8 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from functools import partial
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from shutil import copy
 from typing import TYPE_CHECKING, Any

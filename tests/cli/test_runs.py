@@ -24,6 +24,7 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.cli.commands.run_report import best
@@ -171,7 +172,12 @@ class Site:
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=captures,
             agents=AgentsApi(kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None),
-            checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
+            checkpoints=CheckpointsApi(
+                Checkpoints(
+                    CheckpointSection(), "", tuple, lambda _: None, auditing=AuditProcess(1), scanning=AuditProcess(1)
+                ),
+                kept,
+            ),
             layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
             machine=MachineApi(MachineHistory(state, bytes)),

@@ -1,4 +1,4 @@
-"""What a supported Python refuses or warns of, that this one accepts, and that neither mypy nor ruff reports."""
+"""Code that a supported Python refuses or warns of, whereas this one accepts it, and mypy and ruff do not report it."""
 
 from __future__ import annotations
 
