@@ -676,7 +676,7 @@ def test_archivers_that_are_killed_and_readers_at_one_directory(
         readers = [Reader(out) for _ in range(2)]
         for reader in readers:
             reader.start()
-        for _ in range(count(4, 300)):
+        for _ in range(count(3, 300)):
             changes.change()
             Event().wait(chance.uniform(0, 0.2))  # the moment is what varies
             chance.choice(archivers).restart()

@@ -66,12 +66,13 @@ def mirrored_runs(
 
     Without positions, yield all runs, also imported ones; with *only*, an id, this one alone.
     """
+    of_one = "" if only is None else "AND uid = :uid"  # without an OR, for which there is no index
     rows = connection.execute(
-        "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
+        "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "  # noqa: S608
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
         "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND "
-        "(:since IS NULL OR NOT imported AND coalesce(run.ended, :since) >= :since) AND (:uid IS NULL OR uid = :uid) "
-        "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
+        "(:since IS NULL OR NOT imported AND coalesce(run.ended, :since) >= :since) "
+        f"{of_one} AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
         {"since": positions and positions.since, "uid": only},
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
