@@ -46,7 +46,7 @@ def write_session(
         "ON CONFLICT (id) DO UPDATE SET "
         # max: the client may have missed the last ack.
         "stream = excluded.stream, committed = max(committed, excluded.committed), "
-        "clock_offset = excluded.clock_offset",
+        "clock_offset = excluded.clock_offset, began = coalesce(began, excluded.began)",
         (
             record.session.id,
             stream,
