@@ -65,10 +65,12 @@ def test_only_so_many_calls_are_read_before_one_is_answered(monkeypatch: pytest.
     client = Client([message(id_) for id_ in range(10_000)], monkeypatch)
     running = Thread(target=command.mcp, kwargs={"allow_actions": False, "storage_path": None, "url": ""})
     running.start()
-    eventually(lambda: client.answering == command.MOST_MESSAGES)
-    assert client.read <= command.MOST_MESSAGES + 1
-    client.gate.set()
-    running.join(DEADLINE)
+    try:
+        eventually(lambda: client.answering == command.MOST_MESSAGES)
+        assert client.read <= command.MOST_MESSAGES + 1
+    finally:
+        client.gate.set()
+        running.join(DEADLINE)
     assert not running.is_alive()
     assert sorted(client.answers()) == list(range(10_000))
 
