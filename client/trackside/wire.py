@@ -549,10 +549,17 @@ class Pushes(msgspec.Struct, omit_defaults=True):
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
-    """A known gap: the client had to drop the batches from ``first`` to the envelope's number."""
+    """A known gap: the client had to drop the batches from ``first`` to the envelope's number.
+
+    Attributes:
+        values: Number of values in them; 0 if it is unknown.
+        steps: Their lowest and highest step; None if they are unknown.
+    """
 
     first: int
     totals: Totals
+    values: Count = 0
+    steps: tuple[int, int] | None = None
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True):

@@ -75,6 +75,7 @@ class Daemon:
         self.committed = 0
         self.values: list[float] = []
         self.gaps: list[tuple[int, int]] = []
+        self.skips: list[Skip] = []
         self.ended = False
         self._taken: list[tuple[int, Any]] = []
 
@@ -92,6 +93,7 @@ class Daemon:
                 self.values += [value for _, _, values in rows(body) for value in values.values()]
             elif isinstance(body, Skip):
                 self.gaps.append((self.committed + 1, number))
+                self.skips.append(body)
             self.ended = self.ended or isinstance(body, Bye)
             self.committed = number
         self._taken = []

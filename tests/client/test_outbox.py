@@ -412,7 +412,7 @@ def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(
         push(session, {"loss": second}, second)
         session.drain(later(second))
     assert {path.name.partition(".")[0] for path in spool.glob("*.spool")} == {session.id.hex()}
-    assert session.totals.dropped == 0  # it is all in memory too
+    assert session.totals.dropped > 0
 
 
 def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> None:
@@ -427,7 +427,7 @@ def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> Non
     empty = Record(1, 1, 0, [])
     segment.write_bytes(data[: -len(_record(record_of(session)))] + _record(empty))
     (left,) = orphaned_sessions([spool], None)
-    assert (left.id, left.spool.torn, left.backlog) == (session.id, 1, False)
+    assert (left.id, len(left.spool.damage), left.backlog) == (session.id, 1, False)
     assert list(orphaned_sessions([spool], None, {session.id})) == []
 
 
@@ -443,33 +443,162 @@ def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path, mo
     files = spool_module.Spool(bytes(16), spool)
     for number in range(1, 100):
         assert files.append(Record(number, number, 1, [b"x" * 50] * 3), lambda: [b"hello"] * 3)
-        files.drop_excess(0)
+        if (gone := files.drop_excess(0)) is not None:
+            files.write_hole(gone[0], [b"skip"] * 3, lambda: [b"hello"] * 3)
         assert sum(path.stat().st_size for path in spool.glob("*.spool")) < 5000 + 200
     files.close()
 
 
-def test_of_a_spool_past_its_bound_what_is_in_memory_stays_on_disk_too(
-    spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def deliver(session: Outbox, daemon: Daemon) -> None:
+    """Send all that a session has."""
+    while not session.done:
+        session.settle(CLOCK)
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+
+
+def overflow(monkeypatch: pytest.MonkeyPatch, spool: Path, sent: int = 0) -> Session:
+    """Return a session whose spool has overflowed by a half; a daemon has got the first *sent* messages, and then went away."""
     monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
     session = a_session()
     for second in range(200):
         push(session, {"loss": second}, second)
         session.drain(later(second))
+        if second < sent:
+            send(session)
         if second == 100:
             size = sum(path.stat().st_size for path in spool.glob("*.spool"))
             monkeypatch.setattr(spool_module, "SPOOL_BYTES", size)
+    return session
+
+
+def test_of_a_spool_past_its_bound_the_oldest_go_and_the_skip_says_what_they_were(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = overflow(monkeypatch, spool)
+    dropped = session.totals.dropped
+    assert dropped > 50
     session.retire(later(999))
     (left,) = orphaned_sessions([spool], None)
     daemon = Daemon()
-    while not left.done:
-        left.settle(CLOCK)
-        for message in send(left):
-            daemon.receive(message)
-        left.acknowledged(daemon.commit())
-    assert daemon.values[:WINDOW] == [float(second) for second in range(WINDOW)]
-    assert len(daemon.values) + session.totals.dropped == 200
-    assert session.totals.dropped > 50
+    deliver(left, daemon)
+    assert daemon.values == [float(second) for second in range(dropped, 200)]
+    assert daemon.gaps == [(1, dropped)]
+    assert (daemon.skips[0].values, daemon.skips[0].steps) == (dropped, (0, dropped - 1))
+    assert daemon.skips[0].totals.dropped == dropped
+    assert list(spool.glob("*.spool")) == []
+
+
+def test_what_was_sent_may_have_arrived_and_stays(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, daemon = overflow(monkeypatch, spool, sent=3), Daemon()
+    session.disconnected()
+    session.end(later(300), "finished", "", provisional=False)
+    dropped = session.totals.dropped
+    deliver(session, daemon)
+    assert daemon.values == [0.0, 1.0, 2.0, *(float(second) for second in range(3 + dropped, 200))]
+    assert [(skip.values, skip.steps) for skip in daemon.skips] == [(dropped, (3, 2 + dropped))]
+    assert session.totals.dropped == dropped > 50
+
+
+def test_without_a_disk_the_skip_says_what_memory_had_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 2000)
+    session, daemon = a_session(NO_DISK), Daemon()
+    for second in range(50):
+        push(session, {"loss": second, "lr": 0.1}, second)
+        session.drain(later(second))
+    session.end(later(300), "finished", "", provisional=False)
+    deliver(session, daemon)
+    lost = sum(skip.values for skip in daemon.skips)
+    assert lost == session.totals.dropped == 100 - len(daemon.values)
+    assert (daemon.skips[0].steps, len(daemon.skips)) == ((0, lost // 2 - 1), 1)
+
+
+FLIPS = st.tuples(st.integers(0, 2**32), st.integers(0, 7))
+
+
+@given(flip=FLIPS)
+@example(flip=(3, 0))  # in the mark at the beginning of a file
+@example(flip=(len(spool_module.MAGIC) + 2, 7))  # in the length of a head
+def test_a_flipped_bit_costs_the_record_that_it_is_in(directory: Path, flip: tuple[int, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spool_module, "SEGMENT_BYTES", 1500)
+        session = a_session(directory)
+        for second in range(30):
+            push(session, {"loss": second}, second)
+            session.drain(later(second))
+        session.end(later(30), "finished", "", provisional=False)
+        session.retire(later(99))
+    files = sorted(directory.glob("*.spool"))
+    assert len(files) > 1
+    data = bytearray(b"".join(path.read_bytes() for path in files))
+    place, bit = flip[0] % len(data), flip[1]
+    data[place] ^= 1 << bit
+    for path in files:
+        size = path.stat().st_size
+        path.write_bytes(data[:size])
+        del data[:size]
+    (left,) = orphaned_sessions([directory], None)
+    daemon = Daemon()
+    deliver(left, daemon)
+    assert daemon.values == sorted(set(daemon.values))
+    lost = 30 - len(daemon.values)
+    assert lost <= 1
+    assert len(left.spool.damage) == (1 if lost or not daemon.ended else len(left.spool.damage)) <= 1
+    assert sum(skip.values for skip in daemon.skips) <= lost
+    assert list(directory.glob("*.spool")) == []
+    left.spool.close()
+
+
+def test_a_damaged_record_is_named_and_its_values_are_counted_also_by_its_own_process(spool: Path) -> None:
+    session, daemon = a_session(), Daemon()
+    for second in range(2 * WINDOW):
+        push(session, {"loss": second, "lr": 0.1}, second)
+        session.drain(later(second))
+    (segment,) = spool.glob("*.spool")
+    data = bytearray(segment.read_bytes())
+    record = data.index(b"trackside/1", len(data) * 3 // 4)
+    data[record + 40] ^= 1
+    segment.write_bytes(data)
+    session.end(later(300), "finished", "", provisional=False)
+    deliver(session, daemon)
+    assert (len(daemon.values), session.totals.dropped, daemon.skips[0].values) == (4 * WINDOW - 2, 2, 2)
+    (text,) = session.spool.damage.values()
+    assert text == f"{segment} is damaged at byte {record - 31}: 2 values are left out, and what follows is read"
+
+
+def test_a_spool_whose_only_head_is_damaged_stays_where_it_is(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    (segment,) = spool.glob("*.spool")
+    data = bytearray(segment.read_bytes())
+    data[len(spool_module.MAGIC) + 40] ^= 1
+    segment.write_bytes(data)
+    assert list(orphaned_sessions([spool], None)) == []
+    assert segment.read_bytes() == data
+
+
+def test_a_forged_segment_keeps_no_process_busy(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SEARCH_BYTES", 100_000)
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    (segment,) = spool.glob("*.spool")
+    forged = spool_module._HEADER.pack(90_000, 0, 1, 1, 1) + b"\x93\xc4\x0btrackside/1"
+    segment.write_bytes(segment.read_bytes() + forged * 20_000)
+    read = spool_module.Reader._record
+    reads: list[int] = []
+
+    def counting(reader: spool_module.Reader) -> Record | None:
+        reads.append(1)
+        return read(reader)
+
+    monkeypatch.setattr(spool_module.Reader, "_record", counting)
+    (left,) = orphaned_sessions([spool], None)
+    assert (left.backlog, len(left.spool.damage), len(reads) < 50) == (True, 1, True)
 
 
 def test_large_messages_on_disk_are_not_dropped_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,16 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]
 
 
+def test_what_its_clients_have_dropped_is_on_the_page_by_rank(desk: Any) -> None:
+    for rank, dropped in ((0, 7), (1, 0), (0, 5)):
+        who = FakeSession(rank=rank, world=2, local_world=2)
+        greet(desk, who)
+        bye = who.bye()
+        say(desk, who.frames("bye", replace(bye, totals=replace(bye.totals, dropped=dropped)), 1))
+    assert desk.house.get("client_dropped_total", "train", "0") == 12
+    assert desk.house.get("client_dropped_total", "train", "1") is None
+
+
 def test_what_has_ended_long_ago_is_not_on_the_page_at_all(desk: Any) -> None:
     who = FakeSession()
     greet(desk, who)

@@ -13,7 +13,7 @@ from ingest.conftest import SessionsHarness
 from msgspec.structs import replace
 from wire_messages import WALL, FakeSession, clock
 
-from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Totals, encode
+from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
 from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
@@ -442,6 +442,8 @@ def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
     desk.say(*who.skip(2, 6))
     gap = records(desk, Event)[-1]
     assert (gap.kind, gap.rank, gap.run, dict(gap.fields)) == ("gap", 3, "id-1", {"batches": 5})
+    desk.say(*who.frames("skip", Skip(7, who.totals, 1200, (60, 99)), 8))
+    assert dict(records(desk, Event)[-1].fields) == {"batches": 2, "values": 1200, "steps": "60 to 99"}
 
 
 def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(desk: Any) -> None:

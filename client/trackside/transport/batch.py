@@ -19,12 +19,14 @@ class BatchBuilder:
         rows: Number of rows.
         values: Number of values.
         size: Bytes, approximately.
+        steps: Lowest and highest step of the training's own count; None without one.
     """
 
     def __init__(self) -> None:
         self.rows = 0
         self.values = 0
         self.size = 0
+        self.steps: tuple[int, int] | None = None
         self._layout: tuple[tuple[str, ...], bool] = (), False
         self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float], bool]] = []
 
@@ -41,6 +43,8 @@ class BatchBuilder:
         numbers.extend(values.values())
         self.rows += 1
         self.values += len(keys)
+        if not aside:
+            self.steps = (step, step) if self.steps is None else (min(step, self.steps[0]), max(step, self.steps[1]))
         self.size += 16 + 8 * len(keys)  # a step, a time and the values, 8 bytes each
 
     @property

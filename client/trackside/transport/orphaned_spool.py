@@ -135,12 +135,16 @@ def _open(lock: Path, files: Iterable[Path], machine: str | None) -> OrphanedSes
 
 
 def _first(lock: Path, files: Iterable[Path]) -> Reader:
-    """Return a reader of a session's first segment, of the user who made its lock.
+    """Return a reader of a session's first segment whose head is intact, of the user who made its lock.
 
     In a shared directory others can add files of that name. They cannot replace the lock, which the process makes first.
     """
     user = lock.lstat().st_uid if lock.exists() else os.geteuid()  # that makes it now
-    return Reader(min(path for path in files if path.lstat().st_uid == user))
+    for path in sorted(path for path in files if path.lstat().st_uid == user):
+        with suppress(ValueError):  # the next one may be a segment
+            if (reader := Reader(path)).hello:
+                return reader
+    raise ValueError(f"{lock} has no segment with a hello")
 
 
 def _acquire(lock: Path, first: Reader) -> int:

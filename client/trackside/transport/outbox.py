@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside.transport.spool import Record
+from trackside.transport.spool import Record, spanned
 from trackside.wire import Envelope, Skip, Totals, encode
 
 if TYPE_CHECKING:
-    from trackside.transport.spool import Spool
+    from trackside.transport.spool import Segment, Spool, Steps
     from trackside.wire import Clock
 
 PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
@@ -26,9 +26,12 @@ class Pending(msgspec.Struct):
 
     Attributes:
         first: Lowest sequence number that it covers; below ``number`` for a skip only.
+        is_gap: It is a skip that was made here, and may grow until it is sent.
         number: Highest sequence number that it covers.
         frames: Its frames.
         values: Number of pushed values in it.
+        lost: Number of values in the messages that a skip covers.
+        steps: Lowest and highest step in it, or in the messages that a skip covers; None if they are unknown.
         made_at: Monotonic nanoseconds of its creation.
         resend: It was sent before.
         spooled: It is on disk, or need not be.
@@ -41,6 +44,9 @@ class Pending(msgspec.Struct):
     made_at: int = 0
     resend: bool = False
     spooled: bool = False
+    lost: int = 0
+    steps: Steps = None
+    is_gap: bool = False
 
     @property
     def size(self) -> int:
@@ -82,6 +88,8 @@ class Outbox(ABC):
         self._unspooled: deque[Pending] = deque()
         self._acked = 0
         self._in_flight = 0
+        self._sent = 0
+        """Highest number that was sent."""
         self._oldest = 0
         self._oldest_since = 0.0
 
@@ -130,6 +138,7 @@ class Outbox(ABC):
     def sent(self, message: Pending) -> None:
         """Record that the message of `next_to_send` is in flight."""
         self._in_flight += 1
+        self._sent = max(self._sent, message.number)
         self.totals.resent += message.resend
         message.resend = True
 
@@ -218,11 +227,25 @@ class Outbox(ABC):
 
     def _spool_message(self, message: Pending, clock: Clock) -> bool:
         record = Record(message.first, message.number, message.values, message.frames)
-        message.spooled = self.spool.append(record, lambda: self.hello(clock))
+        message.spooled = self.spool.append(record, lambda: self.hello(clock), message.steps)
         self.totals.spooled += message.spooled
-        if message.spooled:
-            self.totals.dropped += self.spool.drop_excess(self._newest)
+        if message.spooled and (dropped := self.spool.drop_excess(self._sent)) is not None:
+            hole, lost = dropped
+            self.totals.dropped += lost
+            skip = self._gap(hole.first, hole.last, 0, hole.values, hole.steps)
+            self.spool.write_hole(hole, skip.frames, lambda: self.hello(clock))
+            self._replace(hole, skip)
         return message.spooled
+
+    def _replace(self, hole: Segment, skip: Pending) -> None:
+        """Replace the pending messages that had to go from the spool by their skip."""
+        before = [message for message in self.pending if message.number < hole.first]
+        after = [message for message in self.pending if message.first > hole.last]
+        if len(before) + len(after) < len(self.pending):
+            # A new deque, since a caller may iterate over the old one.
+            self.pending = deque([*before, skip, *after])
+            self.size = sum(message.size for message in (*self.pending, *self._unspooled))
+            self._in_flight = min(self._in_flight, len(before))
 
     def _refill(self) -> None:
         """Read the next messages from the spool, while the window has room."""
@@ -230,7 +253,8 @@ class Outbox(ABC):
             record = self.spool.next_after(self._newest)
             if record is None:
                 break
-            self._skip_up_to(record.first)
+            self.totals.dropped += self.spool.lost
+            self._skip_up_to(record.first, self.spool.lost)
             self.pending.append(Pending(record.first, record.number, record.frames, record.values, spooled=True))
             self.size += self.pending[-1].size
         if self.spool.last <= self._newest:
@@ -243,35 +267,37 @@ class Outbox(ABC):
             self.size += self.pending[0].size
             self.rewind()
 
-    def _skip_up_to(self, number: int) -> None:
-        """Append a skip for the messages between the newest pending one and *number*, whose file was deleted."""
+    def _skip_up_to(self, number: int, lost: int = 0) -> None:
+        """Append a skip for the messages between the newest pending one and *number*, whose file was deleted or damaged."""
         if number > self._newest + 1:
-            self._skip(self._newest + 1, number - 1, 0)
+            self._skip(self._newest + 1, number - 1, 0, lost)
 
-    def _skip(self, first: int, last: int, made_at: int) -> None:
+    def _skip(self, first: int, last: int, made_at: int, lost: int) -> None:
         """Append a skip for the numbers from *first* to *last*; extend the last pending skip if it is not in flight."""
-        if self.pending and len(self.pending) > self._in_flight and self.pending[-1].first < self.pending[-1].number:
+        steps: Steps = None
+        if self.pending and len(self.pending) > self._in_flight and self.pending[-1].is_gap:
             before = self.pending.pop()
             self.size -= before.size
-            first, made_at = before.first, before.made_at
-        self.pending.append(self._gap(first, last, made_at))
+            first, made_at, lost, steps = before.first, before.made_at, lost + before.lost, before.steps
+        self.pending.append(self._gap(first, last, made_at, lost, steps))
         self.size += self.pending[-1].size
 
     def _drop_oldest(self, messages: deque[Pending]) -> None:
         """Drop the oldest messages in memory above its limit, and put one skip in their place."""
         first = last = messages[0].first
-        made_at = messages[0].made_at
+        made_at, lost, steps = messages[0].made_at, 0, messages[0].steps
         while self.size > PENDING_BYTES and messages:
             oldest = messages.popleft()
             last = oldest.number
             self.size -= oldest.size
             self.totals.dropped += oldest.values
-        messages.appendleft(self._gap(first, last, made_at))
+            lost, steps = lost + oldest.values + oldest.lost, spanned(steps, oldest.steps)
+        messages.appendleft(self._gap(first, last, made_at, lost, steps))
         self.size += messages[0].size
         if messages is self.pending:
             self.rewind()
 
-    def _gap(self, first: int, last: int, made_at: int) -> Pending:
-        frames = encode(Envelope("skip", self.id, last), Skip(first, self.totals))
+    def _gap(self, first: int, last: int, made_at: int, lost: int = 0, steps: Steps = None) -> Pending:
+        frames = encode(Envelope("skip", self.id, last), Skip(first, self.totals, lost, steps))
         # "Spooled", since a reader of the spool finds the gap between the numbers itself.
-        return Pending(first, last, frames, made_at=made_at, spooled=True)
+        return Pending(first, last, frames, made_at=made_at, spooled=True, lost=lost, steps=steps, is_gap=True)

@@ -77,7 +77,7 @@ class Sender:
         swept: Set when the last search of *spools* found none.
         sent: Names of the runs whose spools were sent.
         writers: The users whose spools were sent, by session.
-        torn: Number of spools whose end could not be read.
+        torn: Number of places in spools that could not be read.
 
     Raises:
         RuntimeError: No thread can be started: too many, or the interpreter shuts down.
@@ -230,9 +230,7 @@ class Sender:
             if orphan.spool.user is not None:
                 self.writers[orphan.id] = orphan.spool.user
             self._sessions.append(orphan)
-            self.torn += orphan.spool.torn
-            if orphan.spool.torn:
-                self._log_once("torn", f"run {orphan.name}: the end of its spool is torn, and is left out")
+            self.torn += len(orphan.spool.damage)
             self._answered_at = self._no_daemon_since = moment  # nothing was asked before
         else:
             self._sweep_at = moment + SWEEP_SECONDS
@@ -265,6 +263,8 @@ class Sender:
     def _drain(self) -> None:
         clock = now()
         for session in self._sessions:
+            for text in session.spool.damage.values():
+                self._log_once(text, f"run {session.name}: {text}")
             if session.ended or isinstance(session, OrphanedSession):
                 session.settle(clock)
                 continue

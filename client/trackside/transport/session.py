@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from trackside.media.unsent import Unsent
     from trackside.totals.flops import Flops
+    from trackside.transport.spool import Steps
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
 
 Row = (
@@ -142,6 +143,11 @@ class Session(Outbox):
         self.layers = 0, 0
         self._about = about
         self._resources = ResourceMonitor() if resources is None else resources
+
+    @property
+    def name(self) -> str:
+        """Name of its run."""
+        return self.identity.name
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # never replaced
@@ -338,9 +344,9 @@ class Session(Outbox):
         """Drop the messages up to *number*, which are committed; return whether there were any."""
         return super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
 
-    def _gap(self, first: int, last: int, made_at: int) -> Pending:
+    def _gap(self, first: int, last: int, made_at: int, lost: int = 0, steps: Steps = None) -> Pending:
         self._sent_counts = (self.totals.pushes, self.totals.dropped)  # a skip carries them
-        return super()._gap(first, last, made_at)
+        return super()._gap(first, last, made_at, lost, steps)
 
     def _accept(
         self, pushed_at: int, step: Any, values: dict[str, float] | None
@@ -453,7 +459,7 @@ class Session(Outbox):
             self.totals.dropped += batch.values
             raise
         self._number += 1
-        self._add(Pending(self._number, self._number, frames, batch.values), clock)
+        self._add(Pending(self._number, self._number, frames, batch.values, steps=batch.steps), clock)
         self._sent_counts = (self.totals.pushes, self.totals.dropped)
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:

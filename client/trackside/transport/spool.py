@@ -5,6 +5,9 @@ process has the lock (flock) while it lives; any process that acquires it may re
 `MAGIC` and records: first the machine's id and the session's hello, then the numbered messages::
 
     u32 length of the payload | u32 CRC-32 of it | u64 first | u64 number | u32 pushed values | msgpack [frame, …]
+
+A record that is damaged costs only itself: the next one is found by the beginning of its first frame. A segment that had to go
+is replaced by one with nothing but the skip of its messages.
 """
 
 from __future__ import annotations
@@ -22,20 +25,25 @@ import msgspec
 
 from trackside.transport.paths import machine_id, open_regular, spool_directory
 from trackside.transport.spool_access import acquire_lock, share
-from trackside.wire import MESSAGE_BYTES
+from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Steps = tuple[int, int] | None
+
 SEGMENT_BYTES = 4 * 1024 * 1024
 SPOOL_BYTES = (
     256 * 1024 * 1024
-)  # limit of all spools in one directory; above it the oldest segments go that are not in memory
+)  # limit of all spools in one directory; above it the oldest segments go, except for messages that were sent
+SEARCH_BYTES = SEGMENT_BYTES + 2 * MESSAGE_BYTES  # how far the next record is searched behind a damaged one
 
 MAGIC = b"trackside spool 1\n"
 FRAMES = 3  # frames of a message
 
 _HEADER = Struct("<IIQQI")
+_PAYLOAD = 3  # bytes of a payload before its first frame: an array of three, and that frame's length
+_FRAME = b"trackside/"  # begin of the first frame of each message
 _BUSY = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))  # failures to open a file that soon may pass
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -58,11 +66,19 @@ class Record(NamedTuple):
 
 
 class Segment:
-    """A file of a spool, with its first and last sequence number, its size in bytes and the number of pushed values."""
+    """A file of a spool, with its first and last sequence number, and its size in bytes.
+
+    Attributes:
+        values: Number of pushed values in it, or of those that were in it.
+        steps: Their lowest and highest step; None if that is unknown.
+        is_hole: The messages had to go: it only has a skip.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.first = self.last = self.size = self.values = 0
+        self.steps: Steps = None
+        self.is_hole = False
 
 
 class Spool:
@@ -74,14 +90,16 @@ class Spool:
 
     Attributes:
         failure: Why the last write failed; empty if it succeeded.
-        torn: Number of restored segments whose end could not be read.
+        damage: What could not be read, by file and place, each as a part of a log line.
+        lost: Number of values, as far as it is known, in the damaged records before the one that was read last.
         discarded: Number of segments of ended processes that were deleted to make room.
         user: The user of the lock of an ended process; segments of other users are not read. None if the process lives.
     """
 
     def __init__(self, session: bytes, directory: Path | None = None) -> None:
         self.failure = ""
-        self.torn = self.discarded = 0
+        self.damage: dict[tuple[Path, int], str] = {}
+        self.lost = self.discarded = 0
         self.user: int | None = None
         self._name = session.hex()
         self._directory = directory
@@ -111,15 +129,15 @@ class Spool:
                 segment.first = segment.first or record.first
                 segment.last = max(segment.last, record.number)
                 segment.values += record.values
-            self.torn += reader is not None and reader.torn
             self._segments.append(segment)
 
-    def append(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
+    def append(self, record: Record, hello: Callable[[], list[bytes]], steps: Steps = None) -> bool:
         """Append a message with a higher number than all before; return False and set `failure` if that fails.
 
         Args:
             record: The message.
             hello: Returns the session's hello, for the head of a new segment.
+            steps: Lowest and highest step in it.
         """
         try:
             if self._file < 0 or self._segments[-1].size >= SEGMENT_BYTES:
@@ -133,6 +151,7 @@ class Spool:
         segment.first = segment.first or record.first
         segment.last = record.number
         segment.values += record.values
+        segment.steps = spanned(segment.steps, steps)
         self.failure = ""
         return True
 
@@ -148,6 +167,7 @@ class Spool:
                 except OSError:  # the next turn may have a file descriptor for it
                     return None
             record = None if self._reader is None else self._reader.next()
+            self.lost = 0 if self._reader is None else self._reader.lost
             if record is None:  # another process has deleted or cut it
                 segment.last = min(segment.last, number)
             elif record.number > number:
@@ -158,30 +178,50 @@ class Spool:
         while self._segments and self._segments[0].last <= number:
             self._remove(self._segments.popleft())
 
-    def drop_excess(self, read: int) -> int:
+    def drop_excess(self, sent: int) -> tuple[Segment, int] | None:
         """Delete the oldest segment that may go, if a new one has begun and the directory is above its limit.
 
         Args:
-            read: Messages up to this number are in memory; their segments stay.
+            sent: Messages up to this number were sent, and may have arrived; their segments stay.
 
         Returns:
-            Number of values that are lost. The outbox sends a skip when it reaches the gap.
+            The hole, with those next to it, for `write_hole`; and the number of values that are lost now. None if none goes.
         """
         # Once for each segment, since `_make_room` lists the directory.
         if not self._begun or self._directory is None:
-            return 0
+            return None
         # The last one is open for writing.
-        spare = next((each for each in list(self._segments)[:-1] if each.first > read), None)
+        spare = next((each for each in list(self._segments)[:-1] if each.first > sent and not each.is_hole), None)
         try:
             must_go = self._make_room(spare)
         except OSError:  # the directory cannot be listed now; the next message tries again
-            return 0
+            return None
         self._begun = False
         if not must_go or spare is None:
-            return 0
+            return None
+        lost = spare.values
+        before = next((each for each in self._segments if each.is_hole and each.last + 1 == spare.first), None)
         self._segments.remove(spare)
         self._remove(spare)
-        return spare.values
+        if before is None:
+            before = Segment(spare.path)
+            before.first, before.is_hole = spare.first, True
+        else:
+            self._segments.remove(before)
+        before.last, before.steps = spare.last, spanned(before.steps, spare.steps)
+        before.values += lost
+        return before, lost
+
+    def write_hole(self, hole: Segment, skip: list[bytes], hello: Callable[[], list[bytes]]) -> None:
+        """Write what is known of a hole, for the process that reads the spool; without room the hole remains unexplained."""
+        with suppress(OSError):
+            hole.path.unlink(missing_ok=True)
+            file, _ = self._create(hole.path, hello)
+            try:
+                _write(file, _record(Record(hole.first, hole.last, 0, skip)))
+            finally:
+                os.close(file)
+            self._segments.insert(sum(each.last < hole.first for each in self._segments), hole)
 
     def close(self, *, forked: bool = False) -> None:
         """Close the files and release the lock; another process may send what is left. Delete an empty spool.
@@ -206,6 +246,19 @@ class Spool:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = acquire_lock(self._path("lock"))
         path = self._path(f"{number:016d}.spool")  # padded, so that the names sort by number
+        file, size = self._create(path, hello)
+        # Closed only now: if the new segment cannot begin, the old one is still open.
+        before, self._file = self._file, file
+        if before >= 0:
+            os.close(before)
+        segment = Segment(path)
+        segment.last, segment.size = self.last, size  # so that `last` does not fall while it is empty
+        self._segments.append(segment)
+        self._begun = True
+
+    def _create(self, path: Path, hello: Callable[[], list[bytes]]) -> tuple[int, int]:
+        """Create a segment with its head; return its descriptor and size."""
+        assert self._directory is not None  # noqa: S101  chosen before
         # O_APPEND: after a half record was truncated, the next one must begin at the new end.
         # O_NOFOLLOW: in a shared directory another user could have put a link there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -218,14 +271,7 @@ class Spool:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
-        # Closed only now: if the new segment cannot begin, the old one is still open.
-        before, self._file = self._file, file
-        if before >= 0:
-            os.close(before)
-        segment = Segment(path)
-        segment.last, segment.size = self.last, len(head)  # so that `last` does not fall while it is empty
-        self._segments.append(segment)
-        self._begun = True
+        return file, len(head)
 
     def _write_record(self, record: Record) -> None:
         data, segment = _record(record), self._segments[-1]
@@ -277,7 +323,7 @@ class Spool:
             OSError: Too few file descriptors are free.
         """
         try:
-            reader = Reader(path)
+            reader = Reader(path, self.damage)
         except ValueError:
             return None
         except OSError as error:
@@ -296,45 +342,90 @@ class Spool:
 
 
 class Reader:
-    """Reads a segment up to its end or its first torn record.
+    """Reads the records of a segment that are intact.
 
     Args:
         path: The file.
+        damage: Gets what cannot be read, as `Spool.damage` has it.
 
     Attributes:
-        machine: Id of the machine that wrote it.
+        machine: Id of the machine that wrote it; empty if its head is damaged.
         user: The owner of the file.
-        hello: The session's hello, as frames.
+        hello: The session's hello, as frames; empty if its head is damaged.
         number: Sequence number of the last record that `next` returned.
-        torn: A record could not be read; the records after it are lost.
+        lost: Number of values, as far as it is known, in the damaged records before that one.
 
     Raises:
         OSError: It cannot be opened.
         ValueError: It is not a segment.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, damage: dict[tuple[Path, int], str] | None = None) -> None:
         self.path = path
-        self.number = 0
-        self.torn = False
+        self.number = self.lost = 0
+        self._damage = {} if damage is None else damage
         self._file = open_regular(path)
         self.user = os.fstat(self._file.fileno()).st_uid
         head = self._record() if self._file.read(len(MAGIC)) == MAGIC else None
-        if head is None or len(head.frames) != FRAMES + 1:
+        self.machine, self.hello = "", list[bytes]()
+        if head is not None and len(head.frames) == FRAMES + 1:
+            self.machine, self.hello = head.frames[0].decode(errors="replace"), head.frames[1:]
+        elif (found := self._search(len(MAGIC))) is not None:
+            self._file.seek(found)
+            self._damage.setdefault((path, 0), f"the head of {path} is damaged; the messages behind it are read")
+        else:
             self._file.close()
             raise ValueError(f"{path} is not a segment of a spool")
-        self.machine = head.frames[0].decode(errors="replace")
-        self.hello = head.frames[1:]
 
     def next(self) -> Record | None:
         """Return the next record; None at the end."""
-        start = self._file.tell()
-        record = self._record()
-        if record is not None and len(record.frames) == FRAMES and record.first <= record.number:
-            self.number = record.number
-            return record
-        self.torn = self.torn or self._file.tell() > start
+        self.lost = 0
+        while True:
+            start = self._file.tell()
+            header = self._file.read(_HEADER.size)
+            if not header:
+                return None
+            self._file.seek(start)
+            if (record := self._message()) is not None:
+                self.number = record.number
+                return record
+            found = self._search(start)
+            if found is None:
+                place = f"the end of {self.path} is torn from byte {start} on, and is left out"
+                self._damage.setdefault((self.path, start), place)
+                self._file.seek(0, os.SEEK_END)
+                return None
+            # The length of the record was right if the next one follows it.
+            length, _, _, _, values = _HEADER.unpack(header)
+            values = values if start + _HEADER.size + length == found else 0
+            self.lost += values
+            place = f"{self.path} is damaged at byte {start}: {values or 'some'} values are left out, and what follows is read"
+            self._damage.setdefault((self.path, start), place)
+            self._file.seek(found)
+
+    def _search(self, start: int) -> int | None:
+        """Return where the next intact message begins behind a damaged record at *start*; None if there is none."""
         self._file.seek(start)
+        data = self._file.read(SEARCH_BYTES)
+        left = 4 * SEARCH_BYTES  # a forged file must not keep this busy
+        at = _HEADER.size + _PAYLOAD
+        while left > 0 and (at := data.find(_FRAME, at + 1)) >= 0:
+            place = start + at - _HEADER.size - _PAYLOAD
+            self._file.seek(place)
+            if self._message() is not None:
+                return place
+            left -= self._file.tell() - place
+        return None
+
+    def _message(self) -> Record | None:
+        """Return the message here, with its numbers as its own envelope has them, which the checksum covers; None if it is damaged."""
+        record = self._record()
+        with suppress(WireError):
+            if record is not None and len(record.frames) == FRAMES:
+                envelope = open_envelope(record.frames)
+                first = decode_body("skip", record.frames[2]).first if envelope.kind == "skip" else envelope.number
+                if self.number < envelope.number >= first:
+                    return record._replace(first=first, number=envelope.number)
         return None
 
     def _record(self) -> Record | None:
@@ -389,6 +480,13 @@ def _discard(path: Path) -> bool:
 def _record(record: Record) -> bytes:
     payload = _encode(record.frames)
     return _HEADER.pack(len(payload), crc32(payload), record.first, record.number, record.values) + payload
+
+
+def spanned(one: Steps, other: Steps) -> Steps:
+    """Return the lowest and the highest step of two spans."""
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
 
 
 def _write(file: int, data: bytes) -> None:

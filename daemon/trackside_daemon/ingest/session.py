@@ -91,6 +91,7 @@ class IngestSession:
         greets_since: When it greeted first since it had to, in monotonic seconds.
         family: Its process and those above it, by `family`.
         why: Why it has got another run than it wanted; empty if it has not.
+        dropped: The most dropped values that a skip has stated: a spool may have lost more after the bye was written.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         media: Numbers of images, texts and tables by the number of their message, which is not committed.
         refused: Reasons by number of refused messages whose nack the client may have missed.
@@ -108,7 +109,7 @@ class IngestSession:
         self.family: Family = ()
         self.why = ""
         self.is_logged = True
-        self.hooks_logged = 0
+        self.hooks_logged = self.dropped = 0
         self.resumed = False
         self._announced = False
         self._paused = 0.0

@@ -498,11 +498,17 @@ class Sessions:
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply a known gap."""
         ref = session.ref
+        session.dropped = max(session.dropped, message.totals.dropped)
         missing = number - session.accepted
         self._counts.gaps += missing
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.skip(exported, message.totals, now))
-        gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields={"batches": missing})
+        fields: dict[str, object] = {"batches": missing}
+        if message.values:
+            fields["values"] = message.values
+        if message.steps is not None:
+            fields["steps"] = "{} to {}".format(*message.steps)
+        gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields=fields)
         ingested = BatchIngested(ref, number, phases=message.totals.phases)
         outcome.add_records([ingested, gap], Receipt(ref.id, number))
 
@@ -517,7 +523,9 @@ class Sessions:
             end, ended = session.end(message)
             records += ended
             if ref.late and session.identity is not None:
-                outcome.batches.extend(self._runs.missed(session.identity, ref.attempt, end, session.owner, now))
+                dropped = max(session.dropped, message.totals.dropped)
+                missed = self._runs.missed(session.identity, ref.attempt, end, session.owner, now, dropped=dropped)
+                outcome.batches.extend(missed)
         outcome.add_records(records, Receipt(ref.id, number))
 
     def _derive(self, exported: RankSession, columns: list[Columns], outcome: Outcome) -> None:

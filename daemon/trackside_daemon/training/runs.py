@@ -210,12 +210,17 @@ class Runs:
             session.waits_until = now.monotonic + TEARDOWN_SECONDS
         return batches + self._end(session, now)
 
-    def missed(self, identity: Identity, attempt: int, end: End, owner: Owner, now: Moment) -> list[Batch]:
-        """Report the end of a rank that no daemon saw; *identity* is `bounded`, and its run is not alive here."""
+    def missed(
+        self, identity: Identity, attempt: int, end: End, owner: Owner, now: Moment, *, dropped: int = 0
+    ) -> list[Batch]:
+        """Report the end of a rank that no daemon saw; *identity* is `bounded`, and its run is not alive here.
+
+        Its client has dropped so many values.
+        """
         name = self.name(identity, owner)
         if any(run.name == name for run in self._runs.values()):
             return []
-        return self._missed.end(identity, name, attempt, end, owner=owner, now=now)
+        return self._missed.end(identity, name, attempt, end, owner=owner, now=now, dropped=dropped)
 
     def name(self, identity: Identity, owner: Owner) -> str:
         """Return the name of a session that is not exported: one that no run of another owner on the page has."""
