@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LEAST = 6  # minimum width of a column
+CELL = 80  # maximum width of a column, also where no terminal limits it: a long key would widen every line
+PATH = 200  # the same of a path, and of the last column, which widens its own line only
 
 LIVE = frozenset(("starting", "running", "stalled"))
 
@@ -32,17 +34,21 @@ def width() -> int:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", flexible: str = ""
 ) -> Iterator[str]:
-    """Yield the lines of a table.
+    """Yield the lines of a table; cells that are longer than `CELL` or `PATH` lose their middle.
 
     Args:
         header: One name per column.
         rows: One printable text per column.
         right: One letter per column, ``>`` for right-aligned ones.
-        flexible: One letter per column, ``~`` for those that shrink if the table is too wide, the widest first.
+        flexible: One letter per column, ``~`` for those that shrink if the table is too wide, the widest first; ``/`` for
+            one of paths.
     """
     lines = [header, *rows]
-    widths = column_widths(lines)
-    _narrow(widths, [place for place in range(len(widths)) if flexible[place : place + 1] == "~"])
+    widths = [
+        min(wide, PATH if place == len(header) - 1 or flexible[place : place + 1] == "/" else CELL)
+        for place, wide in enumerate(column_widths(lines))
+    ]
+    _narrow(widths, [place for place in range(len(widths)) if flexible[place : place + 1] in ("~", "/")])
     yield from aligned(lines, widths, right)
 
 

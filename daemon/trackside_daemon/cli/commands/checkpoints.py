@@ -156,4 +156,4 @@ def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
         )
         rows.append(tuple(map(shown, texts)))
     header = ("STEP", "WRITTEN", "STATE", "FORMAT", "SIZE", metric.upper() if metric else "", "PATH", "")
-    yield from table(tuple(map(shown, header)), rows, right=">   >>", flexible="      ~~")
+    yield from table(tuple(map(shown, header)), rows, right=">   >>", flexible="     ~/~")

@@ -9,7 +9,7 @@ from trackside.wire import EXCEPTION
 from trackside_daemon.cli.output import elapsed, moment, table
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.records import CONTINUITY, MODEL
-from trackside_daemon.model.text import cells, cut, duration, number, shown
+from trackside_daemon.model.text import cells, duration, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ HIGHER_IS_BETTER = frozenset(
 
 SPREAD = frozenset(("std", "stddev", "stdev", "var", "variance"))  # of a reward, say: neither end is the better one
 
-KEY = 80  # maximum width of a key in a table
 EVENTS = 10  # maximum number of events to show, the newest
 LEAST = 0.0005  # minimum share of lost time to show
 
@@ -83,9 +82,7 @@ def describe(
     yield from _facts(run, now)
     ranks = sorted({metric["rank"] for metric in run["metrics"]})
     columns = ("final", "best", "mean", "min", "max", "step", "count")
-    rows = [
-        [cut(shown(metric["key"]), KEY), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)
-    ]
+    rows = [[shown(metric["key"]), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)]
     yield from _pairs("results", {key: result(value) for key, value in run.get("summary", {}).items()})
     nonfinite = [f"{metric['key']} {metric['nonfinite']}" for metric in run["metrics"] if metric.get("nonfinite")]
     if rows:

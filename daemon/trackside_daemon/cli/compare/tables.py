@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.commands.run_report import metrics
 from trackside_daemon.cli.compare.groups import is_nonfinite
-from trackside_daemon.cli.output import width
+from trackside_daemon.cli.output import CELL, width
 from trackside_daemon.diagnosis.report.configuration import config, result, setting
 from trackside_daemon.diagnosis.report.markdown import escaped
 from trackside_daemon.model.text import cells, cut, duration, head, number, shown
@@ -45,8 +45,8 @@ def text(comparison: Comparison) -> Iterator[str]:
     parts = sections(comparison)
     rows = [row for part in parts.values() for row in part]
     headers = [[shown(each.name) for each in comparison.groups], [_members(each) for each in comparison.groups]]
-    keys = max(cells(key) for key, _ in rows) + 2
-    natural = max(COLUMN, *(cells(cell) for row in (*(row for _, row in rows), *headers) for cell in row))
+    keys = min(CELL, max(cells(key) for key, _ in rows)) + 2
+    natural = min(CELL, max(COLUMN, *(cells(cell) for row in (*(row for _, row in rows), *headers) for cell in row)))
     fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
     columns = min(fits, len(comparison.groups))
     keys = min(keys, max(width() // 3, width() - columns * (natural + 2)))
