@@ -533,11 +533,11 @@ def test_forking_again_and_again_while_others_push_neither_hangs_nor_loses(
 def test_a_second_interpreter_of_the_process_pushes_nothing_and_says_so_once(
     daemon: Daemon, start: Callable[..., Process]
 ) -> None:
-    pytest.importorskip("_xxsubinterpreters")  # the name until Python 3.12
-    code = """
-        import trackside, _xxsubinterpreters as interpreters
+    new = sys.version_info >= (3, 13)
+    code = f"""
+        import trackside, {"_interpreters" if new else "_xxsubinterpreters"} as interpreters
         trackside.push(step=0, loss=0.5)
-        interpreters.run_string(interpreters.create(), '''if True:
+        interpreters.run_string(interpreters.create({"'legacy'" if new else ""}), '''if True:
             import trackside
             for step in range(1, 4):
                 with trackside.phase("eval"):
