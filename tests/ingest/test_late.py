@@ -126,6 +126,17 @@ def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
     assert greet(desk, gone) == [], "told once"
 
 
+def test_a_client_that_lives_though_its_spool_was_opened_goes_on_with_its_attempt(desk: Any) -> None:
+    who = FakeSession()
+    for batch in desk.sessions.open_spooled({who.id: who.hello()}, desk.house.now):
+        desk.house.accept([batch])
+        (opened,) = batch.records
+        desk.past[opened.hello.identity.run] = (opened.session.attempt, opened.hello.clock.wall / 1e9)
+    desk.greet(who)
+    assert desk.sessions._sessions[who.id].ref.attempt == 0
+    assert not [one for one in desk.house.records if isinstance(one, Event) and one.kind == "run_restarted"]
+
+
 def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: Any) -> None:
     who = FakeSession()
     desk.greet(who)

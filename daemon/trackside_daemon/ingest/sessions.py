@@ -387,7 +387,9 @@ class Sessions:
         if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome
             attached: list[Batch] = []
             if not hello.late:
-                attempt = None if stored is None else stored.attempt
+                # A spool is opened before its client speaks, which may live all the same.
+                spooled = session.ref.attempt if session.opened and session.ref.late else None
+                attempt = spooled if stored is None else stored.attempt
                 ours = session.clock.corrected_hello(hello)
                 session.training, attached = self._runs.open(session.training, ours, now, attempt, session.owner)
             self._resolve(session, hello, stored)
