@@ -11,9 +11,10 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.database import PAGE_BYTES, WAL_PAGES
+from trackside_daemon.history.database import WAL_PAGES
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
+from trackside_daemon.history.salvage.pages import PAGE_BYTES
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
 
 if TYPE_CHECKING:
