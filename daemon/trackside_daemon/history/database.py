@@ -53,7 +53,9 @@ WAL_CHECK_BYTES = 64 * 1024**2  # largest size of a WAL that is checked: half a 
 AGAIN_SECONDS = 3600.0  # how long after salvaging a row that is damaged again costs all rows: it was copied
 
 QUICK_SECONDS = 3.0  # how long a daemon waits for a new file before it serves without a history
-SALVAGE_SECONDS = 600.0  # longest time of salvaging, while nothing can be stored
+SALVAGE_SECONDS = (
+    1800.0  # longest time of salvaging, while nothing can be stored: four times that of 10 GiB on a busy machine
+)
 
 BUSY_SECONDS = 10.0
 WAL_PAGES = 1000  # SQLite's default
@@ -132,8 +134,9 @@ class Database:
         self._has_bad_rows = False
         self._check: Worker | None = None
         self._image = directory / f"{FILE}{set_aside.IMAGE}"
+        with suppress(OSError):  # of a daemon that was killed while it set a file aside
+            self._image.unlink()
         try:
-            self._image.unlink(missing_ok=True)
             self.restore(QUICK_SECONDS if serves else inf)
         except UnavailableError:
             if not serves:
@@ -227,7 +230,7 @@ class Database:
         """Return whether the file or its WAL was deleted or replaced while it is open here."""
         try:
             return not all(map(os.path.samestat, map(os.stat, self._open_files()), self._files))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:  # the file system does not answer; the next write fails too
             return False

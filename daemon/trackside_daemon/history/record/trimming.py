@@ -360,7 +360,7 @@ class Trimming:
     def _wal_bytes(self) -> int:
         try:
             return self._wal.stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the next turn of the writer notices it
             return 0
 
     def _one(self, query: str, *values: float) -> int | None:

@@ -222,7 +222,7 @@ class Writer:
             except PERMANENT_ERRORS as error:
                 self._undo()
                 return self._commit_one_by_one(group, error)
-            except sqlite3.Error as error:
+            except (OSError, sqlite3.Error) as error:
                 if not self._handle_failure(error, batches):
                     return False
                 batches = 0  # counted once, however often it is tried
@@ -289,7 +289,7 @@ class Writer:
             self.failures["history"] += max(1, batches)
             self._counted_at = now
 
-    def _handle_failure(self, error: sqlite3.Error, batches: int) -> bool:
+    def _handle_failure(self, error: OSError | sqlite3.Error, batches: int) -> bool:
         """Count a failure, and pause, or replace a damaged file; return whether to try again."""
         self._undo()
         if is_damage(error):
@@ -381,7 +381,7 @@ class Writer:
         except ValueError as error:  # a row that was read is malformed
             self._undo()
             self._database.report(str(error), rows=True)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             return self._handle_failure(error, 0)
         return False
 

@@ -22,9 +22,9 @@ def find_damage(path: Path) -> str:
     """
     with closing(open_reader(path)) as connection:
         try:
-            query = "SELECT tbl_name, count(*) FROM sqlite_master WHERE type IN ('table', 'index') GROUP BY tbl_name"
-            for table, trees in connection.execute(query).fetchall():
-                if trees == 1:
+            query = "SELECT tbl_name, count(*), max(sql LIKE '%WITHOUT ROWID') FROM sqlite_master GROUP BY tbl_name"
+            for table, trees, without_rowid in connection.execute(query).fetchall():
+                if trees == 1 and not without_rowid:
                     _read(connection, table)
                 elif (found := connection.execute(f"PRAGMA quick_check('{table}')").fetchone()[0]) != "ok":
                     return " ".join(str(found).split())

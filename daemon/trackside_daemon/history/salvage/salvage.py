@@ -27,7 +27,24 @@ ROWS = 256  # rows of one insertion
 LOST = "the history was damaged"  # the cause of runs of which only the samples are left
 
 _TYPES = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,), "BLOB": (bytes,)}
-_JSON = {"tags", "summary", "about", "labels", "evidence", "notified", "fields", "phases", "record", "names", "config"}
+_JSON = frozenset(
+    [
+        "run.tags",
+        "run.summary",
+        "attempt.config",
+        "attempt.about",
+        "stream.account",
+        "session.phases",
+        "event.fields",
+        "alert.labels",
+        "alert.evidence",
+        "alert.notified",
+        "silence.labels",
+        "capture.record",
+        "checkpoint.record",
+        "layer_names.names",
+    ]
+)
 
 _NOW = "CAST(strftime('%s', 'now') AS REAL)"
 
@@ -66,8 +83,8 @@ UPDATE axis SET data = NULL WHERE untrimmed = 0;
 
 CREATE TEMP TABLE reached (series INTEGER PRIMARY KEY, end);
 INSERT INTO reached
-    SELECT id >> {BLOCK_BITS}, max((id & {(1 << BLOCK_BITS) - 1}) * {BLOCK} + count) AS last FROM block
-    GROUP BY 1 HAVING last > (SELECT end FROM series WHERE id = block.id >> {BLOCK_BITS});
+    SELECT id >> {BLOCK_BITS}, max((id & {(1 << BLOCK_BITS) - 1}) * {BLOCK} + count) AS reach FROM block
+    GROUP BY 1 HAVING reach > (SELECT end FROM series WHERE id = block.id >> {BLOCK_BITS});
 UPDATE series SET
     end = (SELECT end FROM reached WHERE series = series.id),
     packed = max(packed, coalesce((SELECT min(log.id) - 1 FROM log WHERE log.id BETWEEN stream << {LOG_BITS}
@@ -78,7 +95,7 @@ UPDATE series SET
 # that its blocks should have.
 _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed), 0), coalesce(max(count), 0),
     coalesce(sum(max(0, end - trimmed * {BLOCK})), 0)
-    FROM stream LEFT JOIN series ON series.stream = stream.id GROUP BY stream.id"""  # noqa: S608
+    FROM stream LEFT JOIN series ON series.stream = stream.id GROUP BY stream.id"""  # noqa: S608  a number
 
 
 class Salvaged(msgspec.Struct):
@@ -119,42 +136,54 @@ class _Table(NamedTuple):
 
 
 class _Log:
-    """Counts of the rows of the log that were copied, by stream: their numbers, pushes and samples."""
+    """The rows of the log that were copied, by stream: of each group of pushes the number of its row, its keys, its size.
+
+    Attributes:
+        damaged: Whether rows were not copied.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[int, list[int]] = {}
-        self.pushes: dict[int, int] = {}
-        self.samples: dict[int, int] = {}
+        self.damaged = False
+        self._groups: dict[int, list[tuple[int, tuple[str, ...], int]]] = {}
+        self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def add(self, row: Sequence[Any]) -> None:
-        """Count a row.
+        """Add a row.
 
         Raises:
             ValueError: It is damaged.
         """
-        groups = log_rows.decode(row[2], row[1])
-        stream = row[0] >> LOG_BITS
-        self.numbers.setdefault(stream, []).append(row[0] & (1 << LOG_BITS) - 1)
-        self.pushes[stream] = self.pushes.get(stream, 0) + sum(len(group.steps) for group in groups)
-        self.samples[stream] = self.samples.get(stream, 0) + sum(len(group.values) for group in groups)
+        groups = self._groups.setdefault(row[0] >> LOG_BITS, [])
+        try:
+            decoded = log_rows.decode(row[2], row[1])
+        except ValueError:
+            self.damaged = True
+            raise
+        for group in decoded:
+            keys = tuple(group.keys)
+            groups.append((row[0] & (1 << LOG_BITS) - 1, self._keys.setdefault(keys, keys), len(group.steps)))
 
-    def expected(self, connection: sqlite3.Connection, *, cut: bool) -> int:
-        """Return about how many samples there were, also in the blocks; *cut*: the newest rows of the log may be missing."""
-        total = 0.0
-        for stream, pushes, keys, packed, most, in_blocks in connection.execute(_EXPECTED).fetchall():
-            rows, copied, samples = (
-                self.numbers.get(stream, []),
-                self.pushes.get(stream, 0),
-                self.samples.get(stream, 0),
-            )
+    def count(self, connection: sqlite3.Connection, *, cut: bool) -> tuple[int, int]:
+        """Return how many samples are in the log and not in blocks, and about how many should be in both.
+
+        Args:
+            connection: To the new file.
+            cut: The newest rows of the log may be missing.
+        """
+        total = expected = 0.0
+        for stream, pushes, keys, last, most, in_blocks in connection.execute(_EXPECTED).fetchall():
+            packed = dict(connection.execute("SELECT key, packed FROM series WHERE stream = ?", (stream,)).fetchall())
+            groups = self._groups.get(stream, [])
+            samples = sum(sum(number > packed.get(key, 0) for key in names) * size for number, names, size in groups)
+            unpacked = [(number, size) for number, _, size in groups if number > last]
+            copied, numbers = sum(size for _, size in unpacked), {number for number, _ in unpacked}
             per_push = samples / copied if copied else max(1, keys)
-            unpacked = [number for number in rows if number > packed]
-            holes = (max(unpacked, default=packed) - packed - len(unpacked)) * copied / max(1, len(rows))
-            if not keys:  # they are lost, and their number with them
-                in_blocks, cut = 0, True  # noqa: PLW2901
-            tail = max(0.0, pushes - most - copied - holes) if cut else 0.0
-            total += in_blocks + samples + (holes + tail) * per_push
-        return round(total)
+            lost = (max(numbers, default=last) - last - len(numbers)) * copied / max(1, len(numbers))
+            if cut or not keys:  # without series nothing states how many samples there were
+                lost = max(lost, pushes - (most if keys else 0) - copied)
+            total += samples
+            expected += (in_blocks if keys else 0) + samples + lost * per_push
+        return round(total), round(expected)
 
 
 def salvage(source: Path, target: Path, until: float) -> Salvaged:
@@ -229,13 +258,13 @@ def _copy(
             pages, leaves.get(table.name, ()), connection, table, check=checks.get(table.name), until=until
         )
         complete = complete and copied
-    expected = log.expected(connection, cut="log" in pages.bad or not complete)
+    unpacked, expected = log.count(connection, cut="log" in pages.bad or log.damaged or not complete)
     for statement in _REPAIR.split(";"):
         connection.execute(statement)
     ((packed,),) = connection.execute("SELECT coalesce(sum(count), 0) FROM block WHERE data NOT NULL")
     ((runs,),) = connection.execute("SELECT count(*) FROM run")
     connection.execute("COMMIT")
-    samples = packed + sum(log.samples.values())
+    samples = packed + unpacked
     lost = None if {"stream", "series"} & pages.bad.keys() else max(0, expected - samples)
     return Salvaged(samples, lost, runs, complete)
 
@@ -313,7 +342,7 @@ def _checked(table: _Table, rowid: int | None, values: list[Value]) -> list[Valu
     for number, value in enumerate(values):
         if not (isinstance(value, table.types[number]) or (value is None and table.optional[number])):
             return None
-        if table.columns[number] in _JSON and isinstance(value, str):
+        if isinstance(value, str) and f"{table.name}.{table.columns[number]}" in _JSON:
             try:
                 json.loads(value or "0")
             except ValueError:
