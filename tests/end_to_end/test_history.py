@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 import resource
+import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from end_to_end.conftest import finish
-from processes import DEADLINE, eventually
+from processes import DEADLINE, Daemon, alarms, clean_environ, command, eventually, run
 
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from end_to_end.conftest import Process
-    from processes import Daemon
 
 QUIET = ("--no-collector.gpu", "--sample.interval=100ms")
 PATIENT = {"TRACKSIDE_FLUSH_TIMEOUT": "60"}
@@ -281,6 +284,98 @@ def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
     assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
     assert sum("the history can be written again" in line for line in daemon.log) == 1, daemon.log
     assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_a_daemon_that_starts_while_the_disk_is_full_serves_and_afterwards_nothing_is_lost(
+    disk: FullDisk | SmallFiles,
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    place: Path,
+) -> None:
+    first = start_daemon(*QUIET)
+    training = start_training(first, "-c", OBEYING, **PATIENT)
+    total = obey(training, 1000)
+    eventually(lambda: counted(first, "history_samples_total") == total)
+    first.stop(signal.SIGKILL)
+    if isinstance(disk, FullDisk):
+        disk.fill(first)
+        daemon = start_daemon(*QUIET)
+    else:
+        daemon = Daemon(place, *QUIET, launcher=("prlimit", "--fsize=4096:unlimited"))
+    try:
+        total = obey(training, 1000)
+        eventually(lambda: newest(daemon) == total - 1)
+        eventually(lambda: any("MonitorBlind" in name for name in alarms(daemon)))
+        assert counted(daemon, "history_samples_total") == 0.0
+        assert "host_memory" in daemon.get("/metrics").text
+        doctor = run(command("doctor"), env=clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint}))
+        assert "FAIL storage: the daemon writes no history at the moment: " in doctor.stdout
+
+        disk.free(daemon)
+        end(training)
+        eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
+        assert daemon.api("status").json()["storage_problem"] == ""
+        assert daemon.stop() == 0
+    finally:
+        daemon.stop(signal.SIGKILL)
+    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
+    assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
+    assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_a_history_that_is_deleted_begins_anew_and_gets_all_that_was_not_acknowledged(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", OBEYING, **PATIENT)
+    before = obey(training, 1000)
+    eventually(lambda: counted(daemon, "history_samples_total") == before)
+    shutil.rmtree(daemon.history)
+    total = obey(training, 1000)
+    end(training)
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
+    assert daemon.stop() == 0
+    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(before, total)]}
+    assert sum("level=error" in line and "history" in line for line in daemon.log) == 1, daemon.log
+
+
+def test_what_a_damaged_history_has_is_in_the_next_one_while_the_daemon_serves(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+) -> None:
+    daemon = start_daemon(*QUIET)
+    training = start_training(daemon, "-c", OBEYING, **PATIENT)
+    before = obey(training, 150_000)
+    eventually(lambda: counted(daemon, "history_samples_total") == before)
+    file = daemon.history / "history.db"
+    other = sqlite3.connect(file)
+    eventually(lambda: other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0))
+    other.close()
+    pages = file.stat().st_size // 4096
+    with file.open("r+b") as damaged:
+        for page in random.Random(4711).sample(range(64, pages), pages // 3):  # the run itself is in one of the first
+            damaged.seek(4096 * page)
+            damaged.write(bytes(4096))
+    eventually(lambda: set_aside(daemon))
+    total = obey(training, 1000)
+    end(training)
+    eventually(lambda: daemon.api("runs").status_code == 200)
+    eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
+    assert daemon.stop() == 0
+    rows = kept(daemon.history, "obeying")[0, 0, "loss"]
+    assert rows == sorted({*rows})
+    assert all(step == value for step, value in rows)
+    assert rows[-1000:] == [(step, float(step)) for step in range(before, total)]
+    (line,) = [line for line in daemon.log if "salvaged" in line]
+    salvaged = int(re.search(r"salvaged (?:all )?([\d,]+) ", line)[1].replace(",", ""))  # type: ignore[index]
+    assert 0 <= salvaged - (len(rows) - 1000) < 5000, "those of the host count too"
+    assert not list(daemon.history.glob("*.salvage")), "nothing is left half done"
+
+
+def set_aside(daemon: Daemon) -> list[Path]:
+    """Read all samples, and return the damaged files that were set aside."""
+    with suppress(httpx.HTTPError):  # an answer that meets the damage breaks off
+        daemon.api("series?run=obeying&key=loss&points=0")
+    return list(daemon.history.glob("history.db.damaged-*"))
 
 
 def newest(daemon: Daemon) -> float | None:

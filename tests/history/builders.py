@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import math
+import random
 import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from layer_frames import frame
 from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history import codec, schema
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.record.packing import Packing, decode_axis
 from trackside_daemon.history.record.store import Store
-from trackside_daemon.model.records import RunState, SessionOpened
+from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.records import (
+    Account,
+    AccountUpdated,
+    Alert,
+    Event,
+    MachineSample,
+    RunState,
+    SessionOpened,
+    Silence,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -198,6 +212,54 @@ class Bench:
             tail = series.LogTail(connection, stream)
             (found,) = series.find(connection, stream, tail, [key])
             return charts.chart(connection, found, tail, *arguments)
+
+
+def fill(bench: Bench, runs: int = 2, pushes: int = BLOCK + 600) -> None:
+    """Write so many runs of two ranks, the last of which lives, so that every table of the schema has rows; see `filled`.
+
+    The blocks of each rank have all samples but those of its last 200 pushes, which are in the log.
+    """
+    dice = random.Random(4711)
+    for run in range(runs):
+        name = f"run{run}"
+        for rank in range(2):
+            session = session_id(2 * run + rank)
+            bench.open(session, run=name, rank=rank, config=f'{{"lr":{run}}}', tags=("t",))
+            for first in range(0, pushes, 200):
+                last = min(first + 200, pushes)
+                values = [*(dice.gauss(0, 1) for _ in range(3 * (last - first) - 1)), math.nan]
+                if last == pushes:
+                    bench.pack(bench.stream(session))
+                bench.send(session, block(["loss", "lr", "odd"], range(first, last), values))
+            number = bench.numbers[session] = bench.numbers[session] + 1
+            layers = [frame(step, {"embed": [0.1, 0.7], "head": [0.3, 0.9]}) for step in range(20)]
+            bench.apply(
+                batch_ingested(session, number, (), SHIFT, distributions=layers, phases={"data": 1.0}),
+                AccountUpdated(name, 0, rank, Account(stall=2.0)),
+                Event(name, 0, WALL + 5.0, "note", rank=rank, step=3, fields={"text": "x" * 5000}),
+            )
+        bench.apply(
+            Alert("SlowStep", "warning", WALL + 7.0, name, {"run": name, "rank": "0"}, "slow", "it is slow"),
+            Silence(f"0000000{run}", {"alert": "*"}, WALL + 1.0, WALL + 1e9, "night"),
+            Capture(f"{run:012}", name, 0, "profile", "api", WALL + 3.0, (0,), ProfileOptions(3, None)),
+            Checkpoint(name, f"/data/{name}/1", 0, WALL + 4.0, "event", step=100),
+            MachineSample(WALL + 9.0 + run, {"trackside_cpu": float(run)}),
+        )
+        if run < runs - 1:
+            bench.end(name)
+
+
+def tables(connection: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of all tables, each with those of the first column in order."""
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+    return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for (name,) in names.fetchall()}
+
+
+def filled(connection: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Return `tables`, none of which may be empty: a new table has to be filled by `fill`."""
+    found = tables(connection)
+    assert not [name for name, rows in found.items() if not rows], "fill() has to fill each table of the schema"
+    return found
 
 
 def read(database: Database, stream: int, key: str) -> list[Sample]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import Bench, block, check_tables, read, session_id
 
-from trackside_daemon.history import database as database_module
 from trackside_daemon.history import schema
-from trackside_daemon.history.database import FILE, Database, is_damage
+from trackside_daemon.history.database import FILE, ClosedError, Database, is_damage
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.salvage import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,8 +235,11 @@ def test_a_file_that_was_deleted_or_replaced_is_known_to_be_gone(place: Path) ->
     assert first.is_gone()
     (place / FILE).unlink()
     assert first.is_gone()
-    first.set_aside()
-    first.open_new()
+    first.restore()
+    assert not first.is_gone()
+    (place / f"{FILE}-wal").unlink()
+    assert first.is_gone()
+    first.restore()
     assert not first.is_gone()
     first.close()
 
@@ -315,38 +318,37 @@ def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_ne
 ) -> None:
     database = Database(place)
     with database.reading() as connection:
-        before = connection.execute("SELECT count(*) FROM run").fetchone()
-        database.set_aside()
-        database.open_new()
-        assert connection.execute("SELECT count(*) FROM stream").fetchone()[0] == 4
-        assert before == (1,)
+        before = connection.execute("SELECT name FROM run").fetchone()
+        database.report("damaged")
+        database.restore()
+        with database.transaction() as writer:
+            writer.execute("UPDATE run SET name = 'new'")
+        assert connection.execute("SELECT name FROM run").fetchone() == before
+        assert before == ("run",)
     with database.reading() as connection:
-        assert connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
+        assert connection.execute("SELECT name FROM run").fetchone() == ("new",)
     check_tables(database.connection)
     database.close()
 
 
-def test_a_reader_that_opens_the_old_file_while_it_is_replaced_is_not_kept(
+def test_no_reader_opens_the_old_file_while_it_is_replaced(
     written: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a reader once came into the pool, and served the old file until the daemon's end."""
     database = Database(place)
+    rename = set_aside.set_aside
+    refused = []
 
-    def runs() -> int:
-        with database.reading() as connection:
-            return int(connection.execute("SELECT count(*) FROM run").fetchone()[0])
+    def read_and_rename(path: Path, aside: Path) -> None:
+        with pytest.raises(ClosedError) as caught, database.reading():
+            pass
+        refused.append(caught.value)
+        rename(path, aside)
 
-    seen = []
-    rename = database_module._set_aside
-
-    def set_aside(path: Path) -> Path:
-        seen.append(runs())
-        return rename(path)
-
-    monkeypatch.setattr(database_module, "_set_aside", set_aside)
-    database.set_aside()
-    database.open_new()
-    assert (seen, runs()) == ([1], 0)
+    monkeypatch.setattr(set_aside, "set_aside", read_and_rename)
+    database.report("damaged")
+    database.restore()
+    assert len(refused) == 1
     database.close()
 
 
@@ -355,8 +357,8 @@ def test_a_reader_that_has_read_nothing_before_its_file_is_replaced_does_not_mix
 ) -> None:
     database = Database(place)
     with database.reading() as connection:
-        database.set_aside()
-        database.open_new()
+        database.report("damaged")
+        database.restore()
         with database.transaction() as writer:
             writer.execute("CREATE TABLE other (a INTEGER)")
             writer.executemany("INSERT INTO other VALUES (?)", [(number,) for number in range(10_000)])

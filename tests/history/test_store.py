@@ -51,6 +51,12 @@ def test_a_message_again_adds_nothing(bench: Bench) -> None:
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_a_message_that_comes_again_after_another_hello_in_one_transaction_adds_nothing(bench: Bench) -> None:
+    bench.open(ONE)
+    bench.apply(taken(1, 1.0), taken(2, 2.0), opened(ONE, acked=1), taken(2, 2.0), taken(3, 3.0))
+    assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
+
+
 def test_a_message_of_a_transaction_that_failed_comes_again_once(bench: Bench) -> None:
     bench.open(ONE)
     bench.apply(taken(1, 1.0))

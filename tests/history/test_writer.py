@@ -5,25 +5,30 @@ from __future__ import annotations
 import math
 import os
 import resource
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
+from history.builders import SHIFT, WALL, Bench, block, check_tables, opened, read, session_id
 from processes import DEADLINE, eventually
 from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.directory import HistoryError, lock_history
 from trackside_daemon.history.record import maintenance, queue
 from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.history.salvage.pages import PAGE_BYTES
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, RunState
 
 if TYPE_CHECKING:
@@ -37,10 +42,10 @@ ROOM = Bounds(2**33)
 class House:
     """A running writer, and the numbers that it acknowledged."""
 
-    def __init__(self, place: Path, **more: Any) -> None:
+    def __init__(self, place: Path, *, serves: bool = False, **more: Any) -> None:
         self.acknowledged: list[Any] = []
         self.renounced = threading.Event()
-        self.database = Database(place)
+        self.database = Database(place, serves=serves)
         self.writer = Writer(
             self.database,
             ROOM,
@@ -242,12 +247,57 @@ def test_a_file_that_is_found_damaged_is_set_aside_and_nothing_unwritten_is_ackn
     house.writer.put([opened(ONE, acked=1)])
     house.put(2, 2.0)
     house.put(3, 3.0)
-    eventually(lambda: len(house.acknowledged) == 3)
-    assert house.acknowledged == [1, 2, 3]
+    eventually(lambda: len(house.acknowledged) == 4)
+    assert house.acknowledged == [1, 2, 2, 3]
     assert house.read() == [2.0, 3.0]
     (aside,) = [one for one in house.database.path.parent.glob("*.damaged-*") if one.name[-4:] not in ("-wal", "-shm")]
     (line,) = [one.getMessage() for one in caplog.records if aside.name in one.getMessage()]
     assert "\n" not in line
+
+
+def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in_the_new_file(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.writer.start()
+    for number in range(1, 9):
+        house.put(number, *BIG)
+    eventually(lambda: house.acknowledged == list(range(1, 9)))
+    path = house.database.path
+    other = sqlite3.connect(path)
+    eventually(lambda: len(set(other.execute("PRAGMA wal_checkpoint").fetchone()[1:])) == 1)
+    other.close()
+    # The writer has these pages in memory, and would not notice. In another process, since this one would lose its locks.
+    pages = path.stat().st_size // PAGE_BYTES
+    zeros = ["dd", "if=/dev/zero", f"of={path}", f"bs={PAGE_BYTES}", f"count={pages}", "conv=notrunc", "status=none"]
+    subprocess.run(zeros, check=True)
+    with pytest.raises(sqlite3.DatabaseError):
+        house.read()
+    house.put(9, 9.0)
+    eventually(lambda: 9 in house.acknowledged)
+    assert house.read() == [*BIG * 8, 9.0]
+    assert len(list(path.parent.glob("*.damaged-*"))) == 1
+    assert "salvaged all 24,000 samples of 1 run" in caplog.text
+    assert house.writer.failures["history"] == 1
+
+
+def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPLACE_SECONDS", DEADLINE)
+    house.writer._replaced_at = time.monotonic()  # so that it waits before it replaces the file
+    house.writer.start()
+    house.put(1, 1.0)
+    eventually(lambda: house.acknowledged == [1])
+    house.database.report("malformed")
+    house.put(2, 2.0)
+    eventually(lambda: house.writer.failures["history"] == 1)
+    house.writer.stop()
+    assert house.acknowledged == [1]
+    house.database.close()
+    assert not house.database.path.exists(), "it is set aside for the next start"
+    again = Database(house.database.path.parent)
+    assert [row[2] for row in read(again, 1, "a")][:1] == [1.0]
+    again.close()
 
 
 def test_it_tells_of_itself(house: House) -> None:
@@ -266,6 +316,7 @@ from pathlib import Path
 from history.builders import SHIFT, block, opened, session_id
 from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.database import Database
+from trackside_daemon.history.directory import HistoryError, lock_history
 from trackside_daemon.history.record.trimming import Bounds
 from session_records import batch_ingested
 import logging
@@ -439,6 +490,136 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
     eventually(lambda: house.acknowledged == [1, 2])
     assert house.read() == [2.0]
     assert house.database.path.exists()
+
+
+@pytest.fixture
+def served(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A writer of a daemon, whose directory is not the test's own."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    (place / "history").mkdir()
+    made = House(place / "history", serves=True)
+    made.writer.put([opened(ONE)])
+    made.writer.start()
+    yield made
+    made.writer.stop()
+    made.database.close()
+
+
+def test_a_directory_that_is_deleted_is_made_again_and_only_what_was_acknowledged_before_is_gone(
+    served: House, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.put(1, 1.0)
+    eventually(lambda: served.acknowledged == [1])
+    shutil.rmtree(place / "history")
+    served.put(2, 2.0)  # into a file without a name: it is not acknowledged, and its sender greets again
+    assert served.renounced.wait(DEADLINE)
+    assert served.acknowledged == [1]
+    served.writer.put([opened(ONE, acked=1)])
+    served.put(2, 2.0)
+    served.put(3, 3.0)
+    eventually(lambda: served.acknowledged == [1, 2, 3])
+    assert served.read() == [2.0, 3.0]
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(lines) == 1
+    assert "was deleted or replaced" in lines[0]
+    with pytest.raises(HistoryError, match="another trackside daemon writes its history there"):
+        lock_history(place / "history")
+
+
+def test_while_a_directory_cannot_be_made_again_the_writer_waits_and_says_it_once(
+    served: House, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.put(1, 1.0)
+    eventually(lambda: served.acknowledged == [1])
+    shutil.rmtree(place / "history")
+    (place / "history").write_text("a file")
+    for number in range(2, 30):
+        served.put(number, 1.0)
+    eventually(lambda: served.writer.stuck)
+    with pytest.raises(sqlite3.OperationalError, match="is not a directory"), served.database.reading():
+        pass
+    served.writer._queue.pause(0.2)  # some twenty tries
+    (place / "history").unlink()
+    served.writer.put([opened(ONE)])
+    served.put(30, 1.0)
+    eventually(lambda: served.acknowledged == [1, 30])
+    assert not served.writer.stuck
+    assert served.writer.problem == ""
+    errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(errors) == 2
+    assert "the history cannot be written" in errors[1]
+
+
+def test_a_wal_that_is_deleted_costs_nothing(served: House, place: Path) -> None:
+    served.put(1, 1.0)
+    eventually(lambda: served.acknowledged == [1])
+    (place / "history" / "history.db-wal").unlink()
+    served.put(2, 2.0)
+    eventually(lambda: 2 in served.acknowledged)
+    assert served.read() == [1.0, 2.0]
+    assert (place / "history" / "history.db-wal").exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file that was closed", "a file of a killed daemon"])
+@pytest.mark.parametrize("fault", ["a full disk", "a read-only disk", "no more files"])
+def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_as_it_may(
+    small_disk: Path, left: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.05)
+    (small_disk / "ballast").unlink()
+    if left != "nothing":
+        bench = Bench(small_disk)
+        bench.open(ONE)
+        bench.send(ONE, block(["a"], range(5), [1.0] * 5))
+        files = {file.name: file.read_bytes() for file in small_disk.iterdir()}
+        bench.close()
+        if left == "a file of a killed daemon":
+            for name, data in files.items():
+                (small_disk / name).write_bytes(data)
+    options = {"a full disk": "rw", "a read-only disk": "remount,ro", "no more files": "remount,nr_inodes=1"}[fault]
+    if fault == "a full disk":
+        with (small_disk / "ballast").open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+    else:
+        used = len(list(small_disk.iterdir())) + 1
+        options = options.replace("nr_inodes=1", f"nr_inodes={used}")
+        subprocess.run(["mount", "-o", options, str(small_disk)], check=True)
+    served = House(small_disk, serves=True)
+    served.writer.start()
+    served.writer.put([Alert("DiskFilling", "warning", 1.0, "", {}, "full", "full")])
+    served.writer.put([opened(ONE)])
+    served.put(2, 2.0)
+    eventually(lambda: served.writer.stuck)
+    assert served.acknowledged == []
+    if left != "nothing" and fault == "a full disk":
+        assert served.read() == [1.0] * 5
+    if fault == "a full disk":
+        (small_disk / "ballast").unlink()
+    else:
+        subprocess.run(["mount", "-o", "remount,rw,nr_inodes=1000", str(small_disk)], check=True)
+    eventually(lambda: served.acknowledged == [2])
+    assert served.read() == [*([1.0] * 5 if left != "nothing" else []), 2.0]
+    eventually(lambda: served.database.is_open and not served.database.is_exclusive)
+    with served.database.reading() as connection:
+        assert connection.execute("SELECT alert FROM alert").fetchall() == [("DiskFilling",)]
+    served.writer.stop()
+    served.database.close()
+    assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1, caplog.text
+
+
+def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COUNT_SECONDS", 0.05)
+    house.writer.start()
+    house.writer.call(lambda _: None).result(10)
+    house.limit(0)
+    house.put(1, *BIG)
+    eventually(lambda: house.writer.failures["history"] >= 4)
+    house.limit(None)
+    eventually(lambda: house.acknowledged == [1])
 
 
 def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -32,6 +33,35 @@ class HistoryError(Exception):
 
 class UnreadableError(HistoryError):
     """The history cannot be read at the moment."""
+
+
+class UnavailableError(HistoryError):
+    """The disk does not take a history at the moment, but may do so later without a change of the configuration."""
+
+
+class SalvagingError(UnavailableError):
+    """What is left of a damaged history is being copied to a new one."""
+
+
+# Of a disk that is full, beyond its quota, read-only or broken, and of a process that has too many files open.
+_PASSING = frozenset(
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EROFS,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+    )
+)
+
+
+def kind_of(error: OSError | ValueError) -> type[HistoryError]:
+    """Return whether an error of a file may pass by itself."""
+    return UnavailableError if getattr(error, "errno", None) in _PASSING else HistoryError
 
 
 def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
@@ -108,11 +138,12 @@ def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise HistoryError(f"{shown}: {reason}; name another directory with {option}=DIR") from error
+        raise kind_of(error)(f"{shown}: {reason}; name another directory with {option}=DIR") from error
     if not stat.S_ISDIR(status.st_mode):
         raise HistoryError(f"{shown} is not a directory; name one with {option}=DIR")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise HistoryError(f"{shown}: {_refusal(path, status)}, or name another directory with {option}=DIR")
+        kind = UnavailableError if os.statvfs(path).f_flag & os.ST_RDONLY else HistoryError
+        raise kind(f"{shown}: {_refusal(path, status)}, or name another directory with {option}=DIR")
     return path
 
 
@@ -131,6 +162,17 @@ def make_private(path: Path) -> None:
     for directory in (*reversed(path.parents), path):
         if not directory.is_dir():
             directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def create_private(path: Path) -> None:
+    """Create a file for this user alone.
+
+    Raises:
+        OSError: It cannot be created, or exists.
+    """
+    # O_EXCL, so that the file belongs to this user alone from the first moment. Only a new file may be opened and closed
+    # here: closing any descriptor of a file that SQLite has open drops SQLite's locks on it.
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
 
 
 def _refusal(path: Path, status: os.stat_result) -> str:
@@ -161,7 +203,7 @@ def lock_history(directory: Path) -> FileLock:
             f" this one another directory with {OPTION}=DIR"
         ) from None
     except OSError as error:
-        raise HistoryError(
+        raise kind_of(error)(
             f"{_shown(path)}: {(error.strerror or str(error)).lower()}; make it a file that uid {os.getuid()} may write,"
             f" or name another directory with {OPTION}=DIR"
         ) from error

@@ -13,7 +13,7 @@ from trackside_daemon.history import time_accounting
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
+from trackside_daemon.history.directory import UnreadableError, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
@@ -80,7 +80,6 @@ class Recorder:
         media: Quotas = Quotas(),  # noqa: B008  it is frozen
     ) -> None:
         self.interval = interval
-        self._lock = lock_history(directory)
         remote = network_file_system(directory)
         if remote:
             log.warning(
@@ -89,13 +88,7 @@ class Recorder:
                 remote,
                 f"/var/tmp/trackside-{os.getuid()}",  # noqa: S108  only a suggestion
             )
-        try:
-            self.database = Database(
-                directory, exclusive=bool(remote) or not self._lock.supported, synchronous=synchronous
-            )
-        except BaseException:
-            self._lock.close()
-            raise
+        self.database = Database(directory, synchronous=synchronous, serves=True)
         self.writer = Writer(
             self.database,
             bounds,
@@ -123,9 +116,8 @@ class Recorder:
         self.writer.stop()
 
     def close(self) -> None:
-        """Close the file and release its lock."""
+        """Close the file."""
         self.database.close()
-        self._lock.close()
 
     def accept(self, batch: Batch) -> None:
         """Queue the records of a batch, or the samples of the machine, for the writer."""

@@ -35,6 +35,7 @@ class FileLock:
 
     def __init__(self, path: Path, *, required: bool = True) -> None:
         self.supported = True
+        self._path = path
         # O_NOFOLLOW: a link that another user placed there must not have its target overwritten.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -49,6 +50,13 @@ class FileLock:
             if self.supported:
                 self.close()
                 raise
+
+    def is_current(self) -> bool:
+        """Return whether the file is still the one at its path, where another process would lock it."""
+        try:
+            return os.path.samestat(self._path.lstat(), os.fstat(self._file))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Release the lock. You may call it again."""

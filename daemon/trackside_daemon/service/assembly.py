@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sqlite3
 import time
 from functools import partial
 from pathlib import Path
@@ -31,7 +33,13 @@ from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
-from trackside_daemon.history.directory import named_directory, prepare, writable_directory
+from trackside_daemon.history.directory import (
+    UnavailableError,
+    default_directory,
+    named_directory,
+    prepare,
+    writable_directory,
+)
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.history.record.trimming import Bounds
@@ -131,7 +139,7 @@ class Parts:
         self.nvml_calls = _nvml_calls(config, self.nvml, self.gpu)
         sys = Path(config.path.sysfs)
         self.process = ProcessCollector(self.ranks.get, PROC, sys, smaps=config.collector.process.smaps)
-        directory = prepare(Path(config.storage.path) if config.storage.path else None)
+        directory = _directory(Path(config.storage.path) if config.storage.path else None)
         self.collectors = collectors(
             config.collector,
             config.path,
@@ -278,6 +286,14 @@ def _nvml_calls(config: Config, nvml: Nvml, gpu: GpuCollector) -> NvmlCollector:
     return NvmlCollector(nvml, gpu, settings.expected, sys, whole=not sees_part())
 
 
+def _directory(path: Path | None) -> Path:
+    """Return the directory of the history, ready for writing unless the disk does not take it at the moment."""
+    try:
+        return prepare(path)
+    except UnavailableError:  # the history has it logged, and makes the directory later
+        return path or default_directory(os.environ, os.getuid())
+
+
 def _history(
     config: Config, directory: Path, machine: Sequence[str], state: State, requests: IngestRequests
 ) -> Recorder:
@@ -362,9 +378,12 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 
 def _observes(history: Recorder, run: str) -> bool:
-    """Return whether a run, by its id, has measured layers."""
-    with history.database.reading() as connection:
-        return bool(kinds(connection, run))
+    """Return whether a run, by its id, has measured layers; False if the history cannot be read."""
+    try:
+        with history.database.reading() as connection:
+            return bool(kinds(connection, run))
+    except sqlite3.Error:  # in the sampler's thread, whose end would be that of the daemon
+        return False
 
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:

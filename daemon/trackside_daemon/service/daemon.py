@@ -290,7 +290,7 @@ class Daemon:
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves %s and accepts pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", parts.history.database.path)
-        storage = mode_warnings(parts.history.database.path.parent)
+        storage = mode_warnings(parts.history.database.path.parent) if parts.history.database.is_open else ()
         for line in (*security_warnings(self._address, self._web_config), *storage, *import_warnings(Path.cwd())):
             logger.warning("%s", line)
 

@@ -62,6 +62,7 @@ class Status:
             "url": self._url,
             "push_endpoints": self._endpoints,
             "storage_path": str(parts.history.database.path.parent),
+            "storage_problem": parts.history.writer.problem,
             **(parts.nvml_calls.status() if self._gpus else {"gpus": [], "nvml": None}),
             "collectors": parts.sampler.states(),
             "notifications": parts.alerting.sink_statuses(),

@@ -115,7 +115,7 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
         if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
             yield Check("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
-        yield Check("warn", "pipeline", "samples were lost inside the daemon; see its log")
+        yield Check("warn", "pipeline", "batches failed inside the daemon; see its log")
 
 
 def _certificate(address: str) -> Iterator[Check]:
@@ -207,6 +207,9 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
     """Check whether the history can be written."""
     from trackside_daemon.history import directory as place
 
+    if problem := (status or {}).get("storage_problem"):
+        yield Check("FAIL", "storage", f"the daemon writes no history at the moment: {problem}")
+        return
     stored = str((status or {}).get("storage_path") or "")
     another = f"give another directory with {place.OPTION}=DIR"
     try:

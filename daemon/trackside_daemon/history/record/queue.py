@@ -68,6 +68,7 @@ class Queue:
         self._closed = False
         self._urgent = 0
         self._collects = False
+        self._woken = False
         self._got_at = 0.0
         self._changed = threading.Condition()
 
@@ -119,7 +120,8 @@ class Queue:
         Without a timeout the caller has other work, so that rows which may wait stay in the queue.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._calls or self.stopping, timeout)
+            self._changed.wait_for(lambda: self._items or self._calls or self.stopping or self._woken, timeout)
+            self._woken = False
             if timeout:
                 self._collect()
             if not self.is_due and not self.stopping:
@@ -144,12 +146,11 @@ class Queue:
             self._changed.wait_for(lambda: self.is_due or self.stopping, left)
             self._collects = False
 
-    def clear(self) -> None:
-        """Drop all items."""
+    def wake(self) -> None:
+        """End a wait in `get`."""
         with self._changed:
-            self._items.clear()
-            self._urgent = 0
-            self._size = 0
+            self._woken = True
+            self._changed.notify_all()
 
     def pause(self, seconds: float) -> bool:
         """Wait for *seconds*, or until `stop`; return False if the queue is stopping."""

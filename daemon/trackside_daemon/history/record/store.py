@@ -203,6 +203,8 @@ class Store:
             cached.packed(fresh.tail, fresh.size)
 
     def _open_session(self, record: SessionOpened) -> None:
+        if record.session.id in self._dirty:  # it is read from its table again, which has to have what came before
+            self.write_progress()
         write_session(self.connection, record, self._hardware)
         self._sessions.pop(record.session.id, None)  # it may belong to another stream now
 

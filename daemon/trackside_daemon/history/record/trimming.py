@@ -11,9 +11,10 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.database import PAGE_BYTES, WAL_PAGES
+from trackside_daemon.history.database import WAL_PAGES
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
+from trackside_daemon.history.salvage.pages import PAGE_BYTES
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ class Trimming:
     def _wal_bytes(self) -> int:
         try:
             return self._wal.stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the next turn of the writer notices it
             return 0
 
     def _one(self, query: str, *values: float) -> int | None:

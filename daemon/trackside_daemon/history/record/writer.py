@@ -1,12 +1,13 @@
 """Write the history in one thread: group commits first, then some packing and trimming between them.
 
-If the disk is full, the batches wait in the queue and the writer tries again each second. The queue is bounded. What
-does not fit stays with the clients, whose messages are acknowledged only after the commit.
+If the disk is full or there is no file, the batches wait in the queue and the writer tries again each second. The queue is
+bounded. What does not fit stays with the clients, whose messages are acknowledged only after the commit.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
-from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.directory import HistoryError, SalvagingError
 from trackside_daemon.history.media.store import MediaStore, Quotas
 from trackside_daemon.history.record import maintenance
 from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance
@@ -45,6 +46,9 @@ EXCESS = Metric(
 )
 
 RETRY_SECONDS = 1.0
+COUNT_SECONDS = 60.0  # how often a failure that lasts is counted, so that its alert lasts too
+REPLACE_SECONDS = 10.0  # least time between two files that are set aside: a broken disk must not fill up with them
+SALVAGE_SECONDS = 0.2  # longest wait for a new file at once
 MAX_REFUSED_SESSIONS = 10_000  # sessions to remember whose rows no table accepts
 
 # Errors of numbers that no column holds, and of malformed rows.
@@ -79,7 +83,8 @@ class Writer:
 
     Attributes:
         failures: Counts of batches that were not written at the first try, and not written to the JSON lines.
-        stuck: The disk accepts no writes at the moment.
+        stuck: Nothing can be written at the moment.
+        problem: Why not; empty while it can.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Writer:
     ) -> None:
         self.failures = {"history": 0, "jsonl": 0}
         self.stuck = False
+        self.problem = ""
         self._database = database
         self._bounds = bounds
         self._acknowledge = acknowledge
@@ -109,7 +115,14 @@ class Writer:
         self._last_error = ""
         self._began = 0.0
         self._samples = 0
-        self._begin()
+        self._counted_at = self._replaced_at = -math.inf
+        self._store: Store  # once the file is open
+        self._maintenance: Maintenance | None = None
+        database.found_damage = self._queue.wake
+        if database.is_open:
+            self._begin()
+        else:
+            self._fail(database.problem, 1)
         self._thread = threading.Thread(target=self._run, name="trackside-history", daemon=True)
 
     def start(self) -> None:
@@ -128,7 +141,7 @@ class Writer:
 
     def has_room(self) -> bool:
         """Return whether more may be queued: neither the queue nor the unpacked log is too long."""
-        return self._queue.has_room and self._maintenance.backlog < 2 * BACKLOG_BYTES
+        return self._queue.has_room and (self._maintenance is None or self._maintenance.backlog < 2 * BACKLOG_BYTES)
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
         """Queue work for a separate transaction, after what is queued now; after `stop` its future is cancelled."""
@@ -143,11 +156,8 @@ class Writer:
 
     def samples(self) -> list[Sample]:
         """Return the metrics of the history itself."""
-        return [
-            Sample(SIZE, (), self._maintenance.size),
-            Sample(SAMPLES, (), self._samples),
-            Sample(EXCESS, (), self._maintenance.excess),
-        ]
+        size, excess = (0, 0) if self._maintenance is None else (self._maintenance.size, self._maintenance.excess)
+        return [Sample(SIZE, (), size), Sample(SAMPLES, (), self._samples), Sample(EXCESS, (), excess)]
 
     def busy_seconds(self) -> float:
         """Return the seconds since the current turn began: 0 while the thread waits, infinity while the disk is stuck."""
@@ -157,7 +167,8 @@ class Writer:
     def set_bounds(self, bounds: Bounds) -> None:
         """Change the limits of size and age."""
         self._bounds = bounds
-        self._maintenance.set_bounds(bounds)
+        if self._maintenance is not None:
+            self._maintenance.set_bounds(bounds)
 
     def _begin(self) -> None:
         with suppress(sqlite3.Error):  # a full disk: a run whose import was interrupted stays hidden
@@ -178,6 +189,8 @@ class Writer:
     def _turn(self, timeout: float) -> tuple[bool, bool]:
         """Write what waits, then pack and trim; return whether more packing or trimming is due, and False at the end."""
         self._began = 0.0  # the watchdog does not count waiting
+        if not self._is_usable() and not self._restore():
+            return False, False
         group, call = self._queue.get(timeout)
         self._began = time.monotonic()
         if group:
@@ -199,7 +212,7 @@ class Writer:
         self._queue.pause(RETRY_SECONDS)
 
     def _commit(self, group: list[QueueItem]) -> bool:
-        """Write a group, and retry while the disk is full; return False if the file is damaged or the writer stops."""
+        """Write a group, and retry while it cannot be written; return False if the writer stops before."""
         batches = len(group)
         while True:
             try:
@@ -209,12 +222,17 @@ class Writer:
             except PERMANENT_ERRORS as error:
                 self._undo()
                 return self._commit_one_by_one(group, error)
-            except sqlite3.Error as error:
+            except (OSError, sqlite3.Error) as error:
                 if not self._handle_failure(error, batches):
                     return False
                 batches = 0  # counted once, however often it is tried
-            else:
+                continue
+            if not self._database.is_gone():
                 break
+            if not self._continue_elsewhere():
+                return False
+        if self._database.damage:  # what is stored there may be lost: the clients send it again
+            return True
         self._clear_stuck()
         self._samples += sum(map(_sample_count, stored))
         # Only now: what a client was acknowledged must survive a crash of the daemon.
@@ -257,53 +275,77 @@ class Writer:
 
     def _clear_stuck(self) -> None:
         if self.stuck:
-            self.stuck = False
+            self.stuck, self.problem = False, ""
             log.info("the history can be written again")
 
-    def _handle_failure(self, error: sqlite3.Error, batches: int) -> bool:
-        """Count a failure, log the first one, and pause; return whether to try again."""
-        self._undo()
-        if is_damage(error):
-            self._replace(error)
-            return False
-        self.failures["history"] += batches
+    def _fail(self, text: str, batches: int) -> None:
+        """Count a failure, and again while it lasts; log the first one."""
         if not self.stuck:
             self.stuck = True
-            log.error("the history cannot be written: %s; clients keep their samples until it can", error)
+            log.error("the history cannot be written: %s; clients keep their samples until it can", text)
+        self.problem = text
+        now = time.monotonic()
+        if batches or now - self._counted_at >= COUNT_SECONDS:
+            self.failures["history"] += max(1, batches)
+            self._counted_at = now
+
+    def _handle_failure(self, error: OSError | sqlite3.Error, batches: int) -> bool:
+        """Count a failure, and pause, or replace a damaged file; return whether to try again."""
+        self._undo()
+        if is_damage(error):
+            self._database.report(str(error))
+        if not self._is_usable():
+            return self._restore()
+        self._fail(str(error), batches)
         return self._queue.pause(RETRY_SECONDS)
 
-    def _replace(self, error: Exception) -> None:
-        """Set a damaged file aside and begin a new one; the clients send again what was not acknowledged."""
-        self.failures["history"] += 1
-        try:
-            place = f"kept as {self._database.set_aside().name}"
-        except OSError as problem:
-            place = f"left in place because it cannot be renamed ({problem})"
-        log.error("%s was damaged (%s): it is %s, and a new history begins", self._database.path, error, place)
-        self._renew()
+    def _is_usable(self) -> bool:
+        self._database.poll()
+        return self._database.is_open and not self._database.damage
 
-    def _renew(self) -> None:
-        """Continue with the file that is there now, or a new one; clients send again what was not acknowledged."""
-        self._queue.clear()
-        while not self._open_new():
+    def _continue_elsewhere(self) -> bool:
+        """Continue with the file that is there now, or a new one; return False if the writer stops before."""
+        log.error(
+            "%s was deleted or replaced while the daemon ran; it continues with the file that is there now",
+            self._database.path,
+        )
+        return self._restore()
+
+    def _restore(self) -> bool:
+        """Open the file anew, as soon as that is possible; return False if the writer stops before.
+
+        A damaged one is replaced by a new one, and the clients send again what was not acknowledged.
+        """
+        if self._database.damage:
+            self.failures["history"] += 1
+            if not self._queue.pause(max(0.0, self._replaced_at + REPLACE_SECONDS - time.monotonic())):
+                return False
+            self._replaced_at = time.monotonic()
+        while not self._open():
             if not self._queue.pause(RETRY_SECONDS):
-                return
+                return False
         self._request_resend(None)
-
-    def _open_new(self) -> bool:
-        """Open a new file; return False if the disk does not accept one."""
-        try:
-            self._database.open_new()
-        except HistoryError as error:
-            if not self.stuck:
-                self.stuck = True
-                log.error("no new history can begin: %s; clients keep their samples until it can", error)  # noqa: TRY400  a disk's fault, no traceback
-            return False
-        self._begin()
         return True
 
+    def _open(self) -> bool:
+        try:
+            self._database.restore(SALVAGE_SECONDS)
+            self._begin()
+        except SalvagingError as error:
+            self.stuck, self.problem = True, str(error)  # the log has that a file was damaged
+        except HistoryError as error:
+            self._fail(str(error), 0)
+        except sqlite3.Error as error:
+            if is_damage(error):
+                self._database.report(str(error))
+            self._fail(str(error), 0)
+        else:
+            return True
+        return False
+
     def _undo(self) -> None:
-        self._maintenance.undo()
+        if self._maintenance is not None:
+            self._maintenance.undo()
 
     def _run_call(self, call: Call) -> None:
         future = call.future
@@ -317,31 +359,29 @@ class Writer:
             self._undo()
             future.set_exception(error)
         else:
-            self._maintenance.refresh()
+            if self._maintenance is not None:
+                self._maintenance.refresh()
             future.set_result(result)
 
     def _maintain(self) -> bool:
         """Pack and trim for a slice of time; return whether more is due."""
+        work = self._maintenance
         # While stuck, a slice without work finds out whether the disk accepts writes again.
-        if (self._maintenance.is_idle() and not self.stuck) or self._queue.stopping:
+        if work is None or (work.is_idle() and not self.stuck) or self._queue.stopping:
             return False
         try:
             if self._database.is_gone():
-                self._database.close()
-                log.error(
-                    "%s was deleted or replaced while the daemon ran; it continues with the file that is there now",
-                    self._database.path,
-                )
-                self._renew()
-                return True
+                return self._continue_elsewhere()
             with self._database.transaction():
-                more = self._maintenance.run_slice(self._clock(), lambda: self._queue.is_due)
+                more = work.run_slice(self._clock(), lambda: self._queue.is_due)
             self._clear_stuck()
+            if self._database.is_makeshift:  # there may be room again for what other processes read with
+                return self._restore()
             return more
         except ValueError as error:  # a row that was read is malformed
             self._undo()
-            self._replace(error)
-        except sqlite3.Error as error:
+            self._database.report(str(error), rows=True)
+        except (OSError, sqlite3.Error) as error:
             return self._handle_failure(error, 0)
         return False
 

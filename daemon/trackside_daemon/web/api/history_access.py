@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from trackside_daemon.history.database import ClosedError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.web.api.query_params import parse_bounded
@@ -91,6 +92,8 @@ class HistoryAccess:
             return await result
         except UnknownRunError as error:
             raise HTTPException(404, str(error)) from None
+        except ClosedError as error:
+            raise HTTPException(503, f"there is no history at the moment: {error}") from None
         except (ValueError, sqlite3.Error) as error:  # a damaged block or file
             raise HTTPException(500, f"{self.database.path}: {error}") from error
 
@@ -114,7 +117,7 @@ class HistoryAccess:
     def check_writable(self) -> None:
         """Raise HTTP 503 while the history cannot be written."""
         if self.writer.stuck:
-            raise HTTPException(503, "the history cannot be written at the moment; see the daemon's log")
+            raise HTTPException(503, f"the history cannot be written at the moment: {self.writer.problem}")
 
 
 async def read_listing(
