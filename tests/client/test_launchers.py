@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import clean_environ, run
 
+from trackside.environment import identity as identity_module
 from trackside.environment.identity import boot_id, identify
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ def by_launcher(parent: int | None = None) -> str:
     return f"launch-{boot_id(Path('/proc'))[:8]}-{parent}-{start}"
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without siblings: tests run in several forks."""
+    monkeypatch.setattr(identity_module, "_children", lambda *_: [])
+
+
 def derived(environ: Environ) -> str:
     """Return the run id that follows from processes: of torchrun, else of this first and only live rank of its job."""
     return by_launcher(os.getppid() if "TORCHELASTIC_RUN_ID" in environ else os.getpid())
@@ -194,6 +201,7 @@ def without(environ: Environ, *names: str) -> Environ:
         pytest.param(TRAINER, (5, 1, 16, 4), "launch-llama-node-0-0.llama-29400", id="Kubeflow Trainer"),
     ],
 )
+@pytest.mark.usefixtures("alone")
 def test_a_launcher_names_place_and_run(environ: Environ, ranks: tuple[int, int, int, int], run: str | None) -> None:
     identity = identify("name", environ=environ)
     assert place(identity) == ranks
@@ -396,6 +404,7 @@ class ProcessGroup:
         ),
     ],
 )
+@pytest.mark.usefixtures("alone")
 def test_a_process_group_names_ranks_where_the_environment_does_not(
     monkeypatch: pytest.MonkeyPatch,
     environ: Environ,
