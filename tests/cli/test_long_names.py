@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import layer_frames
 import processes
 import pytest
-from histories import BEGIN, batch_ingested, column, finished, history, opened
+from histories import BEGIN, column, finished, history, opened
 from processes import clean_environ, command
+from session_records import batch_ingested
 
 from trackside_daemon.cli.output import CELL, PATH, table
 from trackside_daemon.model.capture import Capture, ProfileOptions
