@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import msgspec
 
 from trackside_daemon.history.salvage.salvage import Salvaged  # noqa: TC001  msgspec reads the type
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
-COMMAND = (sys.executable, "-m", "trackside_daemon.history.salvage")
+COMMAND = own_module("trackside_daemon.history.salvage")
 
 
 class Request(msgspec.Struct):
@@ -52,7 +52,7 @@ class Worker:
         self._answer: Answer | None = None
         self._process: WorkerProcess | None = None
         try:
-            self._process = WorkerProcess(list(COMMAND))
+            self._process = WorkerProcess(COMMAND)
             self._process.send(msgspec.json.encode(request))
         except (OSError, WorkerFailed) as error:
             self._answer = Answer(error=f"its process cannot be started: {error}")
