@@ -214,7 +214,7 @@ def test_damage_in_a_wal_is_noticed_at_the_start_and_costs_no_commit_that_was_wr
 def test_whatever_is_damaged_in_a_wal_nothing_comes_twice(
     original: Original, place: Path, count: Callable[[int, int], int]
 ) -> None:
-    """Where the last version of a page is damaged, the one before is older than the other pages."""
+    """If the last version of a page is damaged, the one before is older than the other pages."""
     for seed in range(count(6, 200)):
         dice = random.Random(seed)
         files = dict(original.killed)

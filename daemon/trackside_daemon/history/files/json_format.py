@@ -57,7 +57,11 @@ def read_document(buffered: io.BufferedReader, left_out: LeftOut) -> Iterator[It
                 if member == "series":
                     _read_series(scanner, fields, left_out)
                 try:
-                    yield from series.add(fields) if member == "series" else _items(member, value, line)
+                    if member == "series":
+                        yield from series.add(fields)
+                    else:
+                        yield from series.rest()  # what belongs to a rank follows its samples
+                        yield from _items(member, value, line)
                 except PARSE_ERRORS as error:
                     left_out.add(DAMAGED_LINE, f"line {line}", reason=f"line {line}: {_expected(error)}")
             break

@@ -1,6 +1,6 @@
 """The process that looks for damage and salvages rows: ``python -m trackside_daemon.history.salvage``.
 
-Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The process limits its memory. It looks for
+Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The daemon limits its memory. It looks for
 damage only while processors and disks are free, and salvages at once, since nothing can be stored meanwhile.
 """
 
@@ -21,15 +21,13 @@ from trackside_daemon.linux.parent_death import end_with_parent
 from trackside_daemon.linux.process_limits import limit_this_process
 from trackside_daemon.linux.signals import reset_signals
 
-MEMORY_BYTES = 1 << 30  # RLIMIT_AS; a file of 10 GiB needs 100 MB
-
 
 def main() -> int:
     """Answer one request."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
-    limit_this_process(MEMORY_BYTES, quick_seconds=request.seconds)
+    limit_this_process(quick_seconds=request.seconds)
     sys.stdout.buffer.write(msgspec.json.encode(_answer(request)) + b"\n")
     sys.stdout.buffer.flush()
     return 0

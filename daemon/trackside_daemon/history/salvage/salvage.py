@@ -99,7 +99,7 @@ _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed)
 
 
 class Salvaged(msgspec.Struct):
-    """What was copied.
+    """The number of rows that were copied.
 
     Attributes:
         samples: Samples in the new file.

@@ -11,6 +11,7 @@ from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 COMMAND = own_module("trackside_daemon.history.salvage")
+MEMORY_BYTES = 512 << 20  # a file of 10 GiB needs 100 MB
 
 
 class Request(msgspec.Struct):
@@ -52,7 +53,7 @@ class Worker:
         self._answer: Answer | None = None
         self._process: WorkerProcess | None = None
         try:
-            self._process = WorkerProcess(COMMAND)
+            self._process = WorkerProcess(COMMAND, memory=MEMORY_BYTES)
             self._process.send(msgspec.json.encode(request))
         except (OSError, WorkerFailed) as error:
             self._answer = Answer(error=f"its process cannot be started: {error}")
