@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line."""
+    _open_standard_streams()
     try:
         from trackside_daemon.cli.main import app
 
@@ -21,6 +23,17 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # Ctrl-C while it is still importing: stopped as asked
         sys.exit(0)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device for the standard streams that are closed: a file or socket would get their numbers otherwise."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 if __name__ == "__main__":

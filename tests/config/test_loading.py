@@ -86,6 +86,12 @@ def test_a_setting_may_be_written_with_hyphens_or_underscores(file: Callable[[st
     assert load(Config, file("require-gpu: true")).require_gpu
 
 
+def test_only_the_history_itself_has_a_least_size(file: Callable[[str], Path]) -> None:
+    assert load(Config, file("storage: {media: {quota-run: 1MiB}}")).storage.media.quota_run == 2**20
+    with pytest.raises(ConfigError, match=r"storage\.retention\.size: 1048576 bytes are too few for a history"):
+        load(Config, file("storage: {retention: {size: 1MiB}}"))
+
+
 def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "sample.interval": ("2s", 2.0),

@@ -214,7 +214,7 @@ def test_damage_in_a_wal_is_noticed_at_the_start_and_costs_no_commit_that_was_wr
 def test_whatever_is_damaged_in_a_wal_nothing_comes_twice(
     original: Original, place: Path, count: Callable[[int, int], int]
 ) -> None:
-    """If the last version of a page is damaged, the one before is older than the other pages."""
+    """The version of a page before its damaged one is older than the other pages."""
     for seed in range(count(6, 200)):
         dice = random.Random(seed)
         files = dict(original.killed)
@@ -367,7 +367,7 @@ def test_a_daemon_salvages_in_a_process_of_its_own_and_waits_for_it(original: Or
     original.write(place, {FILE: os.urandom(100) + original.closed[FILE][100:]})
     database = Database(place, serves=True)
     while not database.is_open:
-        with pytest.raises(sqlite3.OperationalError, match="is being copied to a new one"), database.reading():
+        with pytest.raises(sqlite3.OperationalError, match="are being copied to a new one"), database.reading():
             pass
         try:
             database.restore(processes.DEADLINE)

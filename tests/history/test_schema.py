@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import select
 import signal
 import sqlite3
@@ -11,11 +12,11 @@ import subprocess
 import sys
 import time
 from math import inf, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
-from history.builders import MORE, Bench, block, check_tables, read, session_id
+from history.builders import MORE, Bench, block, check_tables, fill, filled, read, session_id, tables
 from processes import DEADLINE
 from session_records import batch_ingested
 
@@ -118,6 +119,7 @@ from trackside_daemon.history import schema
 from trackside_daemon.history.database import Database
 
 left = int(sys.argv[2])
+migrations = schema.MIGRATIONS if sys.argv[3:] else MORE
 
 class Statements(tuple):
     def __iter__(self):
@@ -131,7 +133,7 @@ class Statements(tuple):
             os._exit(9)
         left -= 1
 
-Database(Path(sys.argv[1]), migrations=[(name, Statements(steps)) for name, steps in MORE]).close()
+Database(Path(sys.argv[1]), migrations=[(name, Statements(steps)) for name, steps in migrations]).close()
 """
 
 
@@ -151,6 +153,128 @@ def test_killed_between_two_statements_the_next_start_completes_it(after: int, o
     assert died.returncode == 9
     assert version(old) == NOW + (after >= 4)
     test_an_older_file_is_copied_and_changed(old, place)
+
+
+def older(place: Path, number: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Make a file of an older schema, whose tables have the rows of `fill`; return the rows that it has."""
+    bench = Bench(place)
+    fill(bench, runs=1)
+    whole = filled(bench.connection)
+    bench.close()
+    (place / FILE).rename(place / "now")
+    connection = sqlite3.connect(place / FILE, isolation_level=None)
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    schema.migrate(connection, schema.MIGRATIONS[:number])
+    connection.execute("ATTACH ? AS now", (str(place / "now"),))
+    for table in tables(connection).keys() - {"migration"}:
+        columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})").fetchall())
+        connection.execute(f"INSERT OR REPLACE INTO main.{table} ({columns}) SELECT {columns} FROM now.{table}")
+    found = tables(connection)
+    connection.close()
+    (place / "now").unlink()
+    assert {table for table, rows in found.items() if rows} <= whole.keys()
+    return found
+
+
+def holds(path: Path, before: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Check that a file of this schema has every row of an older one: columns are only ever appended."""
+    connection = sqlite3.connect(path)
+    now = tables(connection)
+    check_tables(connection)
+    assert connection.execute("SELECT max(number) FROM migration").fetchone() == (NOW,)
+    connection.close()
+    for table, rows in before.items():
+        width = len(rows[0]) if rows else 0
+        assert repr([row[:width] for row in now[table]][: len(rows)]) == repr(rows), table
+
+
+@pytest.mark.parametrize("number", range(1, NOW))
+def test_every_row_of_every_table_of_every_older_schema_is_there_after_the_migration(number: int, place: Path) -> None:
+    before = older(place, number)
+    Database(place).close()
+    holds(place / FILE, before)
+    copy = sqlite3.connect(place / f"{FILE}.schema-{number}")
+    assert repr(tables(copy)) == repr(before)
+    copy.close()
+
+
+@pytest.mark.parametrize("after", range(0, 12, 3))
+def test_killed_in_the_middle_of_a_migration_every_row_of_every_table_is_there(after: int, place: Path) -> None:
+    before = older(place, 8)
+    assert processes.run(python(KILLED_BETWEEN, str(place), str(after), "now")).returncode == 9
+    assert 8 <= version(place / FILE) < NOW
+    Database(place).close()
+    holds(place / FILE, before)
+    assert not list(place.glob("*.unfinished"))
+
+
+def test_columns_are_only_ever_appended() -> None:
+    """Otherwise a row of an older schema cannot be salvaged from a damaged file; see `salvage._copy`."""
+    changes = [statement for _, statements in schema.MIGRATIONS[1:] for statement in statements]
+    assert all(
+        re.match(r"ALTER TABLE \w+ ADD COLUMN |CREATE (UNIQUE )?(TABLE|INDEX) ", statement) for statement in changes
+    )
+
+
+WRITING = """
+import os, sys
+from pathlib import Path
+from history.builders import SHIFT, WALL, block, opened, session_id
+from session_records import batch_ingested
+from trackside_daemon.history import schema
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.record import writer as module
+from trackside_daemon.history.record.trimming import Bounds
+
+number, first = int(sys.argv[2]), int(sys.argv[3])
+try:
+    database = Database(Path(sys.argv[1]), migrations=schema.MIGRATIONS[:number])
+except HistoryError as error:
+    print(error)
+    sys.exit(2)
+writer = module.Writer(database, Bounds(2**33), acknowledge=lambda receipt: os.write(1, b"%d\\n" % receipt))
+writer.start()
+writer.put([opened(session_id(9), run="load", acked=first)])
+while True:
+    first += 1
+    while not writer.has_room():
+        pass
+    writer.put([batch_ingested(session_id(9), first, [block(["n"], [first], [float(first)])], SHIFT)], first)
+"""
+
+
+def test_back_and_forth_between_two_versions_that_are_killed_under_load_nothing_is_lost(
+    place: Path, count: Callable[[int, int], int]
+) -> None:
+    """The older version refuses the newer file in one line; what each has acknowledged is there in the end, once."""
+    before = older(place, NOW - 1)
+    dice = random.Random(4711)
+    last = 0
+    for turn in range(count(4, 60)):
+        child = processes.start(python(WRITING, str(place), str(NOW - turn % 2), str(last)), stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        if turn % 4 != 2:  # else it may die while it copies or migrates
+            assert select.select([child.stdout], [], [], DEADLINE)[0]
+        time.sleep(dice.random() * 0.2)
+        child.send_signal(signal.SIGKILL)
+        said = child.stdout.read().decode()
+        child.wait(DEADLINE)
+        child.stdout.close()
+        if turn % 2:
+            assert re.search(rf"newer trackside \(schema {NOW}, this one supports {NOW - 1}\)", said), said
+            assert len(said.splitlines()) == 1
+        elif said:
+            last = int(said.splitlines()[-1])
+        assert not list(place.glob("*.damaged-*"))
+    assert last > 0
+    database = Database(place)
+    (stream,) = database.connection.execute("SELECT stream FROM session WHERE id = ?", (session_id(9),)).fetchone()
+    values = [row[2] for row in read(database, stream, "n")]
+    database.close()
+    assert values[:last] == [float(number) for number in range(1, last + 1)]
+    assert values == sorted({*values})
+    holds(place / FILE, {table: rows for table, rows in before.items() if table not in {"series", "axis", "block"}})
 
 
 CHILD = """

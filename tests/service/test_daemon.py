@@ -246,7 +246,7 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
 
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
     said = status()
-    where = {"listen_address", "url", "push_endpoints", "storage_path"}
+    where = {"listen_address", "url", "push_endpoints", "storage_path", "storage_problem"}
     assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
     assert (said["gpus"], set(said["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
     assert said["storage_path"] == str(daemon.history)
@@ -259,6 +259,21 @@ def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
     assert metrics["trackside_pipeline_failures_total"] == dict.fromkeys(STAGES, 0.0)
     assert metrics["trackside_history_samples_total"] == 0.0
     assert metrics["trackside_history_size_bytes"] > 0
+
+
+def test_it_works_with_its_standard_streams_closed(place: Path) -> None:
+    closed = ("sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh")
+    endpoint, history = f"--push.endpoint=ipc://{place}/push.sock", f"--storage.path={place}"
+    daemon = subprocess.Popen(
+        [*closed, *command("daemon", endpoint, history, "--web.listen-address=127.0.0.1:0", *QUIET)],
+        env=clean_environ(),
+    )
+    try:
+        address = eventually(lambda: (place / "push.address").exists() and (place / "push.address").read_text())
+        assert "trackside_build_info" in http.get(f"{address.strip()}/metrics").text
+    finally:
+        daemon.terminate()
+    assert daemon.wait(DEADLINE) == 0
 
 
 def test_a_head_has_no_body_and_gzip_is_used_over_a_real_socket(daemon: Daemon) -> None:

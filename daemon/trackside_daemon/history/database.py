@@ -470,7 +470,7 @@ class Database:
             self._salvaging = Worker(Request(str(pending.source), str(pending.target), SALVAGE_SECONDS))
         answer = self._salvaging.answer(seconds)
         if answer is None:
-            raise SalvagingError(f"{self.path}: what is left of the damaged history is being copied to a new one")
+            raise SalvagingError(f"{self.path}: the rows of the damaged history are being copied to a new one")
         self._salvaging.close()
         self._salvaging = None
         return answer

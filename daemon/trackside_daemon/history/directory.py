@@ -40,7 +40,7 @@ class UnavailableError(HistoryError):
 
 
 class SalvagingError(UnavailableError):
-    """The rest of a damaged history is being copied to a new one."""
+    """The rows of a damaged history are being copied to a new one."""
 
 
 # Of a disk that is full, beyond its quota, read-only or broken, and of a process that has too many files open.

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Bytes, Seconds
+from trackside_daemon.model.setting_types import Bytes, HistoryBytes, Seconds
 
 
 class RetentionSection(Section):
     """Bounds of the history; pinned runs are always kept."""
 
     size: Annotated[
-        Bytes,
+        HistoryBytes,
         Field(
             ge=0,
             description="Maximum size of the history's file, such as 10GiB; the oldest samples and runs are deleted first. 0 for no limit.",
@@ -29,7 +29,8 @@ class MediaSection(Section):
     """Bounds of images, texts and tables; the oldest are deleted first."""
 
     quota_run: Annotated[
-        Bytes, Field(ge=0, description="Maximum size of the images, texts and tables of a run, such as 256MiB.")
+        Bytes,
+        Field(ge=0, description="Maximum size of the images, texts and tables of a run, such as 256MiB; 0 keeps none."),
     ] = 256 * 1024**2
     quota: Annotated[Bytes, Field(ge=0, description="Maximum size of the images, texts and tables of all runs.")] = (
         4 * 1024**3

@@ -17,7 +17,7 @@ LEAST_BYTES = 16 * 1024**2  # minimum size of a history: its WAL alone needs 4 M
 def bound_bytes(value: int) -> int:
     """Return a size limit of the history, which is 0 for none, or at least `LEAST_BYTES`."""
     if 0 < value < LEAST_BYTES:
-        raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no bound")
+        raise ValueError(f"{value} bytes are too few for a history; at least 16MiB, or 0 for no limit")
     return value
 
 
@@ -63,7 +63,8 @@ def share(description: str) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]
-Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
+Bytes = Annotated[int, BeforeValidator(size_bytes)]
+HistoryBytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Pattern = Annotated[str, AfterValidator(pattern)]
 AbsolutePath = Annotated[str, AfterValidator(absolute)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]

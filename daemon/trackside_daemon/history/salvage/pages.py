@@ -264,7 +264,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _values(payload: bytes, size: int) -> list[Value]:
-    """Return the values of a row. The last is None if the payload has fewer bytes than *size*.
+    """Return the values of a row; the last is None if the payload has fewer bytes than *size*.
 
     Raises:
         ValueError: The bytes are no row, or more values are missing.

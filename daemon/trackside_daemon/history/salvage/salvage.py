@@ -99,7 +99,7 @@ _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed)
 
 
 class Salvaged(msgspec.Struct):
-    """The number of rows that were copied.
+    """The result of a copy.
 
     Attributes:
         samples: Samples in the new file.
