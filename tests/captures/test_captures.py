@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from contextlib import nullcontext
 from dataclasses import replace
+from errno import EAGAIN
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from trackside_daemon.model.capture import Capture, CaptureFile, ProfileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from histories import History
@@ -128,6 +130,21 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     assert not harness.recorder.began.is_set()
     monkeypatch.undo()
     assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised", "the ranks are free"
+
+
+def test_the_ranks_of_a_capture_whose_summary_cannot_begin_are_free(harness: CapturesHarness) -> None:
+    summarizing = harness.captures._summarizing
+
+    def fail(_: Capture) -> AbstractContextManager[Any]:
+        raise OSError(EAGAIN, "Resource temporarily unavailable")
+
+    harness.captures._summarizing = fail
+    first = harness.captures.ask(REQUEST)
+    assert harness.wait(first.id).reason.endswith(": resource temporarily unavailable")
+    if (thread := harness.captures._threads.get(first.id)) is not None:
+        thread.join(DEADLINE)
+    harness.captures._summarizing = summarizing
+    assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised"
 
 
 def test_a_rank_is_recorded_by_one_capture_at_a_time_and_few_run_at_once(harness: CapturesHarness) -> None:

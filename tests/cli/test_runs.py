@@ -414,7 +414,8 @@ def test_a_directory_of_exports_is_imported(asked: Place, tmp_path: Path) -> Non
     (out / "again.jsonl").write_bytes((out / "aaaa1111.jsonl").read_bytes())
     there = asked.run("import", str(out))
     assert there.out.count("imported: ") == 1
-    assert "1 of 4 runs have the id of another one there" in there.said
+    assert "1 of 4 runs are left out, with the id of another one there: " in there.said
+    assert f"{out}/again.jsonl has that of {out}/aaaa1111.jsonl" in there.said
     assert "2 of 4 runs are in the history already" in there.said
 
 

@@ -415,7 +415,12 @@ def test_a_large_file_is_checked_while_it_is_used(
     original.write(place, {FILE: without_root(original.closed[FILE], place, "block")})
     database = Database(place, serves=True)
     assert database.is_open
-    processes.eventually(lambda: database.poll() or database.damage)
+
+    def is_found() -> bool:
+        database.poll()
+        return bool(database.damage)
+
+    processes.eventually(is_found)
     database.restore(processes.DEADLINE)
     assert {name: len(one) for name, one in rows(database).items()} == {
         name: len(one) for name, one in original.rows.items()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from wire_messages import WALL, FakeSession
 
 from trackside.wire import Pushes, TrainingAlert, TrainingEvent
+from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
@@ -161,3 +162,12 @@ def test_a_batch_of_a_minute_ago_counts_and_is_no_news(desk: Any) -> None:
     say(desk, who.frames("batch", who.pushes({"loss": 0.5}, step=1, pushes=5), 1))
     assert desk.house.get("client_pushes_total") == 5
     assert desk.house.get("loss") is None
+
+
+def test_the_alert_of_a_rank_that_died_without_a_daemon_has_its_cause(desk: Any) -> None:
+    who, watch, found = FakeSession(), RunWatch(), []
+    bye = replace(who.bye("failed"), cause="exit status 1: no data")
+    for frames in (who.frames("hello", replace(who.hello(), late=True)), who.frames("bye", bye, 1)):
+        for batch in desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now).batches:
+            found += [one for one in watch.accept(batch) if one.alert == "TrainingProcessDied"]
+    assert [one.summary for one in found] == ["rank 0 of run train died: exit status 1: no data"]

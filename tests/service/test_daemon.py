@@ -269,7 +269,8 @@ def test_it_works_with_its_standard_streams_closed(place: Path) -> None:
         env=clean_environ(),
     )
     try:
-        address = eventually(lambda: (place / "push.address").exists() and (place / "push.address").read_text())
+        eventually((place / "push.address").exists)
+        address = eventually((place / "push.address").read_text)
         assert "trackside_build_info" in http.get(f"{address.strip()}/metrics").text
     finally:
         daemon.terminate()

@@ -197,6 +197,7 @@ class Captures:
             with self._lock:
                 del self._threads[capture.id]
                 self._automatic.pop(capture.id, None)
+                self._free(capture)  # also if its summary could not begin
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
         """Record the ranks; where nothing profiles any of them, their stacks if those were asked for and they live."""
@@ -307,7 +308,10 @@ class Captures:
         with self._lock:
             self._disturbed_until = {run: until for run, until in self._disturbed_until.items() if until > now}
             self._disturbed_until[capture.run] = now + DISTURBED_SECONDS
-            self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
+            self._free(capture)
+
+    def _free(self, capture: Capture) -> None:
+        self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
 
 
 def _has_files(outcomes: Mapping[int, object]) -> bool:

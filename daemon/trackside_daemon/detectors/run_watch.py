@@ -290,7 +290,10 @@ class RunWatch:
             if watched is not None:
                 watched.checkpoints.audited(record, self._clock.at)
         elif isinstance(record, SessionOpened):
-            self._name(RankRef(record.session.run, record.session.attempt), record.session.name)
+            ref = RankRef(record.session.run, record.session.attempt)
+            self._name(ref, record.session.name)
+            if record.owner is not None:
+                self._users[ref] = record.owner.user
             if record.hello.about is not None:
                 self._state_roles(record.session.run, usable(record.hello.about.roles))
 

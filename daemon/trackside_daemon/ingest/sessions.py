@@ -521,14 +521,14 @@ class Sessions:
         records: list[Record] = [BatchIngested(ref, number, phases=message.totals.phases)]
         if (exported := session.exported) is not None:
             outcome.batches.extend(self._runs.close(exported, message, now))
-        else:
-            end, ended = session.end(message)
-            records += ended
-            if ref.late and session.identity is not None:
-                dropped = max(session.dropped, message.totals.dropped)
-                missed = self._runs.missed(session.identity, ref.attempt, end, session.owner, now, dropped=dropped)
-                outcome.batches.extend(missed)
-        outcome.add_records(records, Receipt(ref.id, number))
+            outcome.add_records(records, Receipt(ref.id, number))
+            return
+        end, ended = session.end(message)
+        outcome.add_records([*records, *ended], Receipt(ref.id, number))
+        if ref.late and session.identity is not None:  # after the event, whose cause is in the alert
+            dropped = max(session.dropped, message.totals.dropped)
+            missed = self._runs.missed(session.identity, ref.attempt, end, session.owner, now, dropped=dropped)
+            outcome.batches.extend(missed)
 
     def _derive(self, exported: RankSession, columns: list[Columns], outcome: Outcome) -> None:
         """Append what follows for all ranks of a run from the parts that each pushes: as if each had pushed the whole."""

@@ -108,10 +108,10 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     with suppress(HistoryError):  # there is none yet; the import makes it
         known = {run["id"] for run in source.runs(RunFilter())}
     distinct: dict[str, ForeignRun] = {}
-    for run in found:
-        distinct.setdefault(run.id, run)
-    if twice := len(found) - len(distinct):
-        warn(f"{place}: {twice} of {len(found)} runs have the id of another one there")
+    twice = [run for run in found if distinct.setdefault(run.id, run) is not run]
+    if twice:
+        which = f"{twice[0].place} has that of {distinct[twice[0].id].place}"
+        warn(f"{place}: {len(twice)} of {len(found)} runs are left out, with the id of another one there: {which}")
     new = [run for run in distinct.values() if run.id not in known]
     if len(new) < len(distinct):
         warn(f"{place}: {len(distinct) - len(new)} of {len(found)} runs are in the history already")
