@@ -136,7 +136,7 @@ def write(path: Path, content: bytes) -> None:
 def exported(content: bytes) -> Iterator[Item]:
     """Yield the items of a file of one of our formats."""
     with suppress(FormatError):
-        yield from parse(io.BytesIO(content), "a", 0.0, [], LeftOut())
+        yield from parse(io.BytesIO(content), "a", 0.0, LeftOut())
 
 
 def read(place: Path) -> list[Push]:

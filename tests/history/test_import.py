@@ -608,5 +608,5 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
 )
 def test_a_binary_file_of_another_tool_is_named_with_what_reads_it(content: bytes, says: str) -> None:
     with pytest.raises(FormatError) as caught:
-        list(parse(io.BytesIO(content), "run-1", 0.0, [], LeftOut()))
+        list(parse(io.BytesIO(content), "run-1", 0.0, LeftOut()))
     assert str(caught.value).startswith(f"run-1: {says}")

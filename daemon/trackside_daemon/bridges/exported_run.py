@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, newest
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError
 from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.items import FormatError, Push
@@ -20,15 +20,11 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
 
 SUFFIXES = (".csv", ".json", ".jsonl")
-PEEK_BYTES = 100
-_EXPORT = re.compile(rb'\{"kind":"run",|\{"run": \{|"?%b"?,' % rb'"?,"?'.join(name.encode() for name in COLUMNS))
+_EXPORT = re.compile(rb'\{"kind":"run",|\{"run": \{|"?%b"?,' % b'"?,"?'.join(name.encode() for name in COLUMNS))
 
 
 class ExportedRun(ForeignRun):
-    """A run in a file of one of our formats.
-
-    Args:
-        path: The file.
+    """A run in a file of one of our formats, with its own header.
 
     Raises:
         ForeignRunError: It has no run.
@@ -37,25 +33,17 @@ class ExportedRun(ForeignRun):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with open_foreign(path) as file:
-            try:
+        try:
+            with open_foreign(path) as file:
                 begun = open_run_file(file, str(path))
-            except FormatError as error:
-                raise ForeignRunError(str(error)) from None
+        except FormatError as error:
+            raise ForeignRunError(str(error)) from None
         super().__init__(begun.run, begun.name, str(path), "trackside")
 
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest([self._path])
-
     def items(self) -> Iterator[Item]:
-        """Yield everything that the file has, also the header; see `ForeignRun`."""
+        """Yield everything that the file has; see `ForeignRun`."""
         with open_foreign(self._path) as file:
-            begin = os.fstat(file.fileno()).st_mtime
-            try:
-                yield from parse(file, self.place, begin, [], self.left_out)
-            except FormatError as error:
-                raise ForeignRunError(str(error)) from None
+            yield from parse(file, self.place, os.fstat(file.fileno()).st_mtime, self.left_out)
 
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
@@ -69,5 +57,7 @@ def is_export(path: Path) -> bool:
     Raises:
         OSError: It cannot be read.
     """
+    if path.suffix not in SUFFIXES:
+        return False
     with open_foreign(path) as file:
-        return _EXPORT.match(file.read(PEEK_BYTES)) is not None
+        return _EXPORT.match(file.read(100)) is not None

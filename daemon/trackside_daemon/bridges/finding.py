@@ -172,9 +172,9 @@ def _file_store_run(directory: Path) -> list[ForeignRun]:
 
 
 def _exported_run(path: Path) -> list[ForeignRun]:
-    from trackside_daemon.bridges.exported_run import SUFFIXES, ExportedRun, is_export
+    from trackside_daemon.bridges.exported_run import ExportedRun, is_export
 
-    return [ExportedRun(path)] if path.suffix in SUFFIXES and is_export(path) else []
+    return [ExportedRun(path)] if is_export(path) else []
 
 
 def _csv_run(path: Path, name: str) -> ForeignRun:

@@ -30,15 +30,14 @@ _BINARY = (
 )
 
 
-def parse(stream: BinaryIO, file: str, begin: float, notes: list[str], left_out: LeftOut) -> Iterator[Item]:
+def parse(stream: BinaryIO, file: str, begin: float, left_out: LeftOut) -> Iterator[Item]:
     """Yield the contents of a file in their order. A damaged line costs itself.
 
     Args:
         stream: The file, from its beginning.
         file: Its name, for errors.
         begin: Unix time of the first line without a time.
-        notes: Receives sentences about what was guessed.
-        left_out: Counts what is left out.
+        left_out: Counts what is left out, and receives what was guessed.
 
     Raises:
         FormatError: The format is unknown, or nothing is there.
@@ -58,7 +57,7 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str], left_out:
     else:
         yield from read_csv(buffered, file, clock, left_out)
     if clock.guessed:
-        notes.append(
+        left_out.guesses.append(
             f"{clock.guessed} lines have no time: each is dated a second after the one before, the first at "
             f"Unix time {round(begin)}"
         )

@@ -35,10 +35,12 @@ class LeftOut:
 
     Attributes:
         reason: Why the first record is left out, for the case that no other is there; empty without one.
+        guesses: Sentences about what a reader has guessed.
     """
 
     def __init__(self) -> None:
         self.reason = ""
+        self.guesses: list[str] = []
         self._kinds: dict[str, _Kind] = {}
 
     def add(self, kind: str, name: str = "", count: int = 1, size: int = 0, reason: str = "") -> None:
@@ -59,11 +61,12 @@ class LeftOut:
     def clear(self) -> None:
         """Forget everything, before a file is read again from its beginning."""
         self.reason = ""
+        self.guesses.clear()
         self._kinds.clear()
 
     def notes(self) -> list[str]:
-        """Return a sentence for each kind."""
-        return [_sentence(kind, found) for kind, found in self._kinds.items()]
+        """Return the guesses, and a sentence for each kind."""
+        return [*self.guesses, *(_sentence(kind, found) for kind, found in self._kinds.items())]
 
 
 def _sentence(kind: str, found: _Kind) -> str:

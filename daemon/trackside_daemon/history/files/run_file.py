@@ -77,7 +77,6 @@ class RunFile:
         file: Name of the file that they come from, for errors.
         id: Replaces the run's id in the header.
         name: Replaces the run's name in the header; the file's name if both are empty.
-        notes: Receives sentences about what was guessed; complete at the end.
         left_out: Counts what the reader of the items and this one leave out.
         file_id: The run's id if both are empty.
 
@@ -100,14 +99,12 @@ class RunFile:
         *,
         id: str = "",  # noqa: A002  the option's name
         name: str = "",
-        notes: list[str] | None = None,
         left_out: LeftOut | None = None,
         file_id: str = "",
     ) -> None:
         self.samples = 0
         self.last = -inf
         self.file = writable(file)
-        self._guesses = [] if notes is None else notes
         self._left_out = LeftOut() if left_out is None else left_out
         self._items = items
         self._attempts: dict[int, _AttemptHeader] = {}
@@ -124,7 +121,7 @@ class RunFile:
     @property
     def notes(self) -> list[str]:
         """Sentences about what was guessed and left out; complete at the end."""
-        return [*self._guesses, *self._left_out.notes()]
+        return self._left_out.notes()
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records. An item that is invalid costs itself.
@@ -323,10 +320,9 @@ def open_run_file(
     Raises:
         FormatError: The beginning of the file is invalid.
     """
-    notes: list[str] = []
     left_out = LeftOut()
-    items = parse(stream, file, begin, notes, left_out)
-    return RunFile(items, file, id=id, name=name, notes=notes, left_out=left_out, file_id=_file_id(stream, file))
+    items = parse(stream, file, begin, left_out)
+    return RunFile(items, file, id=id, name=name, left_out=left_out, file_id=_file_id(stream, file))
 
 
 def _file_id(stream: BinaryIO, file: str) -> str:
