@@ -178,7 +178,7 @@ def test_what_is_salvaged_is_consistent_and_right(
                 reader.run(connection, run["id"])
         if damage is not with_flips:  # which no checksum finds in a row of the log
             for name, samples in rows(database).items():
-                expected = {repr(sample) for sample in original.rows.get(name, [])}
+                expected = {repr(sample) for sample in original.rows.get(name) or []}
                 assert not expected or {*map(repr, samples)} <= expected, (seed, name)
                 assert len(samples) == len({*map(repr, samples)}), (seed, name)
         database.close()
