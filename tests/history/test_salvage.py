@@ -177,10 +177,10 @@ def test_what_is_salvaged_is_consistent_and_right(
             for run in reader.runs(connection):
                 reader.run(connection, run["id"])
         if damage is not with_flips:  # which no checksum finds in a row of the log
-            for name, samples in rows(database).items():
-                expected = {repr(sample) for sample in original.rows.get(name) or []}
-                assert not expected or {*map(repr, samples)} <= expected, (seed, name)
-                assert len(samples) == len({*map(repr, samples)}), (seed, name)
+            for key, samples in rows(database).items():
+                expected = {repr(sample) for sample in original.rows.get(key, ())}
+                assert not expected or {*map(repr, samples)} <= expected, (seed, key)
+                assert len(samples) == len({*map(repr, samples)}), (seed, key)
         database.close()
 
 

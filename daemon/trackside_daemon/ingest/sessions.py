@@ -76,9 +76,7 @@ DISTINCT = "give each process an id of its own (TRACKSIDE_RUN_ID), or its rank (
 
 # How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
 REFUSED = 64
-MEDIA_WAITING = (
-    1024  # images, texts and tables of an owner that may wait for the history, in a tenth of a second of its time
-)
+MEDIA_WAITING = 1024  # images, texts and tables of an owner that may wait for the history: a tenth of a second of it
 
 log = logging.getLogger("trackside")
 
