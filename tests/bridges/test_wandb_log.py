@@ -99,6 +99,10 @@ def test_damage_costs_the_records_that_it_hits_also_where_blocks_end_and_records
         assert any("damaged part" in note for note in run.notes())
 
 
+@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
+@pytest.mark.filterwarnings(
+    "ignore:subprocess .* is still running:ResourceWarning"
+)  # it has no other end of its service
 def test_rows_equal_those_of_the_own_reader_of_wandb(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if not request.config.getoption("--soak"):
         pytest.skip("make soak installs W&B")

@@ -139,6 +139,7 @@ def expected(path: Path) -> list[Row]:
                 key = item.key or ".".join(item.nested_key)
                 numbers |= _numbers(key, json.loads(item.value_json))
             rows.append((record.history.step.num, numbers))
+    store._fp.close()
     return [row for row in rows if row[1]]
 
 
