@@ -177,10 +177,10 @@ def test_what_is_salvaged_is_consistent_and_right(
             for run in reader.runs(connection):
                 reader.run(connection, run["id"])
         if damage is not with_flips:  # which no checksum finds in a row of the log
-            for key, samples in rows(database).items():
-                expected = {repr(sample) for sample in original.rows.get(key, ())}
-                assert not expected or {*map(repr, samples)} <= expected, (seed, key)
-                assert len(samples) == len({*map(repr, samples)}), (seed, key)
+            for series, samples in rows(database).items():
+                expected = {repr(sample) for sample in original.rows.get(series, ())}
+                assert not expected or {*map(repr, samples)} <= expected, (seed, series)
+                assert len(samples) == len({*map(repr, samples)}), (seed, series)
         database.close()
 
 
@@ -416,11 +416,11 @@ def test_a_large_file_is_checked_while_it_is_used(
     database = Database(place, serves=True)
     assert database.is_open
 
-    def is_found() -> bool:
+    def damage() -> str:
         database.poll()
-        return bool(database.damage)
+        return database.damage
 
-    processes.eventually(is_found)
+    processes.eventually(damage)
     database.restore(processes.DEADLINE)
     assert {name: len(one) for name, one in rows(database).items()} == {
         name: len(one) for name, one in original.rows.items()

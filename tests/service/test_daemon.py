@@ -269,9 +269,9 @@ def test_it_works_with_its_standard_streams_closed(place: Path) -> None:
         env=clean_environ(),
     )
     try:
-        eventually((place / "push.address").exists)
-        address = eventually((place / "push.address").read_text)
-        assert "trackside_build_info" in http.get(f"{address.strip()}/metrics").text
+        address = place / "push.address"
+        eventually(lambda: address.exists() and address.read_text())
+        assert "trackside_build_info" in http.get(f"{address.read_text().strip()}/metrics").text
     finally:
         daemon.terminate()
     assert daemon.wait(DEADLINE) == 0

@@ -94,7 +94,7 @@ def _connect(path: Path, *, immutable: bool) -> sqlite3.Connection:
         if not is_damage(error):
             raise
         raise HistoryError(
-            f"{path} is damaged ({error}); the daemon sets it aside at its next start and begins a new one"
+            f"{path} is damaged ({error}); the daemon sets it aside at its next start, and copies what is left to a new one"
         ) from error
     return connection
 

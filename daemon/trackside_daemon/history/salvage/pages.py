@@ -59,7 +59,7 @@ class Pages:
         path: The file, which nobody writes.
 
     Attributes:
-        bad: Pages that are not sound, by the table to which they belong.
+        bad: How many pages and rows are not sound, by table.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,13 +127,17 @@ class Pages:
                 tables.setdefault(table, array("I")).append(page)
         for page in unsound:
             if (table := self._table(page, roots)) is not None:
-                self.bad[table] = self.bad.get(table, 0) + 1
+                self.count_bad(table)
         return tables
 
-    def rows(self, page: int) -> Iterator[tuple[int | None, list[Value]]]:
-        """Yield the rows of a page that can be read, each with its rowid; None in a table without rowids.
+    def count_bad(self, table: str) -> None:
+        """Count a page or a row of a table that is not sound."""
+        self.bad[table] = self.bad.get(table, 0) + 1
 
-        The last value of a row is None if a part of it is on a page that is not sound.
+    def rows(self, page: int) -> Iterator[tuple[int | None, list[Value]]]:
+        """Yield the rows of a page, each with its rowid; None in a table without rowids.
+
+        A row that is damaged has no values. The last value is None if a part of it is on a page that is not sound.
         """
         data = self.read(page)
         kind = data[_begin(page)]
@@ -141,14 +145,14 @@ class Pages:
             try:
                 place = at + 4 if kind == _INTERIOR_INDEX else at
                 size, place = _varint(data, place)
-                rowid = None
+                rowid: int | None = None
                 if kind == _LEAF:
                     rowid, place = _varint(data, place)
                     rowid -= (rowid >> 63) << 64
                 most = _MOST if kind == _LEAF else _MOST_INDEX
                 row = rowid, _values(self._payload(data, place, size, most, page), size)
             except (ValueError, IndexError, struct.error):
-                continue
+                row = None, []
             yield row
 
     def _read_maps(self) -> None:

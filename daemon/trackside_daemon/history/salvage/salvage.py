@@ -136,14 +136,9 @@ class _Table(NamedTuple):
 
 
 class _Log:
-    """The rows of the log that were copied, by stream: of each group of pushes the number of its row, its keys, its size.
-
-    Attributes:
-        damaged: Whether rows were not copied.
-    """
+    """The rows of the log that were copied, by stream: of each group of pushes the number of its row, its keys, its size."""
 
     def __init__(self) -> None:
-        self.damaged = False
         self._groups: dict[int, list[tuple[int, tuple[str, ...], int]]] = {}
         self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -154,12 +149,7 @@ class _Log:
             ValueError: It is damaged.
         """
         groups = self._groups.setdefault(row[0] >> LOG_BITS, [])
-        try:
-            decoded = log_rows.decode(row[2], row[1])
-        except ValueError:
-            self.damaged = True
-            raise
-        for group in decoded:
+        for group in log_rows.decode(row[2], row[1]):
             keys = tuple(group.keys)
             groups.append((row[0] & (1 << LOG_BITS) - 1, self._keys.setdefault(keys, keys), len(group.steps)))
 
@@ -258,7 +248,7 @@ def _copy(
             pages, leaves.get(table.name, ()), connection, table, check=checks.get(table.name), until=until
         )
         complete = complete and copied
-    unpacked, expected = log.count(connection, cut="log" in pages.bad or log.damaged or not complete)
+    unpacked, expected = log.count(connection, cut="log" in pages.bad or not complete)
     for statement in _REPAIR.split(";"):
         connection.execute(statement)
     ((packed,),) = connection.execute("SELECT coalesce(sum(count), 0) FROM block WHERE data NOT NULL")
@@ -316,14 +306,13 @@ def _copy_table(
         if time.monotonic() > until:
             break
         for rowid, values in pages.rows(page):
-            row = _checked(table, rowid, values)
-            if row is None:
-                continue
-            if check is not None:
-                try:
+            try:
+                row = _checked(table, rowid, values)
+                if check is not None:
                     check(row)
-                except ValueError:
-                    continue
+            except ValueError:
+                pages.count_bad(table.name)
+                continue
             rows = waiting.setdefault(len(row), [])
             rows.append(row)
             if len(rows) >= ROWS:
@@ -333,21 +322,25 @@ def _copy_table(
     return time.monotonic() <= until or not leaves
 
 
-def _checked(table: _Table, rowid: int | None, values: list[Value]) -> list[Value] | None:
-    """Return the values of a row as its table has them; None if they are no row of this table."""
+def _checked(table: _Table, rowid: int | None, values: list[Value]) -> list[Value]:
+    """Return the values of a row as its table has them.
+
+    Raises:
+        ValueError: They are no row of this table.
+    """
     if not 0 < len(values) <= len(table.columns):
-        return None
+        raise ValueError("too many values, or none")
     if table.rowid >= 0:
         values[table.rowid] = rowid
     for number, value in enumerate(values):
         if not (isinstance(value, table.types[number]) or (value is None and table.optional[number])):
-            return None
+            raise ValueError("a value of another type")
         if isinstance(value, str) and f"{table.name}.{table.columns[number]}" in _JSON:
             try:
                 json.loads(value or "0")
             except ValueError:
                 if not table.defaults[number]:
-                    return None
+                    raise
                 values[number] = table.defaults[number].strip("'")
     return values
 
