@@ -35,6 +35,7 @@ _JSON = frozenset(
         "attempt.about",
         "stream.account",
         "session.phases",
+        "session.steps",
         "event.fields",
         "alert.labels",
         "alert.evidence",
