@@ -723,10 +723,17 @@ def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_
 
 
 def test_a_file_that_cannot_be_read_is_refused_with_its_line(site: Site, api: Callable[[str], Any]) -> None:
-    status, message = refused(site, "import", "POST", content=b"step,loss\n1,2.0\n2,abc\n")
+    status, message = refused(site, "import", "POST", content=b"step,loss\n1,abc\n")
     assert status == 400
-    assert "3" in message
+    assert "2" in message
     assert api("runs") == {"runs": []}
+
+
+def test_a_line_that_cannot_be_read_costs_itself_and_the_answer_counts_it(site: Site) -> None:
+    for content in (b"step,loss\n1,2.0\n2,abc\n", b'{"step":1,"x":2}\n{"a":' + b"[" * 200_000):
+        answer = site.client().ask("POST", "/api/v1/import", headers=site.key, content=content).json()
+        assert answer["samples"] == 1
+        assert [note for note in answer["notes"] if note.startswith("left out: 1 ")]
 
 
 def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
@@ -773,8 +780,8 @@ def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
 
 
 def test_a_file_that_is_nested_without_end_is_refused_in_a_line(site: Site) -> None:
-    status, message = refused(site, "import", "POST", content=b'{"step":1,"x":2}\n{"a":' + b"[" * 200_000)
-    assert (status, message) == (400, "body: line 2: nested too deeply")
+    status, message = refused(site, "import", "POST", content=b'{"a":' + b"[" * 200_000)
+    assert (status, message) == (400, "body: line 1: nested too deeply")
 
 
 def test_nothing_of_it_is_told_without_the_token(site: Site) -> None:
