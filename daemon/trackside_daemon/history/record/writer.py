@@ -296,6 +296,8 @@ class Writer:
             self._database.report(str(error))
         if not self._is_usable():
             return self._restore()
+        if self._database.is_gone():
+            return self._continue_elsewhere()
         self._fail(str(error), batches)
         return self._queue.pause(RETRY_SECONDS)
 

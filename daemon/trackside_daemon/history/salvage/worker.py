@@ -72,5 +72,5 @@ class Worker:
         """End the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.abandon(time.monotonic() + 1.0)
+            self._process.abandon(time.monotonic() + 5.0)
             self._process = None
