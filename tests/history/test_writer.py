@@ -272,6 +272,7 @@ def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in
     subprocess.run(zeros, check=True)
     with pytest.raises(sqlite3.DatabaseError):
         house.read()
+    assert house.renounced.wait(DEADLINE), "what is committed meanwhile has to be sent again"
     house.put(9, 9.0)
     eventually(lambda: 9 in house.acknowledged)
     assert house.read() == [*BIG * 8, 9.0]
