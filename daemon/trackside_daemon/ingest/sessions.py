@@ -474,7 +474,8 @@ class Sessions:
         for frame in message.distributions:
             frame.check()
         message.clock = session.clock.receive(message.clock, now)
-        log_failed_hooks(session, message.events, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
+        happened = events(ref, message, session.clock.shift)
+        log_failed_hooks(session, happened, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
         late = ref.late or session.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
@@ -493,7 +494,7 @@ class Sessions:
             message.clock.monotonic,
             message.totals.step_duration,
         )
-        outcome.add_records([ingested, *events(ref, message, session.clock.shift)], Receipt(ref.id, number))
+        outcome.add_records([ingested, *happened], Receipt(ref.id, number))
 
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply a known gap."""
