@@ -110,25 +110,26 @@ def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_r
     check_tables(four.connection)
 
 
-@pytest.mark.parametrize("live", [False, True])
-def test_who_has_more_than_a_share_loses_it_before_anything_of_others_goes(four: Bench, *, live: bool) -> None:
-    """One owner has all runs but the oldest two, also of events alone, which no trimming of samples frees."""
-    push(four, "flood", 12, start=WALL + 9 * DAY, ended=None if live else WALL + 9.5 * DAY)
+@pytest.mark.parametrize("flood", ["ended", "live", "events"])
+def test_who_has_more_than_a_share_loses_it_before_anything_of_others_goes(four: Bench, flood: str) -> None:
+    """The others have older runs, ended ones, live ones and imported ones."""
+    push(four, "flood", 0 if flood == "events" else 12, start=WALL + 9 * DAY)
+    if flood == "ended":
+        four.end("flood", when=WALL + 9.5 * DAY)
+        four.pack()
     with four.database.transaction() as connection:
-        connection.execute("UPDATE run SET pinned = 0, owner = 'uid:2'")
-        connection.execute("UPDATE run SET owner = 'uid:1' WHERE uid IN ('early', 'live')")
+        connection.execute("UPDATE run SET pinned = 0, owner = 'uid:1' WHERE uid != 'pinned'")
         connection.execute("UPDATE run SET owner = NULL WHERE uid = 'late'")
-        if not live:
-            (flood,) = connection.execute("SELECT id FROM run WHERE uid = 'flood'").fetchone()
-            event = "INSERT INTO event (run, attempt, rank, time, kind, fields) VALUES (?, 0, 0, ?, 'x', ?)"
-            connection.executemany(event, [(flood, WALL, f'"{"x" * 6000}"')] * 300)
+        connection.execute("UPDATE run SET owner = 'uid:2' WHERE uid = 'flood'")
+        (run,) = connection.execute("SELECT id FROM run WHERE uid = 'flood'").fetchone()
+        event = "INSERT INTO event (run, attempt, rank, time, kind, fields) VALUES (?, 0, 0, ?, 'x', ?)"
+        connection.executemany(event, [(run, WALL, f'"{"x" * 6000}"')] * (1000 if flood == "events" else 100))
     keep_wal_small(four)
     keeper = Keeper(four, size=four.database.path.stat().st_size // 2)
     before = keeper.kept()
     keeper.trim()
-    left = keeper.kept()
-    assert all(left[run] == before[run] for run in ("early", "live", "late"))
-    assert left.get("flood", (0, 0))[1] < before["flood"][1]
+    assert keeper.trimming.excess == 0
+    assert keeper.kept() | {"flood": before["flood"]} == before
 
 
 def test_resolutions_stay_and_a_chart_still_works(four: Bench) -> None:

@@ -50,18 +50,19 @@ class Limits(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
-class NewRuns:
-    """The rate at which each owner may open new runs: `BURST` at once, and `RATE` a second."""
+class OwnerRate:
+    """The rate of something for each owner, of new runs by default: *burst* at once, and *rate* a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst: float = BURST, rate: float = RATE) -> None:
+        self._burst, self._rate = burst, rate
         self._owners: dict[str, tuple[float, float]] = {}
 
-    def admit(self, owner: str, now: float) -> bool:
-        """Return whether an owner may open another run at *now*, in monotonic seconds, and count it."""
-        left, then = self._owners.get(owner, (BURST, now))
-        left = min(BURST, left + RATE * (now - then))
-        admitted = left >= 1
-        self._owners[owner] = left - admitted, now
+    def admit(self, owner: str, now: float, amount: float = 1.0) -> bool:
+        """Return whether an owner may have an amount more at *now*, in monotonic seconds, and count it."""
+        left, then = self._owners.get(owner, (self._burst, now))
+        left = min(self._burst, left + self._rate * (now - then))
+        admitted = left >= amount
+        self._owners[owner] = left - amount * admitted, now
         return admitted
 
 

@@ -153,6 +153,9 @@ class Trimming:
         yield from self._trim_live(now - LIVE_SECONDS, owner)
         yield from self._delete_oldest(now, owner)
         yield from self._trim_live(now, owner)
+        if owner is not None:  # the last that an owner with too much has
+            live = f"SELECT id FROM run WHERE ended IS NULL AND NOT pinned AND NOT deleted AND {_OF_OWNER}"  # noqa: S608
+            yield from self._delete("event", f"run IN ({live}) ORDER BY id", owner)
 
     def _over_share(self) -> Generator[None, None, list[tuple[str, float]]]:
         """Return the owners who have more than their share of the history, and by how many bytes, the largest first."""
@@ -337,7 +340,7 @@ class Trimming:
         release(self._connection, axes)
         self._connection.execute("UPDATE series SET trimmed = ? WHERE id = ?", (end, series))
 
-    def _delete(self, table: str, where: str, *values: float) -> Iterator[None]:
+    def _delete(self, table: str, where: str, *values: float | str) -> Iterator[None]:
         while True:
             ids = self._all(f"SELECT id FROM {table} WHERE {where} LIMIT {STEP_ROWS}", *values)  # noqa: S608
             if not ids:
