@@ -171,7 +171,9 @@ class Site:
             diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=captures,
-            agents=AgentsApi(kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None),
+            agents=AgentsApi(
+                kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None, actions=False
+            ),
             checkpoints=CheckpointsApi(
                 Checkpoints(
                     CheckpointSection(), "", tuple, lambda _: None, auditing=AuditProcess(1), scanning=AuditProcess(1)

@@ -101,6 +101,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "web.external_url": ("https://a/b", "https://a/b"),
         "web.config.file": ("/web.yml", "/web.yml"),
         "web.public_read": ("true", True),
+        "web.agent_actions": ("true", True),
         "web.enable_lifecycle": ("1", True),
         "push.endpoint": ("ipc:///a,tcp://127.0.0.1:1", ("ipc:///a", "tcp://127.0.0.1:1")),
         "push.keys": ("/keys", "/keys"),

@@ -71,6 +71,23 @@ async def use_stdio(daemon: Daemon, training: Any) -> None:
         assert (await waits[2])["state"] == "failed"
 
 
+async def use_actions(daemon: Daemon) -> None:
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    arguments = ["-m", "trackside_daemon", "mcp", "--allow-actions"]
+    command = StdioServerParameters(command=sys.executable, args=arguments, env=environ)
+    async with Client(stdio_client(command, errlog=sys.__stderr__ or sys.stderr)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools][-2:] == ["wait", "capture"]
+        stacks = await ask(client, "capture", run="<untrusted>gpt</untrusted>", kind="stacks")
+        assert stacks["state"] == "summarised"
+        assert "<untrusted>" in stacks["id"]
+        refused = await client.call_tool("capture", {"run": "another"})
+        assert refused.is_error
+        assert "another" in str(refused.content[0])
+        refused = await client.call_tool("capture", {"run": "gpt", "steps": 0})
+        assert refused.is_error
+        assert (await ask(client, "runs"))["runs"]
+
+
 async def use_the_port(daemon: Daemon, directory: Path) -> None:
     url = f"{daemon.url}/api/v1/mcp"
     token = (directory / "push.token").read_text().strip()
@@ -81,7 +98,7 @@ async def use_the_port(daemon: Daemon, directory: Path) -> None:
         httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=DEADLINE) as http,
         Client(streamable_http_client(f"{url}?allow-actions=true", http_client=http)) as client,
     ):
-        assert "capture" in [tool.name for tool in (await client.list_tools()).tools]
+        assert "capture" not in [tool.name for tool in (await client.list_tools()).tools]
         assert (await ask(client, "why", run="run-1"))["run"]["state"] == "failed"
         curve = await ask(client, "series", run="run-1", keys=["loss"])
         assert curve["series"][0]["points"][-1] == [50, 0.01, 0.01, 0.01]
@@ -95,5 +112,6 @@ def test_the_sdk_s_client_gets_answers_over_stdio_and_over_the_port(
     daemon = start_daemon()
     training = start_training(daemon, "-c", TRAINING)
     assert training.stdout.readline() == "pushed\n"
+    asyncio.run(use_actions(daemon))
     asyncio.run(use_stdio(daemon, training))
     asyncio.run(use_the_port(daemon, place))

@@ -71,6 +71,12 @@ def push(bench: Bench, run: str, blocks: int, *, start: float = WALL, ended: flo
         bench.pack()
 
 
+def keep_wal_small(bench: Bench) -> None:
+    """Let the file alone count, nearly."""
+    for small in ("wal_autocheckpoint = 4", "journal_size_limit = 16384", "wal_checkpoint(TRUNCATE)"):
+        bench.connection.execute(f"PRAGMA {small}").fetchall()
+
+
 @pytest.fixture
 def four(bench: Bench) -> Bench:
     """Two ended runs, one pinned, and one that lives."""
@@ -104,6 +110,28 @@ def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_r
     check_tables(four.connection)
 
 
+@pytest.mark.parametrize("flood", ["ended", "live", "events"])
+def test_who_has_more_than_a_share_loses_it_before_anything_of_others_goes(four: Bench, flood: str) -> None:
+    """The others have older runs, ended ones, live ones and imported ones."""
+    push(four, "flood", 0 if flood == "events" else 12, start=WALL + 9 * DAY)
+    if flood == "ended":
+        four.end("flood", when=WALL + 9.5 * DAY)
+        four.pack()
+    with four.database.transaction() as connection:
+        connection.execute("UPDATE run SET pinned = 0, owner = 'uid:1' WHERE uid != 'pinned'")
+        connection.execute("UPDATE run SET owner = NULL WHERE uid = 'late'")
+        connection.execute("UPDATE run SET owner = 'uid:2' WHERE uid = 'flood'")
+        (run,) = connection.execute("SELECT id FROM run WHERE uid = 'flood'").fetchone()
+        event = "INSERT INTO event (run, attempt, rank, time, kind, fields) VALUES (?, 0, 0, ?, 'x', ?)"
+        connection.executemany(event, [(run, WALL, f'"{"x" * 6000}"')] * (1000 if flood == "events" else 100))
+    keep_wal_small(four)
+    keeper = Keeper(four, size=four.database.path.stat().st_size // 2)
+    before = keeper.kept()
+    keeper.trim()
+    assert keeper.trimming.excess == 0
+    assert keeper.kept() | {"flood": before["flood"]} == before
+
+
 def test_resolutions_stay_and_a_chart_still_works(four: Bench) -> None:
     before = four.chart(2, "a")
     wide = [four.chart(stream, "a").points for stream in (1, 2, 4)]
@@ -120,8 +148,7 @@ def test_resolutions_stay_and_a_chart_still_works(four: Bench) -> None:
 
 
 def test_a_size_that_can_be_held_is_held_and_no_more_goes_than_must(four: Bench) -> None:
-    for small in ("wal_autocheckpoint = 4", "journal_size_limit = 16384", "wal_checkpoint(TRUNCATE)"):
-        four.connection.execute(f"PRAGMA {small}").fetchall()
+    keep_wal_small(four)
     size = four.database.path.stat().st_size * 3 // 4
     keeper = Keeper(four, size=size)
     keeper.trim()

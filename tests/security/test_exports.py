@@ -1,13 +1,19 @@
-"""A key of a run is no formula in a spreadsheet, and an import restores it."""
+"""Texts of a run in files: no formula in a spreadsheet, no control of a terminal, no name that looks like an option."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import processes
+import pytest
 from histories import BEGIN, history, ingested, opened
-from processes import command
+from processes import DEADLINE, clean_environ, command
+
+from trackside_daemon.history.files.jsonl import folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,3 +37,53 @@ def test_no_cell_of_an_export_is_a_formula_and_an_import_restores_the_keys(place
     assert processes.run(command("import", f"{place}/a.csv", "--id=again", *given)).stderr == ""
     exported = processes.run(command("export", "again", "--format=csv", *given), check=True)
     assert exported.stdout == text
+
+
+HOSTILE = "a\x1b[2J\x07\u202e\x9b31m\u2028b"
+
+
+@pytest.fixture
+def hostile(place: Path) -> list[str]:
+    """The option that names a history with a run whose name, keys and tags control a terminal."""
+    with history(place / "history") as one:
+        record = opened("a", tags=(HOSTILE,))
+        named = dataclasses.replace(record, session=record.session._replace(name=f"-rf {HOSTILE}"))
+        one.put([named, ingested("a", [(1, T, {HOSTILE: -0.5, "größe": 1.0})])])
+    return [f"--storage.path={place}/history"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(["export", "a", f"--format={form}"] for form in ("csv", "json", "jsonl")),
+        ["export", "a", "--output=/dev/stdout"],
+        *(["report", "a", "--output=-", f"--format={form}"] for form in ("html", "md", "json")),
+    ],
+    ids=" ".join,
+)
+def test_an_export_controls_no_terminal_and_is_exact_in_a_pipe(hostile: list[str], asked: list[str]) -> None:
+    ours, theirs = os.openpty()
+    with processes.start(command(*asked, *hostile), env=clean_environ(), stdout=theirs) as process:
+        os.close(theirs)
+        written = b""
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 65536):
+                written += part
+        assert process.wait(DEADLINE) == 0
+    os.close(ours)
+    shown = written.decode().replace("\r\n", "\n")
+    assert shown.replace("\n", "").isprintable()
+    piped = processes.run(command(*asked, *hostile), check=True).stdout
+    assert len(shown.splitlines()) == len(piped.split("\n")) - piped.endswith("\n")
+    if asked[1:] in (["a", "--format=csv"], ["a", "--output=/dev/stdout"]):
+        assert f"{HOSTILE},größe\n" in piped.replace('"', "").replace("\r", "")
+
+
+def test_no_file_that_is_named_after_a_run_looks_like_an_option_or_is_hidden(
+    hostile: list[str], tmp_path: Path
+) -> None:
+    processes.run(command("report", "a", "--format=md", "--plots=plots", *hostile), cwd=tmp_path, check=True)
+    names = [path.name for path in tmp_path.rglob("*")]
+    assert len(names) >= 3
+    assert [name for name in names if name[0] in "-."] == []
+    assert [folder(name) for name in ("-rf", ".bashrc", "--") if folder(name)[0] in "-."] == []

@@ -21,7 +21,18 @@ def test_metrics_answer_under_no_foreign_name(start_daemon: Callable[..., Daemon
     own = ["127.0.0.1:9", "[::1]:21790", "192.0.2.7:21790", "LOCALHOST", machine, machine.partition(".")[0], "box:80"]
     assert {host: status(daemon, host) for host in own} == dict.fromkeys(own, 200)
     foreign = ["evil.com", "evil.com:21790", f"{machine}.evil.com", "127.0.0.1.evil.com", "localhost.evil.com"]
+    foreign += [
+        "[::1].evil.com",
+        "[::1]evil.com:80",
+        "localhost:1@evil.com",
+        "localhost:evil.com",
+        "127.0.0.1:1:2",
+        "[evil.com]",
+    ]
     assert {host: status(daemon, host) for host in foreign} == dict.fromkeys(foreign, 421)
+    key = {"Authorization": f"Bearer {(daemon.directory / 'push.token').read_text().strip()}"}
+    expected = dict.fromkeys(foreign, 421) | {"localhost:9": 200, "[::1]": 200, "box": 200}
+    assert {host: daemon.get("/api/v1/status", Host=host, **key).status_code for host in expected} == expected
     # Probes of load balancers send any name, and an old one sends none.
     assert daemon.get("/-/healthy", Host="evil.com").status_code == 200
     port = int(daemon.url.rpartition(":")[2])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 
 import pytest
+from alerts.sinks.alert_records import alert, over
 
+from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
+from trackside_daemon.alerts.sinks.log.sink import LogSink
 from trackside_daemon.service import logging as log
 
 # Right-to-left override and isolate, zero width space, line separator, a C1 control character, a tag letter.
@@ -26,3 +30,15 @@ def test_what_is_invisible_is_escaped(capsys: pytest.CaptureFixture[str], style:
     read = json.loads(text)
     assert (read["msg"] if style == "json" else read) == f"run a{sign}größe ended"
     assert "größe" in line
+
+
+@pytest.mark.parametrize("name", ["UserAlert", "ModelRegression"])
+def test_the_title_of_a_training_comes_after_its_run(name: str) -> None:
+    one = alert(name, severity="warning", summary="NonFinite (critical): the loss of run other is NaN")
+    box = LogSink(LogSinkSection.model_validate({"severity": "info"})).outbox()
+    for told in (one, dataclasses.replace(one, severity="critical"), over(one)):
+        box.put(told, 0.0)
+    message = box.next_message(0.0)
+    assert message is not None
+    begins = (f"{name} (warning)", f"{name} (now critical)", f"{name} ended after 150 s")
+    assert message.lines == tuple(f"{begin}: run name-id: {one.summary}" for begin in begins)

@@ -19,7 +19,7 @@ from wire_messages import FakeSession, RunsHarness
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import RunState
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.export_limits import BURST, NewRuns
+from trackside_daemon.training.export_limits import BURST, OwnerRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +193,7 @@ def test_a_run_that_gave_up_its_place_is_stored_and_ends_in_the_history(*, lost:
 
 
 def test_new_runs_have_a_rate_for_each_owner() -> None:
-    rate = NewRuns()
+    rate = OwnerRate()
     assert sum(rate.admit("a", 0.0) for _ in range(1000)) == BURST
     assert rate.admit("b", 0.0)
     assert [rate.admit("a", at) for at in (0.2, 0.5, 0.6, 1.0)] == [False, True, False, True]

@@ -100,6 +100,7 @@ class Site:
         self.token = Token(directory / "push.token", directory / "api.token")
         self.wrong = ""
         self.ready = True
+        self.agent_actions = False
         self.reloads = 0
         self.nvml = Nvml()
         self.forgotten = 0
@@ -168,7 +169,9 @@ class Site:
             diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             captures=captures,
-            agents=AgentsApi(kept, captures, waits, prices=CostSection, hang=lambda _: None),
+            agents=AgentsApi(
+                kept, captures, waits, prices=CostSection, hang=lambda _: None, actions=self.agent_actions
+            ),
             checkpoints=CheckpointsApi(self.checkpoints, kept),
             layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),

@@ -31,14 +31,14 @@ def call(site: Site, tool: str, *, actions: str = "true", **arguments: Any) -> t
 
 
 def test_a_capture_returns_its_summary_where_actions_are_allowed(recorded: Site) -> None:
+    off = (True, "tool 'capture' is off; a person allows it with trackside mcp --allow-actions")
+    assert call(recorded, "capture", run="train", steps=3) == off, "the setting of the daemon is off"
+    recorded.agent_actions = True
     refused, answer = call(recorded, "capture", run="train", steps=3)
     assert not refused
     assert answer["state"] == "summarised"
     assert answer["text"][0].endswith("of run id-1: summarised</untrusted>")
-    assert call(recorded, "capture", run="train", actions="false") == (
-        True,
-        "tool 'capture' is off; a person allows it with trackside mcp --allow-actions",
-    )
+    assert call(recorded, "capture", run="train", actions="false") == off
 
 
 def test_a_wait_ends_with_its_time(recorded: Site) -> None:

@@ -16,6 +16,7 @@ from trackside.environment.git import commit
 from trackside.environment.ray_context import ray_run
 from trackside.environment.visible_gpus import visible_gpus
 from trackside.packing import writable
+from trackside.redact import redact_text
 from trackside.wire import Identity
 
 if TYPE_CHECKING:
@@ -63,15 +64,15 @@ def identify(
     local_rank = place.local_rank or 0
     job = _job(environ)
     ray_name, ray_id = ray_run(environ) or ("", "")
-    run_id = writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id
-    given = writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME")
+    run_id = redact_text(writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id)
+    given = redact_text(writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME", ""))
     if not run_id:
         run_id = _launch(environ, proc, place)
         if given and names is not None and names.setdefault(run_id, given) != given:
             run_id += f"-{crc32(given.encode()):08x}"
     return Identity(
         run=run_id,
-        name=given or ray_name or _script(job),
+        name=given or redact_text(ray_name or _script(job)),
         attempt=_attempt(environ),
         rank=place.rank or 0,
         local_rank=local_rank,

@@ -154,11 +154,7 @@ class Answers:
 
     async def capture(self, wanted: CaptureArguments) -> dict[str, Any]:
         """Record a run for some steps, and return the summary as lines of text."""
-        found = await self._running().capture(await self._resolve(wanted.run), wanted)
-        return {
-            "state": found["state"],
-            **marked({"id": found["id"], "reason": found["reason"], "text": found["text"]}),
-        }
+        return recorded(await self._running().capture(await self._resolve(wanted.run), wanted))
 
     async def _resolve(self, run: str) -> str:
         return str(await self._read(lambda connection: reader.resolve(connection, unmark(run))))
@@ -169,6 +165,11 @@ class Answers:
                 "no daemon runs here, so there is nothing to wait for and nothing to record; start one with trackside daemon"
             )
         return self._live
+
+
+def recorded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer about a capture as the API has it."""
+    return {"state": found["state"], **marked({name: found[name] for name in ("id", "reason", "text")})}
 
 
 def _series(connection: sqlite3.Connection, wanted: SeriesArguments, points: int) -> dict[str, Any]:

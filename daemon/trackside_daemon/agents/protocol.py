@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.agents import tools
 from trackside_daemon.agents.answers import NotLiveError
@@ -17,9 +17,6 @@ from trackside_daemon.agents.untrusted import mark
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from trackside_daemon.agents.answers import Answers
 
 REVISIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MOST_LETTERS = 500  # letters of an error
@@ -31,11 +28,11 @@ class Protocol:
     """Answers messages.
 
     Args:
-        answers: Answers the questions.
+        answers: Has a method for each tool, such as `Answers`.
         version: This program's version.
     """
 
-    def __init__(self, answers: Answers, version: str) -> None:
+    def __init__(self, answers: object, version: str) -> None:
         self._answers = answers
         self._version = version
 

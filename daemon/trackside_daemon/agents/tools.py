@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from trackside_daemon.agents import arguments
 from trackside_daemon.agents.untrusted import NOTE
-
-if TYPE_CHECKING:
-    from trackside_daemon.agents.answers import Answers
 
 INSTRUCTIONS = (
     "trackside monitors training runs on this machine. `runs` lists them. `why` names the cause of lost time or trouble of a run "
@@ -77,7 +74,7 @@ def listed(*, actions: bool) -> list[dict[str, Any]]:
     return [tool.listed(name) for name, tool in TOOLS.items() if actions or not tool.acts]
 
 
-async def call(answers: Answers, name: str, given: Any, *, actions: bool) -> dict[str, Any]:
+async def call(answers: object, name: str, given: Any, *, actions: bool) -> dict[str, Any]:
     """Call a tool, and return its answer.
 
     Raises:

@@ -17,7 +17,7 @@ class RetentionSection(Section):
         HistoryBytes,
         Field(
             ge=0,
-            description="Maximum size of the history's file, such as 10GiB; the oldest samples and runs are deleted first. 0 for no limit.",
+            description="Maximum size of the history's file, such as 10GiB; the oldest samples and runs of those who have more than their share are deleted first. 0 for no limit.",
         ),
     ] = 10 * 1024**3
     age: Annotated[

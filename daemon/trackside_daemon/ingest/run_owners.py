@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.export_limits import BURST, RATE, Limits, NewRuns, cut
+from trackside_daemon.training.export_limits import BURST, RATE, Limits, OwnerRate, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class RunOwners:
         self.label_bytes = label_bytes
         self._names = UserNames(patience=NAME_SECONDS)
         self._owners: OrderedDict[str, str] = OrderedDict()
-        self._new_runs = NewRuns()
+        self._new_runs = OwnerRate()
 
     def owner(self, connection: Connection | None, session: bytes, *, late: bool, verified: bool = False) -> Owner:
         """Return the owner of a session.

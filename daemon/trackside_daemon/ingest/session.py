@@ -10,13 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
+from trackside.redact import redact, redact_text
 from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Clock, Envelope, Nack, Totals, encode, is_commit
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
-from trackside_daemon.training.export_limits import cut
+from trackside_daemon.training.export_limits import cut, redacted
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
@@ -234,14 +235,16 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 
 
 def checked_bye(bye: Bye) -> Bye:
-    """Return the bye with texts short enough for the log and for a session that keeps it."""
-    return replace(bye, **{name: cut(getattr(bye, name), CAUSE_BYTES) for name in ("status", "cause", "requested")})
+    """Return the bye with texts for the log, for alerts and for a session that keeps it: short, and without secrets."""
+    return replace(
+        bye, **{name: redacted(getattr(bye, name), CAUSE_BYTES) for name in ("status", "cause", "requested")}
+    )
 
 
-def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent], admit: Callable[[], bool]) -> None:
+def log_failed_hooks(session: IngestSession, happened: Sequence[Event], admit: Callable[[], bool]) -> None:
     """Log the hooks of the client that have turned themselves off, `HOOKS_LOGGED` of a session at most, if *admit* returns so."""
     ref = session.ref
-    for fields in [_fields(event.fields) for event in happened if event.kind == HOOK_FAILED]:
+    for fields in [event.fields for event in happened if event.kind == HOOK_FAILED]:
         session.hooks_logged += 1
         if session.hooks_logged <= HOOKS_LOGGED and admit():
             hook, error = (cut(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
@@ -249,18 +252,15 @@ def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent], 
             log.warning(text, ref.name, ref.rank, hook, error, extra=log_fields(ref.run, ref.name, ref.rank))
 
 
-def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:
-    """Return the events of a batch, then the user alerts that it raises."""
+def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Event]:
+    """Return the events of a batch, then the user alerts that it raises, without secrets."""
 
     def event(item: TrainingEvent | TrainingAlert, kind: str, fields: dict[str, Any]) -> Event:
         time = (item.time + shifted) / 1e9
         return Event(session.run, session.attempt, time, kind, session.rank, item.step, fields)
 
     happened = [event(item, item.kind, _fields(item.fields)) for item in pushes.events]
-    raised = [
-        event(notice, USER_ALERT, {"title": notice.title, "severity": notice.severity, "text": notice.text})
-        for notice in pushes.alerts
-    ]
+    raised = [event(notice, USER_ALERT, _alert(notice)) for notice in pushes.alerts]
     return [*happened, *raised]
 
 
@@ -270,4 +270,9 @@ def _fields(text: str) -> dict[str, Any]:
         fields = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         fields = None
-    return fields if isinstance(fields, dict) else {"text": text}
+    redacted_fields: dict[str, Any] = redact(fields if isinstance(fields, dict) else {"text": text})
+    return redacted_fields
+
+
+def _alert(notice: TrainingAlert) -> dict[str, Any]:
+    return {"title": redact_text(notice.title), "severity": notice.severity, "text": redact_text(notice.text)}

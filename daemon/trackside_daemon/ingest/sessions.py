@@ -45,7 +45,7 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
 from trackside_daemon.model.text import duration
-from trackside_daemon.training.export_limits import NewRuns
+from trackside_daemon.training.export_limits import OwnerRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +76,11 @@ DISTINCT = "give each process an id of its own (TRACKSIDE_RUN_ID), or its rank (
 
 # How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
 REFUSED = 64
+
+# New sessions of one owner: so many at once, and so many a second. A job of 1,024 ranks may restart three times at once.
+SESSIONS_BURST, SESSIONS_RATE = 4096.0, 16.0
+# Bytes of its events and alerts: each has some, and those of its texts.
+EVENTS_BURST, EVENTS_RATE, EVENT_BYTES = 2.0**26, 2.0**16, 100
 MEDIA_WAITING = 1024  # images, texts and tables of an owner that may wait for the history: a tenth of a second of it
 
 log = logging.getLogger("trackside")
@@ -117,8 +122,10 @@ class Sessions:
         self._restarts = restarts
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
-        self._logged_spools = NewRuns()
-        self._logged_hooks = NewRuns()
+        self._logged_spools = OwnerRate()
+        self._logged_hooks = OwnerRate()
+        self._new_sessions = OwnerRate(SESSIONS_BURST, SESSIONS_RATE)
+        self._event_bytes = OwnerRate(EVENTS_BURST, EVENTS_RATE)
         self._questions = Questions()
         self._pacing = Pacing()
         self._rivals = Rivals(self._sessions, runs, self._owners)
@@ -344,6 +351,9 @@ class Sessions:
         before = session.owner.id if session is not None else stored.owner if stored is not None else None
         if before not in {None, owner.id}:
             raise WireError("owner", "it continues a session of another user")
+        if session is None and stored is None and not self._new_sessions.admit(owner.id, now.monotonic):
+            more = f"more than {SESSIONS_BURST:g} new sessions at once, or {SESSIONS_RATE:g} a second, of one user"
+            raise WireError("rate", f"{more}: it is accepted later")
         wanted = hello.identity.run
         unowned = "" if stored is None else stored.unowned
         run = self._owners.claim(wanted, owner.id, now.monotonic, unowned)
@@ -474,7 +484,9 @@ class Sessions:
         for frame in message.distributions:
             frame.check()
         message.clock = session.clock.receive(message.clock, now)
-        log_failed_hooks(session, message.events, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
+        self._drop_events(message, session.owner.id, now)
+        happened = events(ref, message, session.clock.shift)
+        log_failed_hooks(session, happened, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
         late = ref.late or session.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
@@ -493,7 +505,16 @@ class Sessions:
             message.clock.monotonic,
             message.totals.step_duration,
         )
-        outcome.add_records([ingested, *events(ref, message, session.clock.shift)], Receipt(ref.id, number))
+        outcome.add_records([ingested, *happened], Receipt(ref.id, number))
+
+    def _drop_events(self, message: Pushes, owner: str, now: Moment) -> None:
+        """Remove the events and alerts of a batch if its owner sends more of them than others have room for."""
+        size = sum(EVENT_BYTES + len(one.fields) for one in message.events)
+        size += sum(EVENT_BYTES + len(one.title) + len(one.text) for one in message.alerts)
+        if not self._event_bytes.admit(owner, now.monotonic, size):
+            message.events, message.alerts = [], []
+            more = f"more than {EVENTS_BURST / 2**20:g} MiB of events at once, or {EVENTS_RATE / 2**10:g} KiB a second"
+            self._counts.reject(owner, b"", WireError("rate", f"{more}, of one user: they are left out"))
 
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply a known gap."""

@@ -20,6 +20,11 @@ def shown(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def shown_lines(text: str) -> str:
+    """Return a text of several lines as by `shown`, whose lines stay."""
+    return "\n".join(map(shown, text.replace("\r\n", "\n").split("\n")))
+
+
 def cells(text: str) -> int:
     """Return the columns that a text occupies: two for each wide East Asian letter, none for a combining mark."""
     if text.isascii():

@@ -250,6 +250,7 @@ class Daemon:
                 self._waits,
                 prices=lambda: self._config.cost,
                 hang=parts.alerting.hangs.judge_now,
+                actions=web.agent_actions,
             ),
             checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),

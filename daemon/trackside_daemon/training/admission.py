@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.state import OF_STATISTICS
-from trackside_daemon.training.export_limits import BURST, Limits, NewRuns, Rejections
+from trackside_daemon.training.export_limits import BURST, Limits, OwnerRate, Rejections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ class Admission:
         self.rejections = Rejections()
         self._limits = limits
         self._runs = runs
-        self._new_attempts = NewRuns()
+        self._new_attempts = OwnerRate()
 
     def session(self, identity: Identity, owner: Owner) -> bool:
         """Return whether a session may be exported."""
@@ -49,7 +49,7 @@ class Admission:
     ) -> tuple[bool, RunStatus | None]:
         """Return whether a new run, or an attempt that replaces the one *before*, may be exported, and which run leaves.
 
-        *now* is in monotonic seconds: an owner may open attempts at the rate of `NewRuns`, since each writes to the log.
+        *now* is in monotonic seconds: an owner may open attempts at the rate of `OwnerRate`, since each writes to the log.
         """
         live = [run for run in self._runs if run is not before and not run.ended]
         leaving = None

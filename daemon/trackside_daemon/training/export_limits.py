@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from trackside.redact import redact_text
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 
@@ -49,18 +50,19 @@ class Limits(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
-class NewRuns:
-    """The rate at which each owner may open new runs: `BURST` at once, and `RATE` a second."""
+class OwnerRate:
+    """The rate of something for each owner, of new runs by default: *burst* at once, and *rate* a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst: float = BURST, rate: float = RATE) -> None:
+        self._burst, self._rate = burst, rate
         self._owners: dict[str, tuple[float, float]] = {}
 
-    def admit(self, owner: str, now: float) -> bool:
-        """Return whether an owner may open another run at *now*, in monotonic seconds, and count it."""
-        left, then = self._owners.get(owner, (BURST, now))
-        left = min(BURST, left + RATE * (now - then))
-        admitted = left >= 1
-        self._owners[owner] = left - admitted, now
+    def admit(self, owner: str, now: float, amount: float = 1.0) -> bool:
+        """Return whether an owner may have an amount more at *now*, in monotonic seconds, and count it."""
+        left, then = self._owners.get(owner, (self._burst, now))
+        left = min(self._burst, left + self._rate * (now - then))
+        admitted = left >= amount
+        self._owners[owner] = left - amount * admitted, now
         return admitted
 
 
@@ -85,8 +87,8 @@ class Rejections:
 
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:
-    """Return an identity with texts short enough for labels and numbers that the history can store."""
-    texts = {name: cut(getattr(identity, name), label_bytes) for name in LABELS}
+    """Return an identity with texts that may be labels, without secrets, and numbers that the history can store."""
+    texts = {name: redacted(getattr(identity, name), label_bytes) for name in LABELS}
     gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
     numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
     return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
@@ -103,10 +105,15 @@ def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
     if about is None:
         return "", "", ""
     return (
-        cut(about.k8s_pod, label_bytes),
-        cut(about.k8s_namespace, label_bytes),
-        cut(about.k8s_container, label_bytes),
+        redacted(about.k8s_pod, label_bytes),
+        redacted(about.k8s_namespace, label_bytes),
+        redacted(about.k8s_container, label_bytes),
     )
+
+
+def redacted(text: str, size: int) -> str:
+    """Return a client's text without secrets, cut as by `cut`; clients redact, but not older ones and other programs."""
+    return cut(redact_text(cut(text, 4 * size)), size)
 
 
 def cut(text: str, size: int) -> str:

@@ -35,6 +35,12 @@ class WebSection(Section):
         Field(description="Further names that the Host header may have.", examples=["node1,node1.cluster"]),
     ] = ()
     public_read: Annotated[bool, Field(description="Open the API for reading without the token.")] = False
+    agent_actions: Annotated[
+        bool,
+        Field(
+            description="Offer the tools that act on a training at /api/v1/mcp?allow-actions=true; agents ask there."
+        ),
+    ] = False
     enable_lifecycle: Annotated[
         bool, Field(description="Allow a reload by POST /-/reload, with the token of the API.")
     ] = False

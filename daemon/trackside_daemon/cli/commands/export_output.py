@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from codecs import getincrementaldecoder
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from trackside_daemon.model.text import shown_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 def save(export: Export, form: str, output: Path | None) -> None:
     """Write an export, with a progress bar if standard error is a terminal and standard output is not.
 
+    On a terminal, what could control it is escaped; everywhere else the export is exact.
+
     Args:
         export: What to write.
         form: Its format.
@@ -32,14 +37,15 @@ def save(export: Export, form: str, output: Path | None) -> None:
     """
     samples, chunks = export
     with _target(output) as file:
-        on_terminal = file is sys.stdout.buffer and sys.stdout.isatty()
+        on_terminal = file.isatty()
+        decode = getincrementaldecoder("utf-8")("replace").decode
         shows = bool(samples) and sys.stderr.isatty() and not on_terminal
         bar: AbstractContextManager[Any] = nullcontext()
         if shows:
             bar = typer.progressbar(length=samples, label="samples", show_pos=True, file=sys.stderr)
         with bar as progress:
             for chunk in chunks:
-                file.write(chunk)
+                file.write(shown_lines(decode(chunk)).encode() if on_terminal else chunk)
                 if progress is not None:
                     progress.update(min(_samples(chunk, form), (samples or 0) - progress.pos))
             if progress is not None:

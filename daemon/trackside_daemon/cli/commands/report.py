@@ -95,5 +95,5 @@ def _write_plots(reports: list[dict[str, Any]], directory: Path) -> int:
 
 
 def _file_name(text: str) -> str:
-    """Return a text as a file's name: a run may have any name, such as ``../x``."""
-    return re.sub(r"[^\w.=+-]+", "_", text, flags=re.ASCII).strip("._")[:MOST_NAME] or "report"
+    """Return a text as a file's name: a run may have any name, such as ``../x``, or ``-rf``, which looks like an option."""
+    return re.sub(r"[^\w.=+-]+", "_", text, flags=re.ASCII).lstrip(".-_").rstrip("._")[:MOST_NAME] or "report"

@@ -175,8 +175,12 @@ class ApiSource:
 
     def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
         """See `Source`."""
-        path = f"mcp?allow-actions={'true' if actions else 'false'}"
-        return self._json(path, "POST", message, {"Content-Type": "application/json"}, AGENT_SECONDS)
+        if actions:
+            from trackside_daemon.cli.sources import agent_actions
+
+            if (answer := agent_actions.answer(message, self.record)) is not None:
+                return answer
+        return self._json("mcp", "POST", message, {"Content-Type": "application/json"}, AGENT_SECONDS)
 
     def record(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a capture of the run that *text* identifies, wait for its end, and return it with its summary."""

@@ -35,7 +35,11 @@ def describe(store: Store, uid: str, *, name: str | None, notes: str | None, tag
     if name is not None and name != row[0] and row[1] is None:
         raise ValueError(f"run {uid!r} has not ended; it can be renamed when it has")
     texts = None if tags is None else to_json([redact_text(tag) for tag in tags])
-    changes = {"name": name, "notes": None if notes is None else redact_text(notes), "tags": texts}
+    changes = {
+        "name": None if name is None else redact_text(name),
+        "notes": None if notes is None else redact_text(notes),
+        "tags": texts,
+    }
     for column, value in changes.items():
         if value is not None:
             store.connection.execute(f"UPDATE run SET {column} = ? WHERE uid = ?", (value, uid))  # noqa: S608

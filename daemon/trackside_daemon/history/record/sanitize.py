@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def clean(record: Record) -> Record:
     """Return the record as the history and the JSON lines store it."""
     if isinstance(record, SessionOpened):
-        return replace(record, hello=_hello(record.hello))
+        session = record.session._replace(name=redact_text(record.session.name))
+        return replace(record, session=session, hello=_hello(record.hello))
     if isinstance(record, RunState):
         return replace(record, cause=redact_text(record.cause))
     if isinstance(record, Event):

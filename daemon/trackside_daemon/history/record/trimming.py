@@ -1,13 +1,17 @@
 """Keep the history within its bounds, in steps so small that a batch never waits long for its transaction.
 
 The order of removal: samples of the oldest ended runs; the oldest samples of live runs and of the host; whole ended
-runs. A run without samples keeps its cells, a sixteenth of the size or less. Pinned runs keep everything.
+runs. A run without samples keeps its cells, a sixteenth of the size or less. Pinned runs keep everything. Owners who have
+more than their share, which is the same for all, come first: nobody pushes the runs of another user out.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
+import os
+from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.codec import BLOCK
@@ -19,10 +23,11 @@ from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 STEP_BLOCKS = 16  # blocks that one step trims or deletes
+STEP_RUNS = 16  # runs whose bytes one step counts
 STEP_ROWS = 256  # rows of other tables that one step deletes, and pages that it returns to the file system
 LIVE_SECONDS = 3600.0  # the newest hour of live runs goes last
 SLACK = 0.97  # share of the size bound that trimming aims at, so that new samples fit
@@ -34,6 +39,17 @@ WAL_BYTES = WAL_PAGES * PAGE_BYTES
 WARN_SECONDS = 20.0  # a warning is logged after the WAL was too large for this long
 # The furthest time, in microseconds, that a column can have: the largest float below 2**63.
 MICROSECONDS = 2.0**63 - 1024
+
+_OF_RUN = "FROM {} JOIN stream ON stream.id = stream WHERE run = ?"
+# About how many bytes a run has: a sample is a number of 8 bytes, which is often packed to fewer.
+_BYTES = (
+    "SELECT coalesce(sum(100 + length(fields)), 0) FROM event WHERE run = ?",
+    "SELECT coalesce(sum(length(config) + length(about)), 0) FROM attempt WHERE run = ?",
+    f"SELECT coalesce(sum(8 * max(0, end - {BLOCK} * trimmed) + 200 * (1 + end / {BLOCK})), 0) {_OF_RUN.format('series')}",
+    f"SELECT coalesce(sum(100 + length(numbers) + length(buckets)), 0) {_OF_RUN.format('distribution')}",
+)
+_OWNER = f"coalesce(owner, 'uid:{os.getuid()}')"  # imported runs are those of the daemon's user
+_OF_OWNER = f"{_OWNER} = coalesce(?, {_OWNER})"  # None stands for all
 
 log = logging.getLogger("trackside")
 
@@ -71,6 +87,7 @@ class Trimming:
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
         self._excess_logged = False
+        self._sizes: dict[tuple[int, int, float | None], int] = {}  # about the bytes of ended runs, as they were then
         self._large_wal_since: float | None = None
         self._large_wal_logged = False
 
@@ -118,24 +135,57 @@ class Trimming:
         yield from self._return_pages()
 
     def _trim(self, now: float) -> Iterator[None]:
-        for work in (
-            self._trim_ended(),
-            self._trim_live(now - LIVE_SECONDS),
-            self._delete_oldest(now),
-            self._trim_live(now),
-        ):
-            for _ in work:
+        over_share = yield from self._over_share()
+        for owner, excess in (*over_share, (None, inf)):
+            enough = self._used() - excess
+            for _ in self._works(now, owner):
                 if not self._is_over():
                     self._set_excess(0)
                     return
+                if self._used() <= enough:
+                    break
                 yield
         self._set_excess(self._used() - round(self.bounds.size * SLACK))
 
-    def _trim_ended(self) -> Iterator[None]:
+    def _works(self, now: float, owner: str | None) -> Iterator[None]:
+        """Delete step by step what there is of an owner, or of all for None."""
+        yield from self._trim_ended(owner)
+        yield from self._trim_live(now - LIVE_SECONDS, owner)
+        yield from self._delete_oldest(now, owner)
+        yield from self._trim_live(now, owner)
+        if owner is not None:  # the last that an owner with too much has
+            live = f"SELECT id FROM run WHERE ended IS NULL AND NOT pinned AND NOT deleted AND {_OF_OWNER}"  # noqa: S608
+            yield from self._delete("event", f"run IN ({live}) ORDER BY id", owner)
+
+    def _over_share(self) -> Generator[None, None, list[tuple[str, float]]]:
+        """Return the owners who have more than their share of the history, and by how many bytes, the largest first."""
+        owners: Counter[str] = Counter()
+        runs = self._connection.execute(
+            f"SELECT id, {_OWNER}, trimmed, ended FROM run WHERE NOT deleted"  # noqa: S608
+        ).fetchall()
+        if len({owner for _, owner, *_ in runs}) < 2:
+            return []
+        sizes: dict[tuple[int, int, float | None], int] = {}
+        for place, (run, owner, trimmed, ended) in enumerate(runs, 1):
+            size = self._sizes.get((run, trimmed, ended))
+            if size is None:
+                size = sum(self._one(query, run) or 0 for query in _BYTES)
+            if ended is not None:
+                sizes[run, trimmed, ended] = size
+            owners[owner] += size
+            if place % STEP_RUNS == 0:
+                yield
+        self._sizes = sizes
+        share = owners.total() / len(owners)
+        return [(owner, size - share) for owner, size in owners.most_common() if size > share]
+
+    def _trim_ended(self, owner: str | None = None) -> Iterator[None]:
         """Delete the samples of ended runs, in the order in which they ended."""
         while True:
             run = self._one(
-                "SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT trimmed AND NOT deleted ORDER BY ended"
+                "SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT trimmed AND NOT deleted "  # noqa: S608
+                f"AND {_OF_OWNER} ORDER BY ended",
+                owner,
             )
             if run is None:
                 return
@@ -166,16 +216,16 @@ class Trimming:
                 "distribution", f"stream = ? AND level = 0 AND number < {MERGED} * ({merged})", stream
             )
 
-    def _trim_live(self, before: float) -> Iterator[None]:
-        """Delete samples of live runs and of the host from before a Unix time, oldest first; only full blocks."""
+    def _trim_live(self, before: float, owner: str | None = None) -> Iterator[None]:
+        """Delete samples of live runs, and for all owners of the host, from before a Unix time, oldest first; full blocks."""
         heap: list[tuple[int, int, int, int]] = []
-        streams = [
-            HOST,
-            *self._all(
-                "SELECT stream.id FROM stream JOIN run ON run.id = stream.run "
-                "WHERE run.ended IS NULL AND NOT pinned AND NOT deleted"
-            ),
-        ]
+        streams = self._all(
+            "SELECT stream.id FROM stream JOIN run ON run.id = stream.run "  # noqa: S608
+            f"WHERE run.ended IS NULL AND NOT pinned AND NOT deleted AND {_OF_OWNER}",
+            owner,
+        )
+        if owner is None:
+            streams.insert(0, HOST)
         for stream in streams:
             for count, (series, first, end) in enumerate(self._series(stream), 1):
                 self._push_block(heap, series, first, end // BLOCK)
@@ -210,11 +260,16 @@ class Trimming:
             if time is not None:
                 heapq.heappush(heap, (time, series, number, full_blocks))
 
-    def _delete_oldest(self, now: float) -> Iterator[None]:
-        """Delete ended runs whole, oldest first, and what the host recorded before the oldest remaining run."""
+    def _delete_oldest(self, now: float, owner: str | None = None) -> Iterator[None]:
+        """Delete ended runs whole, oldest first, and for all owners what the host recorded before the oldest remaining run."""
         while True:
-            yield from self._delete_host(now)
-            run = self._one("SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT deleted ORDER BY ended")
+            if owner is None:
+                yield from self._delete_host(now)
+            run = self._one(
+                "SELECT id FROM run WHERE ended NOT NULL AND NOT pinned AND NOT deleted "  # noqa: S608
+                f"AND {_OF_OWNER} ORDER BY ended",
+                owner,
+            )
             if run is None:
                 return
             self._mark(run, "storage.retention.size")
@@ -285,7 +340,7 @@ class Trimming:
         release(self._connection, axes)
         self._connection.execute("UPDATE series SET trimmed = ? WHERE id = ?", (end, series))
 
-    def _delete(self, table: str, where: str, *values: float) -> Iterator[None]:
+    def _delete(self, table: str, where: str, *values: float | str) -> Iterator[None]:
         while True:
             ids = self._all(f"SELECT id FROM {table} WHERE {where} LIMIT {STEP_ROWS}", *values)  # noqa: S608
             if not ids:
@@ -363,11 +418,11 @@ class Trimming:
         except (FileNotFoundError, NotADirectoryError):  # the next turn of the writer notices it
             return 0
 
-    def _one(self, query: str, *values: float) -> int | None:
+    def _one(self, query: str, *values: float | str | None) -> int | None:
         row = self._connection.execute(query + " LIMIT 1", values).fetchone()
         return None if row is None else row[0]
 
-    def _all(self, query: str, *values: float) -> list[int]:
+    def _all(self, query: str, *values: float | str | None) -> list[int]:
         return [int(value) for (value,) in self._connection.execute(query, values).fetchall()]
 
     def _set_excess(self, excess: int) -> None:

@@ -43,6 +43,7 @@ class AgentsApi:
         waits: All who wait.
         prices: Returns the configured prices.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
+        actions: Whether messages may ask for the tools that act on a training.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class AgentsApi:
         *,
         prices: Callable[[], CostSection],
         hang: Callable[[str], dict[str, Any] | None],
+        actions: bool,
     ) -> None:
         self._history = history
         self._captures = captures
         self._waits = waits
         self._prices = prices
         self._hang = hang
+        self._actions = actions
 
     async def message(self, request: Request) -> Response:
         """Answer a message; status 202 where it needs no answer."""
@@ -67,7 +70,7 @@ class AgentsApi:
             data += chunk
             if len(data) > MESSAGE_BYTES:
                 raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
-        actions = request.query_params.get("allow-actions") == "true"
+        actions = self._actions and request.query_params.get("allow-actions") == "true"
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(_disconnected(request))
         try:

@@ -64,7 +64,10 @@ _PARAMETERS = {
     "from": ("number", "First step or time."),
     "to": ("number", "Last step or time."),
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
-    "allow-actions": ("boolean", "true also offers the tools that act on a training, such as capture."),
+    "allow-actions": (
+        "boolean",
+        "true also offers the tools that act on a training, such as capture, if web.agent-actions does.",
+    ),
     "lines": ("integer", "Maximum number of lines [400], up to 10000."),
     "before": ("integer", "Only lines before this number."),
     "search": ("string", "Only lines that contain this text."),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STORED = "api.token"  # the file in the directory of the history that keeps the token
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+_HOST = re.compile(r"(?:\[([\da-f:.]+(?:%[\w.-]+)?)\]|([^\s:@/\[\]]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
 CREDENTIALS = "trackside.credentials"  # ASGI scope key: true when the web configuration authenticated the request
 
 
@@ -119,7 +120,7 @@ class TokenMiddleware:
     ) -> None:
         self._app = app
         self._token = token
-        self._hosts = LOCAL | set(map(_name, hosts)) - {""}
+        self._hosts = LOCAL | {host.lower() if _is_address(host) else _name(host) or "" for host in hosts} - {""}
         self._public_read = public_read
         self._any_host = any_host
         machine = socket.gethostname().lower()
@@ -143,11 +144,12 @@ class TokenMiddleware:
             return None
         if scope.get(CREDENTIALS):
             return cross_site
-        host = _name(headers.get("host", ""))
+        given = headers.get("host", "")
+        host = _name(given)
         is_metrics = path == "/metrics" and not changes
         if not (self._serves_metrics(host) if is_metrics else host in self._hosts):
             # Against DNS rebinding: a foreign page's host name may point to this address.
-            return error_response(421, "host", f"the host {host!r} is not served; to allow it, set web.allowed-hosts")
+            return error_response(421, "host", f"the host {given!r} is not served; to allow it, set web.allowed-hosts")
         if is_metrics or not self._needs_token(path, changes=changes):
             return None
         if self._token.matches(headers.get("authorization", "")):
@@ -159,9 +161,9 @@ class TokenMiddleware:
     def _needs_token(self, path: str, *, changes: bool) -> bool:
         return changes or (path.startswith("/api/") and not self._public_read)
 
-    def _serves_metrics(self, host: str) -> bool:
+    def _serves_metrics(self, host: str | None) -> bool:
         # A rebound name is always a name: pages cannot make a browser send an address, or no host, of their choice.
-        return self._any_host or not host or host in self._metrics_hosts or _is_address(host)
+        return self._any_host or host == "" or host in self._metrics_hosts or (host is not None and _is_address(host))
 
 
 def _with_defaults(send: Send, path: str) -> Send:
@@ -196,8 +198,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _name(host: str) -> str:
-    """Return a host without its port, in lower case."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return (host.partition(":")[0] if host.count(":") == 1 else host).lower()
+def _name(host: str) -> str | None:
+    """Return a host without its port, in lower case; None if it is not ``NAME``, ``ADDRESS`` or ``[ADDRESS]``, with a port or not."""
+    match = _HOST.fullmatch(host)
+    return None if match is None else (match[1] or match[2]).lower()

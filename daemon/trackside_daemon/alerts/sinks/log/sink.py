@@ -20,6 +20,9 @@ MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as 
 # Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 
+# Alerts whose summary is a text of a training. The run comes before it, or it could imitate an alert of another run.
+BY_TRAINING = frozenset({"UserAlert", "ModelRegression"})
+
 LEVELS = {"info": logging.INFO, "critical": logging.ERROR}  # levels of alerts that begin, by severity
 
 log = logging.getLogger("trackside")
@@ -68,17 +71,19 @@ class LogOutbox:
         key = alert_key(alert)
         logged = self._logged.pop(key, None)
         notification = notification_of(alert)
+        by = f"run {alert.labels.get('run', '')}: " if alert.alert in BY_TRAINING else ""
+        text = f"{by}{notification.summary}"
         if alert.ended is not None:
             if logged is not None:
                 seconds = alert.ended - alert.started
-                self._add(alert, f"{alert.alert} ended after {seconds:.0f} s: {notification.summary}")
+                self._add(alert, f"{alert.alert} ended after {seconds:.0f} s: {text}")
             return
         if logged is not None or self.filter.accepts(alert):
             self._logged[key] = notification
             if logged is None:
-                self._add(alert, f"{alert.alert} ({notification.severity}): {notification.summary}")
+                self._add(alert, f"{alert.alert} ({notification.severity}): {text}")
             elif notification != logged:
-                self._add(alert, f"{alert.alert} (now {notification.severity}): {notification.summary}")
+                self._add(alert, f"{alert.alert} (now {notification.severity}): {text}")
         # An alert whose end never arrives must not stay for ever.
         if len(self._logged) > 2 * MOST:
             del self._logged[next(iter(self._logged))]

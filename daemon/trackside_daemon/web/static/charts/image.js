@@ -50,7 +50,8 @@ function legendRows(ctx, { drawn }, legend, width) {
 
 // Downloads an image.
 export function save(blob, name) {
-  const link = h("a", { href: URL.createObjectURL(blob), download: `${name.replace(/[^\w.-]+/g, "_")}.png` });
+  const plain = name.replace(/[^\w.-]+/g, "_").replace(/^[._-]+/, "") || "chart";
+  const link = h("a", { href: URL.createObjectURL(blob), download: `${plain}.png` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

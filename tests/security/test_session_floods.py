@@ -1,0 +1,101 @@
+"""Sessions cost nothing, so that limits are those of their owner: of new sessions, of lines in the log, of events."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ingest.conftest import SessionsHarness
+from msgspec.structs import replace
+from wire_messages import FakeSession, clock
+
+from trackside.wire import HOOK_FAILED, TrainingAlert, TrainingEvent
+from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.model.records import USER_ALERT, Event
+from trackside_daemon.training.export_limits import BURST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+MALLORY, ALICE = Connection(b"mallory", 61003), Connection(b"alice", 61002)
+LINES = 4 * BURST + 3  # of a hook, and of the begin and the end of an attempt; and what is refused
+
+
+def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[list[bytes]]:
+    answers, batches = desk.sessions.receive(connection, frames, desk.house.now)
+    desk.house.accept(batches)
+    return answers
+
+
+def greets(desk: SessionsHarness, connection: Connection, who: FakeSession) -> bool:
+    return bool(say(desk, connection, who.frames("hello", who.hello())))
+
+
+def with_events(who: FakeSession, number: int, events: Sequence[TrainingEvent]) -> list[bytes]:
+    pushes = who.pushes({"loss": 1.0})
+    alerts = [TrainingAlert("title", clock().monotonic, "text")]
+    return who.frames("batch", replace(pushes, events=list(events), alerts=alerts), number)
+
+
+def stored(desk: SessionsHarness) -> list[Event]:
+    return [one for one in desk.house.records if isinstance(one, Event)]
+
+
+def test_sessions_of_one_owner_write_few_lines_and_few_events(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(module, "EVENTS_BURST", 1e6)
+    desk = SessionsHarness()
+    failed = TrainingEvent(HOOK_FAILED, clock().monotonic, 1, json.dumps({"hook": "h", "error": "x" * 6000}))
+    for _ in range(300):
+        who = FakeSession()
+        greets(desk, MALLORY, who)
+        assert not say(desk, MALLORY, with_events(who, 1, [failed] * 32))  # its rows are stored
+        say(desk, MALLORY, who.frames("bye", who.bye(), 2))
+    assert len(caplog.messages) <= LINES
+    assert sum(len(repr(one.fields)) for one in stored(desk)) < 1.2e6
+    assert "more than 0.953674 MiB of events at once" in caplog.text
+    assert desk.counts(REJECTED)["rate"] >= 290
+    before = len(stored(desk))
+    who = FakeSession("id-2")
+    greets(desk, ALICE, who)
+    say(desk, ALICE, with_events(who, 1, [failed]))
+    assert [one.kind for one in stored(desk)[before:] if one.run == "id-2"][-2:] == [HOOK_FAILED, USER_ALERT]
+    desk.house.after = 60.0
+    who = FakeSession()
+    greets(desk, MALLORY, who)
+    say(desk, MALLORY, with_events(who, 1, [failed]))
+    assert stored(desk)[-1].kind == USER_ALERT
+
+
+def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SESSIONS_BURST", 64.0)
+    desk = SessionsHarness()
+    ranks = [FakeSession(rank=rank, world=64) for rank in range(70)]
+    assert [greets(desk, MALLORY, who) for who in ranks] == [True] * 64 + [False] * 6
+    assert greets(desk, MALLORY, ranks[0])
+    assert greets(desk, ALICE, FakeSession("id-2"))
+    assert desk.counts(REJECTED) == {"rate": 6.0}
+    desk.house.after = 1.0
+    assert [greets(desk, MALLORY, who) for who in ranks[64:]] == [True] * 6
+
+
+def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
+    monkeypatch: pytest.MonkeyPatch, count: Callable[[int, int], int]
+) -> None:
+    number = count(64, 1024)
+    for limit in ("SESSIONS_BURST", "EVENTS_BURST"):  # what so many ranks have of it
+        monkeypatch.setattr(module, limit, getattr(module, limit) * number / 1024)
+    desk = SessionsHarness()
+    traceback = TrainingEvent("exception", clock().monotonic, 1, json.dumps({"traceback": "x" * 16_000}))
+    for attempt in range(3):
+        ranks = [FakeSession(rank=rank, world=number, attempt=attempt) for rank in range(number)]
+        assert all(greets(desk, ALICE, who) for who in ranks)
+        assert not any(say(desk, ALICE, with_events(who, 1, [traceback])) for who in ranks)
+    assert sum(one.kind == "exception" for one in stored(desk)) == 3 * number
+    assert desk.counts(REJECTED) == {}
