@@ -55,6 +55,7 @@ from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.read.layers import streams
 from trackside_daemon.history.record import run_changes
+from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.model.capture import AlertLink, Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, Checkpoint
 from trackside_daemon.model.metric import Batch
@@ -319,10 +320,12 @@ class RecordingDaemon(InProcessDaemon):
         self.place = place
         self._resumed: list[Batch] = []
         super().__init__(place / "history", machine=("host",), listeners=self._listeners, sources=self._sources)
+        self._counters = TrainingCounters(self.state, self.history.writer.put)
 
     def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:
-        """Run a tick, then publish the evidence and the verdicts that are due."""
+        """Run a tick, record the counters of the trainings, and publish the evidence and the verdicts that are due."""
         super().tick(values, gpus=gpus)
+        self._counters.record(self.now.monotonic, self.now.wall)
         self.resumes.tick()
         if self._explained.found:
             self.flush()  # a record shares its evidence with the active alert, which a note changes

@@ -255,8 +255,9 @@ class SimulatedJob:
         for number, rank in enumerate(self._ranks):
             due = [row for row in rank.rows if row[0] <= self._daemon.after]
             for at, step, _ in due:
-                rank.paused += rank.pauses.pop(step, 0.0)
-                self._measure(rank, at)
+                paused = rank.pauses.pop(step, 0.0)
+                rank.paused += paused
+                self._measure(rank, at, paused)
             rank.rows = rank.rows[len(due) :]
             session = rank.session
             session.totals = with_fields(
@@ -279,11 +280,12 @@ class SimulatedJob:
                 self._daemon.receive(session.frames("beat", Heartbeat(clock(self._daemon.after))))
 
     @staticmethod
-    def _measure(rank: _Rank, at: float) -> None:
-        """Count the duration of a step that ended at a time."""
+    def _measure(rank: _Rank, at: float, paused: float) -> None:
+        """Count the duration of a step that ended at a time, without a pause before it."""
         if rank.last_row:
-            rank.durations[bisect_left(DURATION_BUCKETS, at - rank.last_row)] += 1
-            rank.duration += at - rank.last_row
+            seconds = at - rank.last_row - paused
+            rank.durations[bisect_left(DURATION_BUCKETS, seconds)] += 1
+            rank.duration += seconds
         rank.last_row = at
 
     @staticmethod
