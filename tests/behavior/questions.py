@@ -118,7 +118,8 @@ COMMANDS_OF_ALL = (
     ("captures", "captured"),
     ("checkpoints", "checkpoints"),
     ("layers", "layers"),
-    ("replay", "nan"),
+    ("replay", "nan", "--summary"),
+    ("replay", "spike"),
     ("replay", "spike", "--explain", "LossSpike", "--at", "222"),
 )
 """Commands that are about no single run."""
