@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from array import array
 from contextlib import suppress
@@ -93,12 +94,12 @@ class Stream:
 
 
 class _Session:
-    def __init__(self, stream: Stream, committed: int, steps: str) -> None:
+    def __init__(self, stream: Stream, committed: int, phases: str, steps: str) -> None:
         self.stream = stream
         self.committed = committed
-        self.phases: Mapping[str, float] = {}
+        self.phases: Mapping[str, float] = json.loads(phases)
         self.steps = time_accounting.decode_steps(steps)
-        self._stored = {"steps": steps}
+        self._stored = {"phases": phases, "steps": steps}
 
     def changes(self) -> dict[str, Any]:
         """Return the columns that the table does not have yet."""
@@ -298,7 +299,7 @@ class Store:
     def _session(self, id_: bytes) -> _Session | None:
         if id_ not in self._sessions:
             row = self.connection.execute(
-                "SELECT stream, committed, steps FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
+                "SELECT stream, committed, phases, steps FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
                 "WHERE session.id = ? AND deleted != 1",
                 (id_,),
             ).fetchone()
