@@ -287,7 +287,6 @@ class _Explained:
             if not isinstance(alert, Alert) or alert.ended is not None or alert.fingerprint in self._begun:
                 continue
             self._begun.add(alert.fingerprint)
-            self._history.writer.flush(60)  # no part of the evidence may depend on how far the writer is
             evidence = self._gatherer.gather(alert, alert.started)
             if alert.alert in STALLS and alert.run == "stalled":
                 judged = verdict({rank: rank_dump(one) for rank, one in HANGING.items()}, Absent())
