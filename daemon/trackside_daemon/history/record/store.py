@@ -256,7 +256,9 @@ class Store:
         latest = self.connection.execute("SELECT max(number) FROM attempt WHERE run = ?", (run,)).fetchone()[0]
         if latest == record.attempt:
             self.connection.execute(
-                "UPDATE run SET state = ?, cause = ?, ended = max(?, started) WHERE id = ?", (*state, run)
+                "UPDATE run SET (state, cause, ended) = (SELECT state, cause, max(ended, run.started) FROM attempt "
+                "WHERE run = :run AND number = :number) WHERE id = :run",
+                {"run": run, "number": latest},
             )
         if record.state in ENDED:
             streams = self.connection.execute(
