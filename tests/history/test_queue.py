@@ -130,6 +130,17 @@ def test_an_item_as_large_as_a_transaction_delays_the_others_by_one(monkeypatch:
     assert [item.receipt for group in drained(found) for item in group] == ["alice", "bob"] * 4
 
 
+def test_small_items_have_their_share_beside_items_as_large_as_a_transaction() -> None:
+    found, large = Queue(), of("alice", "uid:1", values=queue.GROUP_BYTES // 20)[1]
+    for owner in ("uid:1", "uid:2", "uid:3"):
+        found.put([of(owner, owner)[0]], None)
+    for number in range(20):
+        for owner in ("uid:1", "uid:2"):
+            found.put([replace(large, session=of(owner, owner)[1].session, number=number)], owner)
+        found.put([of("uid:3", "uid:3", number=number)[1]], "uid:3")
+    assert [item.receipt for item in found.get(0.0)[0]].count("uid:3") == 20
+
+
 def test_a_call_comes_after_everything_that_was_queued_before_it_whoever_owns_it(flooded: Queue) -> None:
     flooded.call(lambda _: None)
     flooded.put([of("bob", "uid:2")[1]], ("bob", 0))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024
-GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item more
+GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item of each owner more
 
 OWNERS = 10_000  # runs whose owner is known, the last ones in use: far more than wait
 
@@ -163,8 +163,11 @@ class Queue:
             self._got_at = time.monotonic()
             group: list[QueueItem] = []
             taken: Counter[str] = Counter()
-            while self._waiting and taken.total() < GROUP_BYTES:
+            share = GROUP_BYTES / max(1, len(self._waiting))  # of each owner, however large the items of others are
+            while self._waiting:
                 owner = "" if "" in self._waiting else min(self._waiting, key=taken.__getitem__)
+                if taken.total() >= GROUP_BYTES and taken[owner] >= share:
+                    break
                 items = self._waiting.pop(owner)
                 group.append(items.popleft())
                 if items:
@@ -223,5 +226,7 @@ def _size(record: Record) -> int:
         rows = sum(8 * (len(one.values) + 2 * len(one.steps)) + 64 for one in record.columns)
         return 64 + rows + sum(256 + len(item.data) for item in record.media)
     if isinstance(record, SessionOpened):
-        return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags))
-    return 1024 if isinstance(record, Event) else 256
+        return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags)) + 128 * len(record.hello.last)
+    return (
+        1024 + 16 * record.size if isinstance(record, Event) else 256
+    )  # an empty list of three characters has 64 bytes
