@@ -11,10 +11,10 @@ from alerts.ticking import Machine
 from documents import generator
 
 from trackside_daemon.alerts.rules import builtin
-from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.alerts.rules.vector import Vector
 from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.model.families.catalogue import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

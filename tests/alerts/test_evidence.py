@@ -19,13 +19,13 @@ from trackside_daemon.alerts.evidence.stacks import CHARACTERS_OF_ALL
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
-from trackside_daemon.sampling.sampler import LAST_SUCCESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -253,7 +253,7 @@ def test_the_greatest_processes_come_first(scene: Scene) -> None:
 def test_processes_are_ordered_by_the_cpus_of_the_last_seconds(scene: Scene) -> None:
     def tick(at: float) -> None:
         scene.seen = [process(1, 0, at / 2 - 100), process(2, 0, at * 3 - 10)]
-        scene.state.update(Batch("sampler", [Sample(LAST_SUCCESS, ("process",), at)]))
+        scene.state.update(Batch("sampler", [Sample(daemon.COLLECTOR_LAST_SUCCESS, ("process",), at)]))
 
     tick(100.0)
     evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)

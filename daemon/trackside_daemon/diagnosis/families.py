@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from trackside_daemon.alerts.evidence.causes import gpu_causes, host_causes
-from trackside_daemon.collectors.process import ranks
+from trackside_daemon.model.families import gpu, process
 
 CLOCK, CLOCK_LIMIT = gpu_causes.CLOCK, gpu_causes.LIMIT
 CPU, CPUS, CPU_WAIT, CPU_LIMITED = host_causes.CPU, host_causes.CPUS, host_causes.CPU_WAIT, host_causes.CPU_LIMITED
 PROCESS_CPU, WORKER_CPU, CHILD_CPU = host_causes.OWN_CPU
-RANK_INFO, PROCESS_INFO = ranks.RANK_INFO.name, ranks.PROCESS_INFO.name
+RANK_INFO, PROCESS_INFO = gpu.RANK_INFO.name, process.PROCESS_INFO.name
 UTILIZATION = "trackside_gpu_utilization_ratio"
 BUSY = "trackside_gpu_busy_seconds_total"
 SM_ACTIVE = "trackside_gpu_sm_active_ratio"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.process.ranks import PROCESS_INFO, RANK_INFO
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def gpus(case: Case) -> dict[str, Any]:
     """Return for each GPU, by its number, the readings, the reasons for lower clocks, the processes and the ranks."""
     names = {f"trackside_gpu_{name}": name for name in _READINGS}
     named = case.sources.state.named(
-        case.now, {*names, _CLOCK_LIMIT, _PROCESS_MEMORY, RANK_INFO.name, PROCESS_INFO.name}
+        case.now,
+        {*names, _CLOCK_LIMIT, _PROCESS_MEMORY, gpu_families.RANK_INFO.name, process_families.PROCESS_INFO.name},
     )
     families = {name: values for name, (_, values) in named.items()}
     evidence = {}
@@ -97,7 +99,7 @@ def _selected_gpus(case: Case, families: Mapping[str, Family]) -> list[str]:
     """Return the GPU in the alert's labels, otherwise those of its run."""
     if "gpu" in case.alert.labels:
         return [case.alert.labels["gpu"]]
-    infos = families.get(RANK_INFO.name, {})
+    infos = families.get(gpu_families.RANK_INFO.name, {})
     return sorted({labels[0] for labels in infos if labels[2] == case.run}, key=lambda gpu: (len(gpu), gpu))[:GPUS]
 
 
@@ -111,9 +113,13 @@ def _is_included(name: str, labels: tuple[str, ...], value: float) -> bool:
 def _context(gpu: str, families: Mapping[str, Family]) -> dict[str, Any]:
     """Return the reasons for lower clocks, the ranks and the processes of a GPU."""
     limits = [labels[2] for labels, on in families.get(_CLOCK_LIMIT, {}).items() if labels[0] == gpu and on == 1.0]
-    ranks = [f"rank {labels[3]} of {labels[2]}" for labels in families.get(RANK_INFO.name, {}) if labels[0] == gpu]
-    pid, comm = PROCESS_INFO.labels.index("pid"), PROCESS_INFO.labels.index("comm")
-    commands = {labels[pid]: labels[comm] for labels in families.get(PROCESS_INFO.name, {})}
+    ranks = [
+        f"rank {labels[3]} of {labels[2]}"
+        for labels in families.get(gpu_families.RANK_INFO.name, {})
+        if labels[0] == gpu
+    ]
+    pid, comm = process_families.PROCESS_INFO.labels.index("pid"), process_families.PROCESS_INFO.labels.index("comm")
+    commands = {labels[pid]: labels[comm] for labels in families.get(process_families.PROCESS_INFO.name, {})}
     processes: list[dict[str, Any]] = [
         {"pid": int(labels[2]), "command": commands.get(labels[2], ""), "memory_bytes": value}
         for labels, value in families.get(_PROCESS_MEMORY, {}).items()

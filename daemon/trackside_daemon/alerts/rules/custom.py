@@ -11,8 +11,8 @@ from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 from trackside_daemon.model.setting_types import pattern
-from trackside_daemon.model.training_families import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

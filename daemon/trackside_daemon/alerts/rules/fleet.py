@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import BEGAN, Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, attempts
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

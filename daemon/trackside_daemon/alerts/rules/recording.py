@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
-from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,7 +162,7 @@ def _waits(place: str) -> list[RecordingRule]:
 def _efficiency(place: str) -> list[RecordingRule]:
     """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
     lost, done = f.LOST.name, f.MODEL_FLOPS.name
-    peak = PEAK_FLOPS.name
+    peak = training.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",

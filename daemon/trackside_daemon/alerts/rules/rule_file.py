@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
-from trackside_daemon.alerts.families import FIRING, SILENCED, TEXT
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
+from trackside_daemon.model.families import alerts
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.wildcards import matches_wildcards
 
@@ -172,7 +172,7 @@ _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label 
 def _own_text(alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
     labels = ("instance", "run", "rank", "key", "gpu", "subject")
-    series = f'{TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
+    series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
@@ -186,15 +186,15 @@ def _held_rule() -> Group:
     expr = f"""\
 max without ({POD}) (
     (
-      {FIRING.name} == 1
-      unless ignoring ({POD}) {SILENCED.name} == 1
+      {alerts.FIRING.name} == 1
+      unless ignoring ({POD}) {alerts.SILENCED.name} == 1
     )
   or
     (
-      last_over_time({FIRING.name}[{HOLD}]) == 1
-      unless ignoring ({POD}) {FIRING.name}
-      unless ignoring ({POD}, instance, node) {FIRING.name}{{run!=""}}
-      unless ignoring ({POD}) last_over_time({SILENCED.name}[{HOLD}]) == 1
+      last_over_time({alerts.FIRING.name}[{HOLD}]) == 1
+      unless ignoring ({POD}) {alerts.FIRING.name}
+      unless ignoring ({POD}, instance, node) {alerts.FIRING.name}{{run!=""}}
+      unless ignoring ({POD}) last_over_time({alerts.SILENCED.name}[{HOLD}]) == 1
     )
 )"""
     return {"record": HELD, "expr": expr}

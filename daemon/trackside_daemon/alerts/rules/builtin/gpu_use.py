@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
-from trackside_daemon.model import training_families as f
-from trackside_daemon.model.rl_families import TOTALS
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.families.rl import TOTALS
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
