@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-MEMORY = host.MEMINFO["MemAvailable"]
+MEMORY = host.MEMORY_AVAILABLE
 STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"
 
 
@@ -29,7 +29,7 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
         stat.write_text(STAT.format(busy=3 * second, idle=second))
         samples = [Sample(host.CPU_SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]
         if second < 200:
-            samples.append(Sample(host.MEMINFO["MemTotal"], (), 8e9))  # then it is gone
+            samples.append(Sample(host.MEMORY, (), 8e9))  # then it is gone
         state.update(Batch("host", samples, complete=True))
         kept.record(float(second), 1000.0 + second)
 
@@ -40,7 +40,7 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
     assert [point[1] for point in read(MEMORY.name)] == [1000.0 + second for second in range(150, 250)]
     assert {point[4] for point in read(host.CPU_SECONDS.name)} == {0.5}
     assert {point[4] for point in read(derived.CPU_CORE_BUSY.name)} == {0.75}
-    assert len(read(host.MEMINFO["MemTotal"].name)) == 50
+    assert len(read(host.MEMORY.name)) == 50
     buckets = read(MEMORY.name, points=10)
     assert len(buckets) == 10
     assert buckets[3] == [0, 1189.0, 180.0, 189.0, 189.0, 0, 184.5]

@@ -32,9 +32,9 @@ FORGET = 600.0  # seconds without a sample after which a rank is dropped and its
 CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
 MOST = 1024  # most ranks and processes on GPUs that are followed
 
-ANONYMOUS, SHMEM = process.MEMORY[b"RssAnon"], process.MEMORY[b"RssShmem"]
+ANONYMOUS, SHMEM = process.ANONYMOUS, process.SHARED
 ON_GPU = gpu_families.PROCESS_MEMORY
-AVAILABLE = host.MEMINFO["MemAvailable"]
+AVAILABLE = host.MEMORY_AVAILABLE
 GONE = "its process is gone"
 HOST, GPU = "HostMemoryLeak", "GpuMemoryLeak"
 ADVICE = {

@@ -30,7 +30,7 @@ PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
-_FAMILIES = (*gpu_causes.FAMILIES, *host_causes.FAMILIES)
+_FAMILIES = [family.name for family in (*gpu_causes.FAMILIES, *host_causes.FAMILIES)]
 
 
 def causes(case: Case) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _phases(readings: Readings) -> list[dict[str, Any]]:
             "usual_ratio": round(level.usual, 4),
             "now_ratio": round(level.during, 4),
         }
-        for labels, level in readings.of(host_causes.PHASE)
+        for labels, level in readings.of(f.PHASE_SECONDS)
     ]
     return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:PHASES]
 

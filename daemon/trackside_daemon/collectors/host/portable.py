@@ -32,8 +32,8 @@ CONTEXT_SWITCHES = host.STAT_NUMBERS[b"ctxt "]
 
 # Families by field of psutil.virtual_memory(); its cached differs from that of /proc/meminfo, as it includes slab.
 MEMORY = {
-    "total": host.MEMINFO["MemTotal"],
-    "available": host.MEMINFO["MemAvailable"],
+    "total": host.MEMORY,
+    "available": host.MEMORY_AVAILABLE,
     "free": host.MEMINFO["MemFree"],
 }
 

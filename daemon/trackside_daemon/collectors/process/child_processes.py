@@ -72,15 +72,9 @@ class ChildProcesses:
     """
 
     metrics = (
-        process_families.WORKERS,
-        process_families.WORKERS_BLOCKED,
-        process_families.WORKERS_RESIDENT,
-        process_families.WORKERS_ANONYMOUS,
-        process_families.WORKERS_SHARED,
-        process_families.WORKERS_CPU,
-        process_families.WORKERS_READ,
-        process_families.CHILDREN,
-        process_families.CHILDREN_RESIDENT,
+        *(process_families.WORKERS, process_families.WORKERS_BLOCKED, process_families.WORKERS_RESIDENT),
+        *(process_families.WORKERS_ANONYMOUS, process_families.WORKERS_SHARED, process_families.WORKERS_CPU),
+        *(process_families.WORKERS_READ, process_families.CHILDREN, process_families.CHILDREN_RESIDENT),
         process_families.CHILDREN_CPU,
     )
 

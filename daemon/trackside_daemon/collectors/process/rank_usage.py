@@ -36,16 +36,9 @@ class RankUsage:
     """
 
     metrics = (
-        *process_families.MEMORY.values(),
-        process_families.CPU,
-        process_families.THREADS,
-        process_families.OPEN_FDS,
-        process_families.MAX_FDS,
-        *process_families.IO.values(),
-        process_families.CONTEXT_SWITCHES,
-        process_families.CPU_WAIT,
-        process_families.MAJOR_FAULTS,
-        process_families.START_TIME,
+        *(*process_families.MEMORY.values(), process_families.CPU, process_families.THREADS, process_families.OPEN_FDS),
+        *(process_families.MAX_FDS, *process_families.IO.values(), process_families.CONTEXT_SWITCHES),
+        *(process_families.CPU_WAIT, process_families.MAJOR_FAULTS, process_families.START_TIME),
         process_families.STATE,
     )
 

@@ -355,17 +355,8 @@ MIG_TENSOR_ACTIVE = _gauge(
 INFO = define(
     "trackside_gpu_info",
     "Identification of a GPU, from nvmlDeviceGetName, nvmlDeviceGetPciInfo and similar calls, sampled by the daemon's tick.",
-    "gpu",
-    "uuid",
-    "name",
-    "pci_bus_id",
-    "serial",
-    "vbios_version",
-    "architecture",
-    "compute_capability",
-    "minor",
-    "numa_node",
-    "source",
+    *("gpu", "uuid", "name", "pci_bus_id", "serial", "vbios_version", "architecture", "compute_capability", "minor"),
+    *("numa_node", "source"),
 )
 
 RANK_INFO = define(

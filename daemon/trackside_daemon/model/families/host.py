@@ -55,9 +55,11 @@ def _memory(name: str, field: str, text: str) -> Metric:
     return define(f"trackside_host_{name}_bytes", f"{text}, from /proc/meminfo {field}.")
 
 
+MEMORY = _memory("memory", "MemTotal", "Memory that the kernel can use")
+MEMORY_AVAILABLE = _memory("memory_available", "MemAvailable", "Memory available to programs without swapping")
 MEMINFO = {
-    "MemTotal": _memory("memory", "MemTotal", "Memory that the kernel can use"),
-    "MemAvailable": _memory("memory_available", "MemAvailable", "Memory available to programs without swapping"),
+    "MemTotal": MEMORY,
+    "MemAvailable": MEMORY_AVAILABLE,
     "MemFree": _memory("memory_free", "MemFree", "Unused memory, not even used as a cache"),
     "Buffers": _memory("memory_buffers", "Buffers", "Cached blocks of devices"),
     "Cached": _memory("memory_cached", "Cached", "Cached files, shared memory and tmpfs"),
@@ -78,11 +80,12 @@ def _event(name: str, field: str, text: str) -> Metric:
     return define(f"trackside_host_{name}_total", f"{text}, from /proc/vmstat {field}.")
 
 
+SWAP_IN = _event("swap_in_pages", "pswpin", "Pages read from swap")
 VMSTAT = {
     "oom_kill": _event("oom_kills", "oom_kill", "Processes that the kernel killed for lack of memory"),
     "pgmajfault": _event("major_page_faults", "pgmajfault", "Page faults that needed a read from disk"),
     "pgfault": _event("page_faults", "pgfault", "Page faults, including major ones"),
-    "pswpin": _event("swap_in_pages", "pswpin", "Pages read from swap"),
+    "pswpin": SWAP_IN,
     "pswpout": _event("swap_out_pages", "pswpout", "Pages written to swap"),
 }
 
@@ -102,11 +105,14 @@ def _stalled(resource: str, noun: str) -> Metric:
     return _pressure(resource, "stalled", f"all non-idle tasks waited for {noun}", "full")
 
 
+CPU_WAITING = _waiting("cpu", "a CPU")
+IO_WAITING, IO_STALLED = _waiting("io", "I/O"), _stalled("io", "I/O")
+MEMORY_WAITING, MEMORY_STALLED = _waiting("memory", "memory"), _stalled("memory", "memory")
 # The line "full" of cpu has no meaning for a whole host.
 PRESSURE = {
-    "cpu": {b"some": _waiting("cpu", "a CPU")},
-    "io": {b"some": _waiting("io", "I/O"), b"full": _stalled("io", "I/O")},
-    "memory": {b"some": _waiting("memory", "memory"), b"full": _stalled("memory", "memory")},
+    "cpu": {b"some": CPU_WAITING},
+    "io": {b"some": IO_WAITING, b"full": IO_STALLED},
+    "memory": {b"some": MEMORY_WAITING, b"full": MEMORY_STALLED},
     "irq": {b"full": _pressure("irq", "stalled", "interrupts kept a task from its CPU", "full")},
 }
 

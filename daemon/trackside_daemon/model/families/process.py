@@ -8,20 +8,8 @@ PROCESS_INFO = define(
     "trackside_process_info",
     "A process that is a rank, or that NVML lists on a GPU; a process that a rank started has the rank's labels, and role "
     "dataloader by its name, else other; from /proc/PID/status and /proc/PID/cgroup; sampled by the daemon's tick.",
-    "pid",
-    "role",
-    "comm",
-    "user",
-    "run",
-    "run_id",
-    "rank",
-    "local_rank",
-    "job_id",
-    "k8s_pod",
-    "k8s_namespace",
-    "k8s_container",
-    "container_id",
-    "cgroup",
+    *("pid", "role", "comm", "user", "run", "run_id", "rank", "local_rank", "job_id", "k8s_pod", "k8s_namespace"),
+    *("k8s_container", "container_id", "cgroup"),
 )
 
 
@@ -33,11 +21,14 @@ def _memory(name: str, field: str, text: str) -> Metric:
     return _family(f"{name}_memory_bytes", f"{text}, from /proc/PID/status {field}")
 
 
+RESIDENT = _memory("resident", "VmRSS", "Memory of the rank's process in RAM")
+ANONYMOUS = _memory("anonymous", "RssAnon", "Memory of the rank's process in RAM that is not backed by files")
+SHARED = _memory("shared", "RssShmem", "Mapped shared memory of the rank's process, the part in RAM")
 MEMORY = {
-    b"VmRSS": _memory("resident", "VmRSS", "Memory of the rank's process in RAM"),
-    b"RssAnon": _memory("anonymous", "RssAnon", "Memory of the rank's process in RAM that is not backed by files"),
+    b"VmRSS": RESIDENT,
+    b"RssAnon": ANONYMOUS,
     b"RssFile": _memory("file", "RssFile", "Mapped files of the rank's process, the part in RAM"),
-    b"RssShmem": _memory("shared", "RssShmem", "Mapped shared memory of the rank's process, the part in RAM"),
+    b"RssShmem": SHARED,
     b"VmSwap": _memory("swap", "VmSwap", "Memory of the rank's process in swap"),
     b"VmHWM": _memory("peak_resident", "VmHWM", "Largest memory of the rank's process in RAM so far"),
 }
@@ -69,15 +60,17 @@ STATE = _family(
 OPEN_FDS = _family("open_fds", "Open file descriptors of the rank's process, from /proc/PID/fd")
 MAX_FDS = _family("max_fds", "Soft limit of open file descriptors of the rank's process, from /proc/PID/limits")
 _IO = "from /proc/PID/io {}, including children that it has reaped"
+READ = _family(
+    "read_bytes_total",
+    f"Bytes read from disk by the rank's process, {_IO.format('read_bytes')}",
+)
+WRITTEN = _family(
+    "written_bytes_total",
+    f"Bytes written to disk by the rank's process, {_IO.format('write_bytes')}",
+)
 IO = {
-    b"read_bytes": _family(
-        "read_bytes_total",
-        f"Bytes read from disk by the rank's process, {_IO.format('read_bytes')}",
-    ),
-    b"write_bytes": _family(
-        "written_bytes_total",
-        f"Bytes written to disk by the rank's process, {_IO.format('write_bytes')}",
-    ),
+    b"read_bytes": READ,
+    b"write_bytes": WRITTEN,
     b"rchar": _family(
         "read_chars_total",
         f"Bytes returned by read calls, including those from caches, {_IO.format('rchar')}",

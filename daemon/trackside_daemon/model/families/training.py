@@ -5,6 +5,7 @@ from __future__ import annotations
 from trackside.wire import DURATION_BUCKETS
 from trackside_daemon.model.metric import Metric, define
 
+PREFIX = "trackside_training_"
 RANK = ("run", "rank")
 STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")
 
@@ -257,7 +258,7 @@ _GAUGES = {
     "epoch": "Epoch, as pushed.",
     "grad_norm_local_squared": "Sum of the squares of this rank's part of the gradients, if they are sharded.",
 }
-KNOWN = {key: define(f"trackside_training_{key}", text, *RANK) for key, text in _GAUGES.items()}
+KNOWN = {key: define(PREFIX + key, text, *RANK) for key, text in _GAUGES.items()}
 KNOWN["lr"] = KNOWN["learning_rate"]
 # Keys whose values are amounts of one step: the client sums them, and they have no series of their own.
 AMOUNTS = frozenset(("samples", "tokens"))

@@ -32,7 +32,7 @@ DEFAULT_POINTS = 600
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
 HOST = (
-    host.CPU_SECONDS, host.MEMINFO["MemTotal"], host.MEMINFO["MemAvailable"], host.MEMINFO["Cached"], host.SWAP_USED,
+    host.CPU_SECONDS, host.MEMORY, host.MEMORY_AVAILABLE, host.MEMINFO["Cached"], host.SWAP_USED,
     host.DISK_READ, host.DISK_WRITTEN, host.DISK_BUSY, host.NETWORK_RECEIVED, host.NETWORK_SENT,
     *(metric for lines in host.PRESSURE.values() for metric in lines.values()),
 )  # fmt: skip

@@ -29,7 +29,7 @@ _GPU_FAMILIES = {
 
 def host_json(state: State, now: float, name: str, rates: HostRates) -> dict[str, Any]:
     """Return the host's values; *now* is in seconds of the monotonic clock."""
-    memory, available = host.MEMINFO["MemTotal"], host.MEMINFO["MemAvailable"]
+    memory, available = host.MEMORY, host.MEMORY_AVAILABLE
     *numbers, sizes, free_bytes = state.values(
         now, host.CPUS, memory, available, host.SWAP_USED, host.FILESYSTEM_SIZE, host.FILESYSTEM_AVAIL
     )
