@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.alerts.rules.query import listed
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
-from trackside_daemon.model.families import derived, gpu, training
+from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _waits(place: str) -> list[RecordingRule]:
 def _efficiency(place: str) -> list[RecordingRule]:
     """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
     lost, done = f.LOST.name, f.MODEL_FLOPS.name
-    peak = training.PEAK_FLOPS.name
+    peak = f.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",

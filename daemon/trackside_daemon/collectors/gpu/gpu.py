@@ -12,7 +12,6 @@ from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import nvml as nvml_families
-from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.handle.handle import Nvml
     from trackside_daemon.nvml.reading import Value
 
-_METRICS = {name: family.metric for name, family in FAMILIES.items()}
-_XIDS = _METRICS["xid_errors_total"]
-_XID_TIME = _METRICS["xid_last_timestamp_seconds"]
+_METRICS = {name: family.metric for name, family in gpu_families.FAMILIES.items()}
 
 
 class GpuSnapshot(NamedTuple):
@@ -176,6 +173,6 @@ def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
         counted = reading.xids.get(uuid, {})
         for xid in {**({} if uuid in without_events else dict.fromkeys(PAGING)), **counted}:
             times, last = counted.get(xid, (0, 0.0))
-            yield Sample(_XIDS, (*identity, str(xid)), times)
+            yield Sample(gpu_families.XID_ERRORS, (*identity, str(xid)), times)
             if times:
-                yield Sample(_XID_TIME, (*identity, str(xid)), last)
+                yield Sample(gpu_families.XID_LAST, (*identity, str(xid)), last)
