@@ -6,13 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
-from trackside_daemon.alerts import families as alerts
-from trackside_daemon.alerts.delivery import delivery
 from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.bridges.mirrors import supervisor as bridges
-from trackside_daemon.captures.captures import CAPTURES
-from trackside_daemon.captures.kineto import profiler_socket
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
@@ -29,24 +24,18 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe
-from trackside_daemon.detectors.straggler import RATIO
-from trackside_daemon.history.record import writer
-from trackside_daemon.ingest import message_counts
-from trackside_daemon.model import layer_families, model_families, rl_families
-from trackside_daemon.model import training_families as families
-from trackside_daemon.model.metric import Metric
-from trackside_daemon.pipeline import pipeline
-from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service import build_info, finding_sources
+from trackside_daemon.model.families import alerts, daemon, derived, layers, models, ray, rl, training
+from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.service.config import Config
 from trackside_daemon.web.api.openapi import document
-from trackside_daemon.web.rank_statistics import EXTREME_RANK, RANK_STATISTIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
+
+    from trackside_daemon.model.metric import Metric
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -254,44 +243,38 @@ Times are Unix seconds. This page is generated from the daemon's OpenAPI documen
 
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
-    training = [
-        one
-        for one in vars(families).values()
-        if isinstance(one, Metric) and one not in {families.SERIES_REJECTED, *families.AUDITED}
-    ]
-    ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
+    checkpoints = list(training.AUDITED)
+    of_training = [*metrics(vars(training)), *metrics(vars(models)), *metrics(vars(rl)), *metrics(vars(layers))]
     return {
         "training": [
-            *dict.fromkeys(
-                [
-                    *training,
-                    *families.KNOWN.values(),
-                    *families.MEMORY.values(),
-                    RATIO,
-                    *model_families.FAMILIES,
-                    RANK_STATISTIC,
-                    EXTREME_RANK,
-                    *rl_families.FAMILIES,
-                    *layer_families.COLUMNS.values(),
-                ]
-            )
+            *(
+                one
+                for one in dict.fromkeys(of_training)
+                if one not in {training.PEAK_FLOPS, training.SERIES_REJECTED, *checkpoints}
+            ),
+            derived.RANK_STATISTIC,
+            derived.EXTREME_RANK,
         ],
-        "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
-        "captures": [CAPTURES, profiler_socket.REFUSED],
-        "checkpoints": list(families.AUDITED),
-        "bridges": [one for one in vars(bridges).values() if isinstance(one, Metric)],
-        "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
+        "alerts": _starting(alerts, "trackside_alert"),
+        "captures": _starting(daemon, "trackside_capture"),
+        "checkpoints": checkpoints,
+        "bridges": _starting(daemon, "trackside_bridge"),
+        "notifications": _starting(alerts, "trackside_notifications"),
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
-        "ray": list(RAY),
-        "sampler": list(Sampler.metrics),
-        "ingest": [*ingest, families.SERIES_REJECTED],
-        "pipeline": [pipeline.FAILURES],
-        "history": [writer.SIZE, writer.SAMPLES, writer.EXCESS],
-        "trackside": [build_info.BUILD_INFO, build_info.RELOADED, build_info.RELOADED_AT],
+        "ray": list(ray.FAMILIES),
+        "sampler": _starting(daemon, "trackside_collector"),
+        "ingest": [*_starting(daemon, "trackside_ingest"), training.SERIES_REJECTED],
+        "pipeline": _starting(daemon, "trackside_pipeline"),
+        "history": _starting(daemon, "trackside_history"),
+        "trackside": [daemon.BUILD_INFO, daemon.RELOADED, daemon.RELOADED_AT],
     }
+
+
+def _starting(module: ModuleType, begin: str) -> list[Metric]:
+    return [one for one in metrics(vars(module)) if one.name.startswith(begin)]
 
 
 def metrics_page() -> str:
@@ -348,7 +331,7 @@ def _code(text: str) -> str:
 
 def _groups() -> list[rule_file.Group]:
     """Return the rule groups of a daemon without a configuration."""
-    return rule_file.groups(AlertsSection(), finding_sources.families(), rule_file.RuleFileOptions())
+    return rule_file.groups(AlertsSection(), catalogue(), rule_file.RuleFileOptions())
 
 
 def rules() -> str:

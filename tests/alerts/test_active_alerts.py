@@ -12,10 +12,10 @@ from trackside_daemon.alerts import suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, TEXT
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
 from trackside_daemon.alerts.sinks.sink_filter import notification_of
+from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote, Notified
@@ -54,8 +54,10 @@ class Recorder:
 
     def _record(self, batches: list[Batch]) -> Recorder:
         for batch in batches:
-            samples = {(one.metric, one.labels): one.value for one in batch.samples if one.metric is not TEXT}
-            self.texts = [one.labels for one in batch.samples if one.metric is TEXT]
+            samples = {
+                (one.metric, one.labels): one.value for one in batch.samples if one.metric is not alert_families.TEXT
+            }
+            self.texts = [one.labels for one in batch.samples if one.metric is alert_families.TEXT]
             self.page = samples if batch.complete else self.page | samples
             self.records += [record for record in batch.records if isinstance(record, Alert)]
         return self
@@ -63,11 +65,11 @@ class Recorder:
     @property
     def firing(self) -> dict[tuple[str, str, str], float]:
         """The firing alerts on the page, by alert, severity and rank."""
-        shown = {labels: value for (metric, labels), value in self.page.items() if metric is FIRING}
+        shown = {labels: value for (metric, labels), value in self.page.items() if metric is alert_families.FIRING}
         return {(labels[0], labels[1], labels[3]): value for labels, value in shown.items()}
 
     def begun(self) -> dict[str, float]:
-        return {labels[0]: value for (metric, labels), value in self.page.items() if metric is BEGUN}
+        return {labels[0]: value for (metric, labels), value in self.page.items() if metric is alert_families.BEGUN}
 
 
 @pytest.fixture
@@ -82,9 +84,9 @@ def test_a_finding_fires_at_once_and_is_recorded_once(recorder: Recorder) -> Non
     recorder.accept(finding()).accept(finding(time=NOW + 1), at=1).tick(2)
     labels = ("NonFinite", "critical", "name-id", "0", "loss", "", "", "")
     assert recorder.page == {
-        (FIRING, labels): 1.0,
-        (BEGUN, ("NonFinite", "critical", "name-id")): 1.0,
-        (EXCESS, ()): 0.0,
+        (alert_families.FIRING, labels): 1.0,
+        (alert_families.BEGUN, ("NonFinite", "critical", "name-id")): 1.0,
+        (alert_families.EXCESS, ()): 0.0,
     }
     about = {"key": "loss", "rank": "0", "run": "name-id"}
     assert recorder.records == [Alert("NonFinite", "critical", NOW, "id", about, "rank 0", "look")]
@@ -100,7 +102,7 @@ def test_it_fires_for_two_minutes_stays_at_0_for_fifteen_and_vanishes(recorder: 
     recorder.tick(120 + 899)
     assert recorder.firing == {CRITICAL: 0.0}
     recorder.tick(120 + 900)
-    assert recorder.page == {(EXCESS, ()): 0.0}
+    assert recorder.page == {(alert_families.EXCESS, ()): 0.0}
 
 
 def test_an_open_finding_keeps_firing(recorder: Recorder) -> None:
@@ -135,8 +137,8 @@ def test_an_event_ends_after_its_duration(recorder: Recorder, alert: str, second
 def test_a_scrape_has_the_texts_of_what_fires_and_the_page_of_its_run(recorder: Recorder) -> None:
     recorder.accept(finding(rank=1, run="a b")).tick(1)
     (text,) = recorder.texts
-    assert text[: len(FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", "", "", "")
-    assert text[len(FIRING.labels) :] == (
+    assert text[: len(alert_families.FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", "", "", "")
+    assert text[len(alert_families.FIRING.labels) :] == (
         "rank 1",
         "look",
         "2023-11-14 22:13:20 UTC",
@@ -271,7 +273,7 @@ def test_runs_and_keys_have_separate_alerts(recorder: Recorder) -> None:
     recorder.accept(finding("LossSpike"), finding("LossSpike", run="other"), finding("LossSpike", key="loss/lm")).tick(
         1
     )
-    assert sum(value for (metric, _), value in recorder.page.items() if metric is FIRING) == 3
+    assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 3
 
 
 @pytest.mark.parametrize(
@@ -375,12 +377,12 @@ def test_a_flood_is_bounded_and_counted(recorder: Recorder, monkeypatch: pytest.
     monkeypatch.setattr(module, "MOST", 10)
     assert MOST == 1000
     recorder.accept(*(finding("LossPlateau", key=f"loss/{number}") for number in range(15)))
-    assert sum(value for (metric, _), value in recorder.page.items() if metric is FIRING) == 10
-    assert recorder.page[EXCESS, ()] == 5.0
-    assert recorder.tick(2).page[EXCESS, ()] == 5.0
+    assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 10
+    assert recorder.page[alert_families.EXCESS, ()] == 5.0
+    assert recorder.tick(2).page[alert_families.EXCESS, ()] == 5.0
     recorder.accept(*(over(finding("LossPlateau", key=f"loss/{number}")) for number in range(15))).tick(120)
     recorder.accept(finding(key="more"), at=121)
-    assert sum(value for (metric, _), value in recorder.page.items() if metric is FIRING) == 1
+    assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 1
 
 
 def test_a_flood_without_room_does_not_search_all_alerts(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +394,7 @@ def test_a_flood_without_room_does_not_search_all_alerts(recorder: Recorder, mon
     assert len(looks) < 50
     recorder.accept(finding(key="worse")).tick(1)
     assert recorder.firing["NonFinite", "critical", "0"] == 1.0
-    assert recorder.page[EXCESS, ()] == 991.0
+    assert recorder.page[alert_families.EXCESS, ()] == 991.0
 
 
 def test_a_rejected_finding_fires_when_there_is_room(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +440,7 @@ def test_in_a_flood_only_ticks_render_the_page(recorder: Recorder) -> None:
     said = [recorder.active.accept([finding("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
     assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 4, False)}
     assert sum(value for value in recorder.tick(1).firing.values()) == 1
-    assert len([one for metric, one in recorder.page if metric is FIRING]) == 500
+    assert len([one for metric, one in recorder.page if metric is alert_families.FIRING]) == 500
 
 
 def test_an_alert_that_gets_worse_hides_no_other_with_the_same_series(recorder: Recorder) -> None:
@@ -453,7 +455,7 @@ def test_an_alert_that_gets_worse_hides_no_other_with_the_same_series(recorder: 
 def test_an_alert_of_the_machine_has_a_subject(recorder: Recorder) -> None:
     about = (("device", "/dev/sda"), ("gpu", "3"), ("uuid", "GPU-1"))
     recorder.accept(Finding("DiskFilling", "warning", about, NOW, "full"))
-    assert (FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in recorder.page
+    assert (alert_families.FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in recorder.page
     assert recorder.records[0].run == ""
 
 

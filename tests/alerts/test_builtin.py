@@ -11,10 +11,11 @@ from alerts.ticking import Machine
 from documents import generator
 
 from trackside_daemon.alerts.rules import builtin
-from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.alerts.rules.vector import Vector
 from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.model.families import alerts, derived
+from trackside_daemon.model.families.catalogue import catalogue, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -221,22 +222,27 @@ def test_a_healthy_machine_raises_no_alert_for_two_hours() -> None:
     assert Machine().run(7200, healthy, every=10.0) == []
 
 
+def test_a_rule_can_name_every_exported_family_but_those_of_alerts_and_of_many_ranks() -> None:
+    exported = {metric.name for members in generator().sections().values() for metric in members}
+    of_alerts = {metric.name for metric in metrics(vars(alerts))}
+    assert exported - catalogue().keys() == of_alerts | {derived.RANK_STATISTIC.name, derived.EXTREME_RANK.name}
+
+
 def test_every_family_that_a_rule_names_exists_and_has_its_labels() -> None:
     exported = {metric.name for members in generator().sections().values() for metric in members}
-    families = catalogue()
-    assert families.keys() <= exported
+    assert catalogue().keys() <= exported
     for rule in builtin.rules(ThresholdsSection()):
         vectors = [Vector(rule.query)]
         for vector in vectors:
             query = vector.query
-            assert query.metric in exported
-            assert {matcher.label for matcher in query.matchers} <= set(families[query.metric].labels)
-            assert set(query.by or ()) <= set(families[query.metric].labels)
-            assert set(query.on) <= set(families[query.metric].labels)
+            assert query.metric.name in exported
+            assert {matcher.label for matcher in query.matchers} <= set(query.metric.labels)
+            assert set(query.by or ()) <= set(query.metric.labels)
+            assert set(query.on) <= set(query.metric.labels)
             parts = (query.over, query.minus, *query.only, *query.unless)
             vectors += [Vector(part) for part in parts if part is not None]
         for text in (rule.summary, rule.description):
-            check(text, rule.query.by if rule.query.by is not None else families[rule.query.metric].labels)
+            check(text, rule.query.by if rule.query.by is not None else rule.query.metric.labels)
 
 
 def test_a_threshold_can_be_set() -> None:

@@ -12,11 +12,12 @@ from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.delivery import sending, sink_worker
 from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
-from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
+from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.families import alerts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,8 +140,13 @@ def test_a_failed_message_is_retried_and_logged_once(started: Any, caplog: pytes
         "alerts.sinks: friend works again",
     ]
     shown = {sample.metric: sample.value for sample in delivery.samples()}
-    assert (shown[TRIES], shown[FAILED], shown[DROPPED], shown[QUEUED]) == (4.0, 3.0, 0.0, 0.0)
-    assert LAST_SUCCESS in shown
+    assert (
+        shown[alerts.NOTIFICATIONS],
+        shown[alerts.NOTIFICATIONS_FAILED],
+        shown[alerts.NOTIFICATIONS_DROPPED],
+        shown[alerts.NOTIFICATIONS_QUEUED],
+    ) == (4.0, 3.0, 0.0, 0.0)
+    assert alerts.NOTIFICATIONS_LAST_SUCCESS in shown
 
 
 def test_a_message_that_is_rejected_permanently_costs_only_itself(started: Any) -> None:

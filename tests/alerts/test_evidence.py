@@ -19,13 +19,14 @@ from trackside_daemon.alerts.evidence.stacks import CHARACTERS_OF_ALL
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.checkpoint import Checkpoint
-from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
+from trackside_daemon.model.families import cgroup, daemon
+from trackside_daemon.model.families import process as families
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
-from trackside_daemon.sampling.sampler import LAST_SUCCESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,7 +269,7 @@ def test_the_greatest_processes_come_first(scene: Scene) -> None:
 def test_processes_are_ordered_by_the_cpus_of_the_last_seconds(scene: Scene) -> None:
     def tick(at: float) -> None:
         scene.seen = [process(1, 0, at / 2 - 100), process(2, 0, at * 3 - 10)]
-        scene.state.update(Batch("sampler", [Sample(LAST_SUCCESS, ("process",), at)]))
+        scene.state.update(Batch("sampler", [Sample(daemon.COLLECTOR_LAST_SUCCESS, ("process",), at)]))
 
     tick(100.0)
     evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)
@@ -277,12 +278,29 @@ def test_processes_are_ordered_by_the_cpus_of_the_last_seconds(scene: Scene) -> 
     assert [(one["pid"], one["cpus"]) for one in found] == [(2, 3.0), (1, 0.5)]
 
 
+def test_ranks_are_ordered_by_what_they_read_and_write(scene: Scene) -> None:
+    def tick(at: float) -> None:
+        scene.seen = [process(1, 0, 0.0), process(2, 0, 0.0)]
+        counters = [
+            *(Sample(families.READ, (pid,), 1e6 * at) for pid in "12"),
+            Sample(families.WRITTEN, ("1",), 0.0),
+            Sample(families.WRITTEN, ("2",), 5e6 * at),
+        ]
+        scene.state.update(Batch("sampler", [*counters, Sample(daemon.COLLECTOR_LAST_SUCCESS, ("process",), at)]))
+
+    tick(100.0)
+    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)
+    evidence._sources = scene.sources._replace(pause=lambda _: tick(102.0))
+    found = evidence.gather(Alert("IoBottleneck", "warning", NOW), NOW)["processes"]
+    rates = [(one["pid"], one["read_bytes_per_second"], one["written_bytes_per_second"]) for one in found]
+    assert rates == [(2, 1e6, 5e6), (1, 1e6, 0.0)]
+
+
 def test_a_death_has_the_events_and_memory(scene: Scene) -> None:
     event = Event("net-1", 0, NOW - 5, "rank_ended", 3, fields={"state": "failed", "cause": "SIGBUS"})
     old = Event("net-1", 0, NOW - 5000, "checkpoint", 3)
     scene.kept.put([opened("net-1", name="net"), old, event])
-    limit = Metric("trackside_cgroup_memory_limit_bytes", "gauge", "Limit.", ("cgroup",), "bytes")
-    scene.state.update(Batch("cgroup", [Sample(limit, ("/a",), 5e9)]))
+    scene.state.update(Batch("cgroup", [Sample(cgroup.LIMIT, ("/a",), 5e9)]))
     found = scene.gather(about("TrainingProcessDied", rank="3"))
     assert found["events"] == [
         {

@@ -8,6 +8,8 @@ from alerts.ticking import EPOCH, Machine
 from trackside_daemon.alerts.rules.evaluation import MOST
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -21,7 +23,7 @@ def gpu(index: int, name: str = TEMPERATURE, **labels: str) -> str:
 
 
 def hot(**settings: object) -> Rule:
-    return Rule("Hot", "warning", Query(TEMPERATURE, above=80.0), "{gpu}: {value}", "{since}", **settings)  # type: ignore[arg-type]
+    return Rule("Hot", "warning", Query(gpu_families.TEMPERATURE, above=80.0), "{gpu}: {value}", "{since}", **settings)  # type: ignore[arg-type]
 
 
 def test_an_alert_fires_after_its_duration_and_shows_its_start() -> None:
@@ -74,7 +76,14 @@ def test_each_series_has_a_separate_alert_up_to_a_limit() -> None:
 
 
 def test_an_absent_family_raises_an_alert() -> None:
-    rule = Rule("NoGpu", "warning", Query(TEMPERATURE, (Matcher("gpu", "3"),)), "gone: {gpu}", lasting=5.0, absent=True)
+    rule = Rule(
+        "NoGpu",
+        "warning",
+        Query(gpu_families.TEMPERATURE, (Matcher("gpu", "3"),)),
+        "gone: {gpu}",
+        lasting=5.0,
+        absent=True,
+    )
     machine = Machine([rule])
     assert machine.run(20, lambda _: {gpu(3): 50.0}) == []
     (alarm,) = machine.run(6, lambda _: {gpu(2): 50.0})
@@ -83,14 +92,21 @@ def test_an_absent_family_raises_an_alert() -> None:
 
 
 def test_a_counter_that_resets_has_grown_by_its_value() -> None:
-    rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, above=0.0), "{value:whole}")
+    rule = Rule(
+        "Xid", "warning", Query(gpu_families.XID_ERRORS, function="change", window=60.0, above=0.0), "{value:whole}"
+    )
     machine = Machine([rule])
     assert machine.run(60, lambda _: {gpu(0, XIDS, xid="13"): 7.0}) == []
     assert [one.summary for one in machine.tick({gpu(0, XIDS, xid="13"): 2.0})] == ["2"]
 
 
 def test_a_series_that_returns_within_the_window_continues() -> None:
-    rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, fresh=True, above=0.0), "{value:whole}")
+    rule = Rule(
+        "Xid",
+        "warning",
+        Query(gpu_families.XID_ERRORS, function="change", window=60.0, fresh=True, above=0.0),
+        "{value:whole}",
+    )
     machine = Machine([rule])
     assert [one.over for one in machine.run(100, lambda _: {gpu(0, XIDS, xid="13"): 1.0})] == [False, True]
     machine.run(20, lambda _: {})
@@ -98,14 +114,14 @@ def test_a_series_that_returns_within_the_window_continues() -> None:
 
 
 def test_a_nan_does_not_affect_a_mean() -> None:
-    rule = Rule("Mean", "warning", Query(TEMPERATURE, function="mean", window=10.0, above=80.0), "{value}")
+    rule = Rule("Mean", "warning", Query(gpu_families.TEMPERATURE, function="mean", window=10.0, above=80.0), "{value}")
     machine = Machine([rule])
     machine.run(3, lambda _: {gpu(0): float("nan")})
     assert [one.alert for one in machine.run(15, lambda _: {gpu(0): 90.0})] == ["Mean"]
 
 
 def test_windows_are_bounded() -> None:
-    machine = Machine([Rule("R", "info", Query(XIDS, function="rate", window=60.0, above=1e9), "")])
+    machine = Machine([Rule("R", "info", Query(gpu_families.XID_ERRORS, function="rate", window=60.0, above=1e9), "")])
     for begun in range(20):
         machine.run(20, lambda since, begun=begun: {gpu(0, XIDS, xid=f"{begun}-{since}"): 1.0})  # type: ignore[misc]
     machine.run(600, lambda since: {gpu(0, XIDS, xid="1"): since})
@@ -118,7 +134,7 @@ def test_windows_are_bounded() -> None:
 def test_a_restored_alert_neither_fires_again_nor_ends_before_its_window_is_full(
     celsius: float, ends: list[bool]
 ) -> None:
-    when = Query(TEMPERATURE, function="mean", window=60.0, above=80.0)
+    when = Query(gpu_families.TEMPERATURE, function="mean", window=60.0, above=80.0)
     machine = Machine(
         [Rule("Mean", "warning", when, "{value}"), Rule("Mean", "critical", when, "{value}", lasting=1e6)]
     )
@@ -132,14 +148,14 @@ def test_a_restored_alert_neither_fires_again_nor_ends_before_its_window_is_full
 
 def test_an_alert_keeps_the_id_of_its_run() -> None:
     loss = "trackside_training_loss{run=r,rank=0}"
-    machine = Machine([Rule("High", "warning", Query("trackside_training_loss", above=5.0), "{run}")])
+    machine = Machine([Rule("High", "warning", Query(training.KNOWN["loss"], above=5.0), "{run}")])
     (alarm,) = machine.tick({loss: 6.0, "trackside_training_run_info{run=r,run_id=id-1}": 1.0})
     (over,) = machine.tick({})
     assert (alarm.run, over.run, over.over) == ("id-1", "id-1", True)
 
 
 def test_two_rules_for_the_same_alert_end_together() -> None:
-    machine = Machine([hot(), Rule("Hot", "warning", Query(TEMPERATURE, above=85.0), "very")])
+    machine = Machine([hot(), Rule("Hot", "warning", Query(gpu_families.TEMPERATURE, above=85.0), "very")])
     machine.tick({gpu(0): 90.0})
     assert machine.tick({gpu(0): 82.0}) == []
     assert [one.over for one in machine.tick({gpu(0): 70.0})] == [True]

@@ -17,7 +17,7 @@ from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
-from trackside_daemon.service.finding_sources import families
+from trackside_daemon.model.families.catalogue import catalogue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ CUSTOM = (
 
 def made(wanted: RuleFileOptions | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
     """Return the rules by the name of their group."""
-    found = groups(AlertsSection(**settings), families(), wanted or RuleFileOptions())
+    found = groups(AlertsSection(**settings), catalogue(), wanted or RuleFileOptions())
     return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
 
 
@@ -167,7 +167,7 @@ def test_other_regular_expressions_are_not(pattern: str) -> None:
 
 
 def test_line_breaks_in_a_command_and_a_job_name_break_no_line() -> None:
-    found = groups(AlertsSection(), families(), RuleFileOptions(job="a\x85b\u2028"))
+    found = groups(AlertsSection(), catalogue(), RuleFileOptions(job="a\x85b\u2028"))
     text = prometheus(found, "trackside rules --job 'a\nb\x85'")
     assert "#   trackside rules --job 'a\\nb\\x85'\n" in text
     assert yaml.safe_load(text)["groups"] == found
@@ -175,7 +175,9 @@ def test_line_breaks_in_a_command_and_a_job_name_break_no_line() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_accepts_odd_rules(tmp_path: Path) -> None:
-    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), RuleFileOptions(60.0, 'j"b😀', "x"))
+    found = groups(
+        AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), catalogue(), RuleFileOptions(60.0, 'j"b😀', "x")
+    )
     file = tmp_path / "rules.yml"
     file.write_text(prometheus(found, "trackside rules"), encoding="utf-8")
     assert yaml.safe_load(file.read_text(encoding="utf-8"))["groups"] == found
@@ -212,7 +214,7 @@ def test_a_manifest_has_the_same_groups() -> None:
         "namespace": "monitoring",
         "labels": {"app.kubernetes.io/name": "trackside", "release": "prometheus"},
     }
-    assert manifest["spec"]["groups"] == groups(AlertsSection(), families(), RuleFileOptions())
+    assert manifest["spec"]["groups"] == groups(AlertsSection(), catalogue(), RuleFileOptions())
 
 
 @pytest.mark.parametrize(

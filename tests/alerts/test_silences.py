@@ -8,8 +8,8 @@ import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.families import FIRING, SILENCED
 from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, matches, silenced_until, with_silenced_until
+from trackside_daemon.model.families import alerts
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import Alert, Notified, Silence
 
@@ -44,7 +44,7 @@ class Recorder:
     @property
     def shown(self) -> tuple[object, object]:
         """Firing and silenced series of the NaN alert; None if absent."""
-        return self.page.get((FIRING, SERIES)), self.page.get((SILENCED, SERIES))
+        return self.page.get((alerts.FIRING, SERIES)), self.page.get((alerts.SILENCED, SERIES))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from trackside_daemon.alerts.evidence.recent_phases import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import slow_down
 from trackside_daemon.alerts.evidence.sources import Case, Sources
 from trackside_daemon.history.read import alert_reader
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
-from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.settings import ThresholdsSection
+from trackside_daemon.model.families.catalogue import catalogue
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
 

@@ -12,7 +12,7 @@ from trackside.benchmark.rounds import LATENCY, Load
 from trackside_daemon.cli.benchmark import tables
 from trackside_daemon.cli.benchmark.machine import disturbances
 from trackside_daemon.diagnosis.report import benchmarks
-from trackside_daemon.model import model_families
+from trackside_daemon.model.families import models as model_families
 
 
 class Recorded:

@@ -25,7 +25,7 @@ from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import mirror as mirrors
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.supervisor import FAILED, LAG, SENT, Mirrors
+from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
 from trackside_daemon.bridges.settings import BridgesSection
@@ -35,6 +35,7 @@ from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.http_client import http_exchange, http_request
 from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import MachineSample
 
 if TYPE_CHECKING:
@@ -485,17 +486,17 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         running.start()
         now = time.time()
         one.put([opened("a", started=now), *(ingested("a", [(1, round(now * 1e6), {"loss": 1.0})]),)])
-        eventually(lambda: _value(running, SENT) == 1.0)
+        eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 1.0)
         (worker,) = running._mirrors
         assert worker._process is not None
         worker._process._process.kill()
         one.put([ingested("a", [(2, round(now * 1e6), {"loss": 2.0})], number=2)])
         eventually(lambda: len(scalars(place)) == 2)
-        eventually(lambda: _value(running, SENT) == 2.0)
+        eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 2.0)
         one.put([ingested("a", [(3, round(now * 1e6), {"loss": 3.0})], number=3)])
         running.stop()
     assert [step for _, step, _, _ in scalars(place)] == [1, 2, 3]
-    assert _value(running, FAILED) == 0.0
+    assert _value(running, daemon.BRIDGE_FAILURES) == 0.0
 
 
 def test_a_worker_that_does_not_start_has_a_lag(tmp_path: Path) -> None:
@@ -504,7 +505,7 @@ def test_a_worker_that_does_not_start_has_a_lag(tmp_path: Path) -> None:
     (worker,) = running._mirrors
     while not worker._error:
         worker.ask()
-    assert _value(running, LAG) > 0.0
+    assert _value(running, daemon.BRIDGE_LAG) > 0.0
     worker.close()
 
 

@@ -27,13 +27,14 @@ import trackside
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
-from trackside_daemon.bridges.mirrors.supervisor import LAG, Mirrors
+from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
 from trackside_daemon.http_client import http_exchange
+from trackside_daemon.model.families import daemon as daemon_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -524,7 +525,7 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
 
 
 def _lag(running: Mirrors) -> float:
-    (value,) = [sample.value for sample in running.batch().samples if sample.metric is LAG]
+    (value,) = [sample.value for sample in running.batch().samples if sample.metric is daemon_families.BRIDGE_LAG]
     assert isinstance(value, float)
     return value
 

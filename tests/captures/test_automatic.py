@@ -11,12 +11,12 @@ from scripted_recorder import CapturesHarness, scripted_summary
 from trackside_daemon.captures.automatic import AGAIN_SECONDS, WARM_UP_SECONDS, AutomaticCaptures, compare
 from trackside_daemon.captures.captures import DISTURBED_SECONDS, Request
 from trackside_daemon.model.capture import AlertLink, Capture
+from trackside_daemon.model.families.training import MEMORY
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
-from trackside_daemon.model.training_families import MEMORY
 
 PROCESS = RankProcess("train", "id-1", 2, 0, 0, "", 17)
 

@@ -12,10 +12,10 @@ from trackside.wire import ProfilePlan
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.model.capture import ProfileOptions
+from trackside_daemon.model.families.training import KNOWN, STEPS
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
-from trackside_daemon.model.training_families import KNOWN, STEPS
 
 OWN = f"uid:{os.getuid()}"
 

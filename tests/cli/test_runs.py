@@ -33,7 +33,7 @@ from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.session import Owner

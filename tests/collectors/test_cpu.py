@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.host.cpu import CORE_SECONDS, MODES, CpuCollector
+from trackside_daemon.collectors.host.cpu import MODES, CpuCollector
+from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Sample
@@ -23,7 +24,7 @@ def by_mode(samples: list[Sample]) -> dict[str, object]:
 
 
 def by_core(samples: list[Sample]) -> dict[tuple[str, ...], object]:
-    return {sample.labels: sample.value for sample in samples if sample.metric is CORE_SECONDS}
+    return {sample.labels: sample.value for sample in samples if sample.metric is host.CPU_CORE_SECONDS}
 
 
 def write(proc: Path, *ticks: int) -> None:

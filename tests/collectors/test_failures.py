@@ -15,8 +15,9 @@ from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.host.settings import ThermalSection
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.rank_process import RankProcess
-from trackside_daemon.sampling.sampler import SUCCESS, Sampler
+from trackside_daemon.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +52,9 @@ class Machine:
     def tick(self) -> dict[str, float]:
         """Return 1 for each collector that succeeded in a tick, 0 for each that failed."""
         about = self.sampler.tick(0.0)[-1].samples
-        return {sample.labels[0]: float(sample.value == 1) for sample in about if sample.metric is SUCCESS}
+        return {
+            sample.labels[0]: float(sample.value == 1) for sample in about if sample.metric is daemon.COLLECTOR_SUCCESS
+        }
 
 
 @pytest.fixture

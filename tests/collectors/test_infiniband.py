@@ -13,7 +13,7 @@ from scripted_workers import Clock
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import infiniband
 from trackside_daemon.collectors.host.infiniband import INTERVAL, RETRY_SECONDS, InfinibandCollector
-from trackside_daemon.collectors.host.infiniband_files import FILES
+from trackside_daemon.model.families.infiniband import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

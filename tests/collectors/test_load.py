@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.host.load import LOADS, LoadCollector
+from trackside_daemon.collectors.host.load import LoadCollector
+from trackside_daemon.model.families import host
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 
@@ -23,7 +24,7 @@ def test_three_averages_and_the_tasks_that_hung() -> None:
 
 def test_a_kernel_that_does_not_count_hung_tasks_has_averages_alone(tmp_path: Path) -> None:
     (tmp_path / "loadavg").write_text("0.50 0.25 0.00 1/92 21091\n")
-    assert [sample.metric for sample in LoadCollector(tmp_path).collect()] == list(LOADS)
+    assert [sample.metric for sample in LoadCollector(tmp_path).collect()] == list(host.LOADS)
 
 
 @pytest.mark.parametrize("text", ["0.50 0.25 none 1/92 21091\n", "0.50 0.25\n", ""])
@@ -39,4 +40,4 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_the_host_that_runs_the_test_can_be_read() -> None:
-    assert {sample.metric for sample in LoadCollector().collect()} >= set(LOADS)
+    assert {sample.metric for sample in LoadCollector().collect()} >= set(host.LOADS)

@@ -10,8 +10,9 @@ import pytest
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import thermal
-from trackside_daemon.collectors.host.thermal import ENERGY, SEARCH_SECONDS, TEMPERATURE, ThermalCollector
+from trackside_daemon.collectors.host.thermal import SEARCH_SECONDS, ThermalCollector
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,11 +37,11 @@ def package(sys: Path, number: int, microjoules: int, name: str | None = None) -
 
 
 def temperatures(collector: ThermalCollector) -> dict[tuple[str, ...], object]:
-    return {sample.labels: sample.value for sample in collector.collect() if sample.metric is TEMPERATURE}
+    return {sample.labels: sample.value for sample in collector.collect() if sample.metric is host.CPU_TEMPERATURE}
 
 
 def energies(collector: ThermalCollector) -> dict[tuple[str, ...], object]:
-    return {sample.labels: sample.value for sample in collector.collect() if sample.metric is ENERGY}
+    return {sample.labels: sample.value for sample in collector.collect() if sample.metric is host.CPU_ENERGY}
 
 
 def test_a_sensor_goes_by_its_label_and_without_one_by_its_file(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_energy_that_may_not_be_read_is_left_out_and_told_of_once(
         package(tmp_path, number, 5)
     collector = ThermalCollector(tmp_path)
     for _ in range(2):
-        assert [sample.metric for sample in collector.collect()] == [TEMPERATURE]
+        assert [sample.metric for sample in collector.collect()] == [host.CPU_TEMPERATURE]
     (record,) = caplog.records
     assert "energy_uj is left out: only root may read it; run the daemon as root, or with" in record.getMessage()
 

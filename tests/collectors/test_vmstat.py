@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.host.vmstat import FIELDS, VmstatCollector
+from trackside_daemon.collectors.host.vmstat import VmstatCollector
+from trackside_daemon.model.families import host
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 
@@ -25,7 +26,7 @@ def test_every_count_is_told() -> None:
 def test_a_field_that_the_kernel_lacks_is_left_out_and_one_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("pgfault 5\noom_kill_delayed 7\n")
     samples = VmstatCollector(tmp_path).collect()
-    assert [(sample.metric, sample.value) for sample in samples] == [(FIELDS["pgfault"], 5)]
+    assert [(sample.metric, sample.value) for sample in samples] == [(host.VMSTAT["pgfault"], 5)]
 
 
 def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
@@ -40,4 +41,4 @@ def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
 
 
 def test_the_host_that_runs_the_test_has_faults() -> None:
-    assert FIELDS["pgfault"] in {sample.metric for sample in VmstatCollector().collect()}
+    assert host.VMSTAT["pgfault"] in {sample.metric for sample in VmstatCollector().collect()}

@@ -10,8 +10,8 @@ from session_records import batch_ingested, session_opened
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors.run_watch import RunWatch
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import USER_ALERT, Event, SessionOpened
 from trackside_daemon.model.session import RankRef, SessionRef

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.running import ID, Running
 
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.session import RankRef
-from trackside_daemon.pipeline.pipeline import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +253,13 @@ def test_a_stage_of_the_pipeline_that_fails_makes_it_blind() -> None:
     run = Running()
     for second in range(400):
         run.take(
-            Batch("pipeline", [Sample(FAILURES, ("history",), 3 * (second > 10)), Sample(FAILURES, ("state",), 0)])
+            Batch(
+                "pipeline",
+                [
+                    Sample(daemon.PIPELINE_FAILURES, ("history",), 3 * (second > 10)),
+                    Sample(daemon.PIPELINE_FAILURES, ("state",), 0),
+                ],
+            )
         )
         run.wait(1)
     assert [(alarm.alert, alarm.labels, alarm.over) for alarm in run.trouble] == [

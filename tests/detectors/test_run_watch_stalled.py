@@ -6,7 +6,7 @@ import pytest
 from detectors.running import ID, Running
 
 from trackside_daemon.detectors.run_watch import RunWatch
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, Sample
 
 

@@ -10,11 +10,10 @@ from in_process_daemon import InProcessDaemon
 from processes import eventually
 from wire_messages import moment
 
-from trackside_daemon.collectors.gpu.gpu import INFO
-from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.live_costs import GPU_ENERGY, Begin, LiveCosts, read_begin
+from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts, read_begin
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
@@ -38,12 +37,16 @@ class Machine:
     def tick(self, now: float, *, counters: int = 2, on: tuple[int, ...] = (0, 1)) -> dict[tuple[str, ...], float]:
         """Return the values of the counters by the end of their family's name and their labels."""
         gpus = simulate(2, now).gpus
-        samples = [Sample(RANK_INFO, (str(gpu), uuid(gpu), "run", str(rank)), 1) for rank, gpu in enumerate(on)]
+        samples = [
+            Sample(gpu_families.RANK_INFO, (str(gpu), uuid(gpu), "run", str(rank)), 1) for rank, gpu in enumerate(on)
+        ]
         for gpu in gpus:
             energy = next(value for family, _, value in gpu.values if family == "energy_joules_total")
-            samples += [Sample(GPU_ENERGY, (str(gpu.index), gpu.uuid), energy)] if gpu.index < counters else []
+            samples += [Sample(gpu_families.ENERGY, (str(gpu.index), gpu.uuid), energy)] if gpu.index < counters else []
             labels = {"gpu": str(gpu.index), "uuid": gpu.uuid, **gpu.info}
-            samples.append(Sample(INFO, tuple(labels.get(name, "") for name in INFO.labels), 1))
+            samples.append(
+                Sample(gpu_families.INFO, tuple(labels.get(name, "") for name in gpu_families.INFO.labels), 1)
+            )
         self.state.update(Batch("machine", samples, complete=True))
         found = self.costs.batch(now, now).samples
         return {(sample.metric.name.split("_")[2], *sample.labels): float(sample.value) for sample in found}  # type: ignore[arg-type]

@@ -18,10 +18,9 @@ from certificate_authorities import hashed
 from processes import DEADLINE, clean_environ, command, eventually, http
 from processes import start as start_process
 
-from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.demo import troubles
-from trackside_daemon.detectors.straggler import RATIO
-from trackside_daemon.model import training_families as families
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families import training as families
 from trackside_daemon.model.metric import Metric
 
 if TYPE_CHECKING:
@@ -286,7 +285,7 @@ def test_a_trouble_that_there_is_not_is_one_line(start_demo: Callable[..., Demo]
 
 RANKS = 2
 OF_A_TRAINING = {metric.name for metric in vars(families).values() if isinstance(metric, Metric)}
-OF_A_TRAINING |= {RATIO.name, *(metric.name for one in (families.KNOWN, families.ROOM) for metric in one.values())}
+OF_A_TRAINING |= {metric.name for one in (families.KNOWN, families.ROOM) for metric in one.values()}
 """Without those of a run that has ended, of a sharded model, of series over a limit, and of checkpoints in files."""
 OF_A_TRAINING -= {families.ENDED_AT.name, families.KNOWN["grad_norm_local_squared"].name, families.SERIES_REJECTED.name}
 OF_A_TRAINING -= {families.STORED_CHECKPOINTS.name, families.LAST_GOOD_CHECKPOINT.name, families.LAST_GOOD_STEP.name}
@@ -315,7 +314,7 @@ def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..
     demo.read_until("ms per step")
     eventually(lambda: not missing() or demo.process.poll())
     assert missing() == set()
-    joined = re.findall(rf'^{RANK_INFO.name}{{gpu="(\d)",rank="(\d)",run="demo"', page, re.MULTILINE)
+    joined = re.findall(rf'^{gpu.RANK_INFO.name}{{gpu="(\d)",rank="(\d)",run="demo"', page, re.MULTILINE)
     assert sorted(joined) == [(str(rank), str(rank)) for rank in range(RANKS)]
     assert len(told(page, "trackside_gpu_info")) == 3
     assert set(told(page, "trackside_dataloader_workers").values()) == {2.0}

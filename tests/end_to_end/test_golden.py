@@ -33,43 +33,37 @@ from trackside.wire import (
     encode,
 )
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.bridges.mirrors import supervisor
-from trackside_daemon.captures.captures import CAPTURES
-from trackside_daemon.captures.kineto.profiler_socket import REFUSED as DATAGRAMS_REFUSED
 from trackside_daemon.checkpoints import reports
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.collectors.ray.families import FAMILIES as ray  # noqa: N811
 from trackside_daemon.detectors.rank_feed import RankWatch
-from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.history.record.writer import EXCESS, SIZE
-from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.model import model_families, rl_families
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import alerts, derived, training
+from trackside_daemon.model.families import daemon as daemon_families
+from trackside_daemon.model.families import models as model_families
+from trackside_daemon.model.families import rl as rl_families
+from trackside_daemon.model.families.gpu import FAMILIES
+from trackside_daemon.model.families.ray import FAMILIES as ray  # noqa: N811
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Silence
 from trackside_daemon.model.state import State
-from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.nvml.reading import GpuReading, Reading
-from trackside_daemon.pipeline.pipeline import FAILURES, STAGES
+from trackside_daemon.pipeline.pipeline import STAGES
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service.build_info import BUILD_INFO, RELOADED, RELOADED_AT
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.exposition import render
-from trackside_daemon.web.rank_statistics import EXTREME_RANK, RANK_STATISTIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,15 +164,39 @@ def machine() -> State:
 
 
 def _about_itself() -> Iterator[Batch]:
-    samples = [Sample(BUILD_INFO, ("1.2.3", "3.11.7"), 1), Sample(RELOADED, (), 1), Sample(RELOADED_AT, (), NOW.wall)]
-    yield Batch("trackside", [*samples, *(Sample(FAILURES, (stage,), 0) for stage in STAGES)], complete=True)
-    kept = [Sample(SIZE, (), 2 * GIB), Sample(STORED, (), 123_456_789), Sample(EXCESS, (), 0)]
+    samples = [
+        Sample(daemon_families.BUILD_INFO, ("1.2.3", "3.11.7"), 1),
+        Sample(daemon_families.RELOADED, (), 1),
+        Sample(daemon_families.RELOADED_AT, (), NOW.wall),
+    ]
+    yield Batch(
+        "trackside",
+        [*samples, *(Sample(daemon_families.PIPELINE_FAILURES, (stage,), 0) for stage in STAGES)],
+        complete=True,
+    )
+    kept = [
+        Sample(daemon_families.HISTORY_SIZE, (), 2 * GIB),
+        Sample(daemon_families.HISTORY_SAMPLES, (), 123_456_789),
+        Sample(daemon_families.HISTORY_EXCESS, (), 0),
+    ]
     yield Batch("history", kept, complete=True)
-    sinks = ((TRIES, 5), (FAILED, 1), (DROPPED, 0), (QUEUED, 0), (LAST_SUCCESS, NOW.wall))
+    sinks = (
+        (alerts.NOTIFICATIONS, 5),
+        (alerts.NOTIFICATIONS_FAILED, 1),
+        (alerts.NOTIFICATIONS_DROPPED, 0),
+        (alerts.NOTIFICATIONS_QUEUED, 0),
+        (alerts.NOTIFICATIONS_LAST_SUCCESS, NOW.wall),
+    )
     yield Batch("notifications", [Sample(metric, ("webhook",), value) for metric, value in sinks], complete=True)
-    yield Batch("captures", [Sample(CAPTURES, ("person", "summarised"), 2), Sample(CAPTURES, ("alert", "failed"), 1)])
-    yield Batch("captures:kineto", [Sample(DATAGRAMS_REFUSED, ("user",), 3)])
-    own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
+    yield Batch(
+        "captures",
+        [
+            Sample(daemon_families.CAPTURES, ("person", "summarised"), 2),
+            Sample(daemon_families.CAPTURES, ("alert", "failed"), 1),
+        ],
+    )
+    yield Batch("captures:kineto", [Sample(daemon_families.DATAGRAMS_REFUSED, ("user",), 3)])
+    own = [Sample(training.STRAGGLER_RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
     saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
     yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {("1", "/saved"): 12 * GIB}), complete=True)
@@ -285,8 +303,8 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     known, measured = {one.name for one in documented()}, {family.metric.name for family in FAMILIES.values()}
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
-    mirrored = {one.name for one in vars(supervisor).values() if isinstance(one, Metric)}  # only with a target
-    of_few_runs = (*rl_families.FAMILIES, *model_families.FAMILIES, RANK_STATISTIC, EXTREME_RANK)
+    mirrored = {name for name in known if name.startswith("trackside_bridge_")}  # only with a target
+    of_few_runs = (*rl_families.FAMILIES, *model_families.FAMILIES, derived.RANK_STATISTIC, derived.EXTREME_RANK)
     special = {one.name for one in (*of_few_runs, *ray)}
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 

@@ -18,8 +18,9 @@ from processes import ROOT, eventually
 from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.host.settings import CpuSection, FilesystemSection, ThermalSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.state import State
-from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS, Sampler
+from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
@@ -247,7 +248,14 @@ def _theirs(page: str) -> dict[str, Family]:
 def _sampled_since(moment: float, page: str) -> dict[str, Family]:
     """Return our page once every working collector has begun a reading after *moment*; else nothing."""
     found = families(page)
-    took, success, last = (found[one.name].values for one in (DURATION, SUCCESS, LAST_SUCCESS))
+    took, success, last = (
+        found[one.name].values
+        for one in (
+            daemon_families.COLLECTOR_DURATION,
+            daemon_families.COLLECTOR_SUCCESS,
+            daemon_families.COLLECTOR_LAST_SUCCESS,
+        )
+    )
     begun = [last[name] - took[name] for name, works in success.items() if works]
     return found if min(begun) > moment else {}
 

@@ -27,7 +27,7 @@ from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.service.finding_sources import families
+from trackside_daemon.model.families.catalogue import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,12 +88,6 @@ offs = st.lists(
 )
 
 written: list[list[Group]] = []
-
-
-@cache
-def catalogue() -> dict[str, Any]:
-    """Return the families that a rule can name."""
-    return families()
 
 
 @cache

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from documents import documented
 
+from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.training_families import STATES
 from trackside_daemon.nvml.readers.health import KINDS
 
 TARGET = {"job", "instance", "pod"}

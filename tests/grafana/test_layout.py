@@ -11,8 +11,8 @@ from grafana.boards import committed, queries
 from grafana.layout import lost, misplaced, mistimed, nameless, twice, unheeded, unused
 from grafana.samples import GOOD, HERE, sample
 
+from trackside_daemon.model.families.training import STATES
 from trackside_daemon.model.records import ENDS
-from trackside_daemon.model.training_families import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

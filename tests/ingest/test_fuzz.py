@@ -32,8 +32,8 @@ from trackside.wire import (
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.families import daemon
 from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
         tracemalloc.stop()
     assert min(grown) < 100_000, "the interpreter's own tables may grow once, a leak grows each time"
     assert desk.house.get("steps_total", "good", "0") == float(desk.sent)
-    refused = desk.house.state.values(desk.house.now.monotonic, REJECTED)[0]
+    refused = desk.house.state.values(desk.house.now.monotonic, daemon.INGEST_REJECTED)[0]
     assert all(refused[(reason,)] for reason in ("frames", "version", "envelope", "body"))
 
 
@@ -311,5 +311,5 @@ def test_every_refusal_is_counted_by_its_reason(count: Callable[[int, int], int]
         for frames in bad.values():
             desk.say(frames)
     desk.tick()
-    refused = desk.house.state.values(desk.house.now.monotonic, REJECTED)[0]
+    refused = desk.house.state.values(desk.house.now.monotonic, daemon.INGEST_REJECTED)[0]
     assert {reason[0]: value for reason, value in refused.items() if value} == dict.fromkeys(bad, float(number))

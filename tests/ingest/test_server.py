@@ -18,11 +18,11 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.ingest_worker import IngestWorker
-from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING
 from trackside_daemon.pipeline.pipeline import Pipeline
@@ -94,7 +94,7 @@ class Ingest:
         return [value for rows in found for value in rows.values]  # type: ignore[misc]  # gauges are floats
 
     def refused(self) -> dict[tuple[str, ...], Any]:
-        return {labels: value for labels, value in self.state.values(0.0, REJECTED)[0].items() if value}
+        return {labels: value for labels, value in self.state.values(0.0, daemon.INGEST_REJECTED)[0].items() if value}
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_nobody_e
 
 
 def test_the_counters_are_on_the_page_from_the_beginning(ingest: Ingest) -> None:
-    eventually(lambda: ingest.state.values(0.0, REJECTED)[0])
+    eventually(lambda: ingest.state.values(0.0, daemon.INGEST_REJECTED)[0])
 
 
 def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) -> None:

@@ -18,7 +18,8 @@ from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.message_counts import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
+from trackside_daemon.ingest.message_counts import KINDS
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def test_nothing_of_a_session_that_is_not_greeted_is_taken(desk: Any) -> None:
         assert desk.say(*frames) == [answer("hello?")]
     assert desk.taken == []
     assert desk.house.page() == {}
-    assert desk.counts(MESSAGES) == {}
+    assert desk.counts(daemon.INGEST_MESSAGES) == {}
 
 
 def test_a_batch_is_acknowledged_when_it_is_committed_and_not_before(desk: Any, who: FakeSession) -> None:
@@ -105,8 +106,8 @@ def test_a_batch_that_was_taken_already_is_dropped_and_acknowledged(desk: Any, w
     desk.commit()
     assert desk.say(*who.batch(1, {"loss": 9.0})) == [answer("ack", 2)]
     assert desk.house.get("loss") == 2.0
-    assert desk.count(DUPLICATES) == 1.0
-    assert desk.counts(MESSAGES) == {"hello": 1.0, "batch": 2.0}
+    assert desk.count(daemon.INGEST_DUPLICATES) == 1.0
+    assert desk.counts(daemon.INGEST_MESSAGES) == {"hello": 1.0, "batch": 2.0}
 
 
 def test_a_batch_that_comes_too_early_is_asked_for_again(desk: Any, who: FakeSession) -> None:
@@ -117,7 +118,7 @@ def test_a_batch_that_comes_too_early_is_asked_for_again(desk: Any, who: FakeSes
     for number in (2, 3):
         desk.say(*who.batch(number))
     assert desk.commit() == [answer("ack", 2), answer("ack", 3)]
-    assert desk.count(GAPS) == 0.0
+    assert desk.count(daemon.INGEST_GAPS) == 0.0
 
 
 def test_a_skip_bridges_a_gap_that_is_counted(desk: Any, who: FakeSession) -> None:
@@ -125,19 +126,19 @@ def test_a_skip_bridges_a_gap_that_is_counted(desk: Any, who: FakeSession) -> No
     assert desk.say(*who.skip(2, 5)) == []
     desk.say(*who.batch(6))
     assert desk.commit() == [answer("ack", 1), answer("ack", 5), answer("ack", 6)]
-    assert desk.count(GAPS) == 4.0
+    assert desk.count(daemon.INGEST_GAPS) == 4.0
 
 
 def test_a_skip_that_begins_before_what_is_taken_counts_only_what_is_missing(desk: Any, who: FakeSession) -> None:
     for number in (1, 2):
         desk.say(*who.batch(number))
     desk.say(*who.skip(1, 5))
-    assert desk.count(GAPS) == 3.0
+    assert desk.count(daemon.INGEST_GAPS) == 3.0
 
 
 def test_a_skip_that_begins_too_late_is_asked_for_again(desk: Any, who: FakeSession) -> None:
     assert desk.say(*who.skip(3, 5)) == [answer("ack", 0)]
-    assert desk.count(GAPS) == 0.0
+    assert desk.count(daemon.INGEST_GAPS) == 0.0
 
 
 @pytest.mark.parametrize(("bad", "reason"), [(bad_body, "body"), (bad_block, "block"), (too_large, "size")])
@@ -148,14 +149,14 @@ def test_a_batch_that_cannot_be_read_is_refused_in_its_turn_and_its_neighbours_l
     assert desk.say(*bad(who, 2)) == []
     assert desk.say(*who.batch(3)) == []
     assert desk.commit() == [answer("ack", 1), answer("nack", 2, reason), answer("ack", 3)]
-    assert desk.counts(REJECTED) == {reason: 1.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {reason: 1.0}
     assert desk.house.get("loss") == 3.0
     assert desk.say(*bad(who, 2)) == [answer("nack", 2, reason)], "the refusal is final"
 
 
 def test_a_bad_batch_out_of_its_turn_is_not_even_looked_at(desk: Any, who: FakeSession) -> None:
     assert desk.say(*bad_body(who, 5)) == [answer("ack", 0)]
-    assert desk.counts(REJECTED) == {}
+    assert desk.counts(daemon.INGEST_REJECTED) == {}
 
 
 @pytest.mark.parametrize("kind", ["skip", "bye"])
@@ -168,18 +169,18 @@ def test_a_bad_skip_or_bye_is_refused_too(desk: Any, who: FakeSession, kind: str
 @pytest.mark.parametrize("kind", ["hello", "beat"])
 def test_a_bad_hello_or_beat_is_only_counted(desk: Any, who: FakeSession, kind: str) -> None:
     assert desk.say(*bad_body(who, 0, kind)) == []
-    assert desk.counts(REJECTED) == {"body": 1.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {"body": 1.0}
 
 
 def test_a_beat_says_alive(desk: Any, who: FakeSession) -> None:
     assert desk.say(*who.frames("beat", Heartbeat(clock()))) == []
-    assert desk.counts(MESSAGES) == {"hello": 1.0, "beat": 1.0}
+    assert desk.counts(daemon.INGEST_MESSAGES) == {"hello": 1.0, "beat": 1.0}
 
 
 @pytest.mark.parametrize("protocol", [b"trackside/0", b"trackside/2", b"trackside/99999", b"trackside/"])
 def test_another_version_is_told_which_one_is_read(desk: Any, protocol: bytes) -> None:
     assert desk.say(protocol, b"whatever") == [answer("refused", 0, "[1]")]
-    assert desk.counts(REJECTED) == {"version": 1.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {"version": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -203,12 +204,14 @@ def test_what_is_no_message_is_counted_by_its_reason_and_not_answered(
     desk: Any, frames: list[bytes], reason: str
 ) -> None:
     assert desk.say(*frames) == []
-    assert desk.counts(REJECTED) == {reason: 1.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {reason: 1.0}
 
 
 def test_all_counters_are_there_at_0_from_the_beginning(desk: Any) -> None:
     desk.house.accept(desk.sessions.tick(desk.house.now))
-    messages, rejected, *others = desk.house.state.values(0.0, MESSAGES, REJECTED, DUPLICATES, GAPS)
+    messages, rejected, *others = desk.house.state.values(
+        0.0, daemon.INGEST_MESSAGES, daemon.INGEST_REJECTED, daemon.INGEST_DUPLICATES, daemon.INGEST_GAPS
+    )
     assert messages == {(kind,): 0.0 for kind in KINDS}
     assert rejected == {(reason,): 0.0 for reason in (*REASONS, "kind", "owner", "rate")}
     assert others == [{(): 0.0}, {(): 0.0}]
@@ -283,7 +286,7 @@ def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
         "a message was refused: version: got b'trackside/9', this side reads b'trackside/1';"
         " further ones from this sender are only counted"
     )
-    assert desk.counts(REJECTED) == {"version": 8.0, "frames": 8.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {"version": 8.0, "frames": 8.0}
 
 
 def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same() -> None:
@@ -531,7 +534,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
         assert desk.say(*frames, room=False) == []
     assert (desk.taken, records(desk, BatchIngested)) == ([], [])
     assert desk.house.state_of() == "starting"
-    assert desk.counts(REJECTED) == {}
+    assert desk.counts(daemon.INGEST_REJECTED) == {}
     stuck = Heartbeat(clock(9.0), 500_000_000, Totals(pushes=7, steps=7), {"loss": 0.5, "other": 3.0}, 7)
     assert desk.say(*who.frames("beat", stuck), room=False) == []
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)

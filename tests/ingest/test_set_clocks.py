@@ -19,7 +19,7 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history import clock_moves
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LogTails, samples
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.web.api.overview.rates import RateTracker
 
 if TYPE_CHECKING:

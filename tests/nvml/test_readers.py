@@ -9,7 +9,7 @@ import pytest
 from nvml.answers import SINT, UINT, ULL, Refused
 from nvml.first import of, read
 
-from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.nvml.worker.driver import Driver
 
 NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 15, 16

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 from nvml.answers import DOUBLE, SINT, SLL, UINT, ULL, ULONG, USHORT, Refused
 
-from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.nvml.readers.fields import (
     ALL_LINKS,
     COUNTER_32_BITS,

@@ -11,10 +11,10 @@ import pytest
 from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.alerts.families import FIRING
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.model.families import alerts, daemon
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.state import State
@@ -105,7 +105,7 @@ def hold(pipeline: Pipeline, state: Watched) -> None:
 
 
 def failures(state: State) -> dict[tuple[str, ...], object]:
-    return dict(state.values(0.0, module.FAILURES)[0])
+    return dict(state.values(0.0, daemon.PIPELINE_FAILURES)[0])
 
 
 def test_what_is_sampled_goes_before_what_is_pushed(pipeline: Pipeline, state: Watched) -> None:
@@ -294,17 +294,17 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
     made = Pipeline(state, history, [Nags()], ActiveAlerts(), wall=lambda: now[0])
     labels = ("Nag", "warning", *[""] * 6)
     made.accept(Batch("wrong"))
-    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    assert state.values(0.0, alerts.FIRING) == [{labels: 1.0}]
     assert eventually(lambda: [(one.alert, one.run, one.ended) for one in history.firing(now[0])]) == [
         ("Nag", "", None)
     ]
     made.accept(Batch("good"))
     now[0] = 1119.0
     made.accept(Batch("nothing"))
-    assert state.values(0.0, FIRING) == [{labels: 1.0}]
+    assert state.values(0.0, alerts.FIRING) == [{labels: 1.0}]
     now[0] = 1120.0
     made.accept(Batch("nothing"))
-    assert state.values(0.0, FIRING) == [{labels: 0.0}]
+    assert state.values(0.0, alerts.FIRING) == [{labels: 0.0}]
     eventually(lambda: not history.firing(now[0]))
 
 
@@ -331,4 +331,4 @@ def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state:
     made.start()
     made.stop()
     assert failures(state) == {**QUIET, ("detectors",): 2.0}
-    assert len(state.values(0.0, FIRING)[0]) == 1
+    assert len(state.values(0.0, alerts.FIRING)[0]) == 1

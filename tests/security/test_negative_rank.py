@@ -10,7 +10,7 @@ from wire_messages import FakeSession
 
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline import pipeline as module
@@ -29,7 +29,7 @@ def test_a_hello_with_an_impossible_number_is_refused(name: str, number: int) ->
     desk = SessionsHarness()
     fields: dict[str, Any] = {name: number}
     assert desk.greet(FakeSession(**fields)) == []
-    assert desk.counts(REJECTED) == {"body": 1.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {"body": 1.0}
     assert not desk.house.records
 
 

@@ -27,11 +27,11 @@ from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.peer import Peer
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.records import RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def test_only_its_owner_continues_a_session(desk: SessionsHarness) -> None:
     for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1)):
         assert say(desk, MALLORY, frames) == [Answer("hello?")]
     assert greet(desk, MALLORY, who) == []
-    assert desk.counts(REJECTED) == {"owner": 1.0}
+    assert desk.counts(daemon_families.INGEST_REJECTED) == {"owner": 1.0}
     assert say(desk, Connection(b"again", VICTIM), who.batch(1)) == []
     assert desk.commit() == [Answer("ack", 1)]
     assert desk.house.state_of() == "running"
@@ -215,7 +215,7 @@ def test_another_owner_gets_a_run_of_its_own(desk: SessionsHarness, other: Conne
     greet(desk, other, FakeSession())
     greet(desk, other, FakeSession(rank=1))
     assert opened(desk) == ["id-1", "id-1", id_, id_]
-    assert desk.counts(REJECTED) == {"owner": 2.0}
+    assert desk.counts(daemon_families.INGEST_REJECTED) == {"owner": 2.0}
 
 
 def test_an_id_that_names_an_owner_is_only_that_owners(desk: SessionsHarness) -> None:

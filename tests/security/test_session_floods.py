@@ -12,7 +12,7 @@ from wire_messages import FakeSession, clock
 from trackside.wire import HOOK_FAILED, TrainingAlert, TrainingEvent
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.training.export_limits import BURST
 
@@ -60,7 +60,7 @@ def test_sessions_of_one_owner_write_few_lines_and_few_events(
     assert len(caplog.messages) <= LINES
     assert sum(len(repr(one.fields)) for one in stored(desk)) < 1.2e6
     assert "more than 0.953674 MiB of events at once" in caplog.text
-    assert desk.counts(REJECTED)["rate"] >= 290
+    assert desk.counts(INGEST_REJECTED)["rate"] >= 290
     before = len(stored(desk))
     who = FakeSession("id-2")
     greets(desk, ALICE, who)
@@ -80,7 +80,7 @@ def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none(monkeypatch
     assert [greets(desk, MALLORY, who) for who in ranks] == [True] * 64 + [False] * 6
     assert greets(desk, MALLORY, ranks[0])
     assert greets(desk, ALICE, FakeSession("id-2"))
-    assert desk.counts(REJECTED) == {"rate": 6.0}
+    assert desk.counts(INGEST_REJECTED) == {"rate": 6.0}
     desk.house.after = 1.0
     assert [greets(desk, MALLORY, who) for who in ranks[64:]] == [True] * 6
 
@@ -98,4 +98,4 @@ def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
         assert all(greets(desk, ALICE, who) for who in ranks)
         assert not any(say(desk, ALICE, with_events(who, 1, [traceback])) for who in ranks)
     assert sum(one.kind == "exception" for one in stored(desk)) == 3 * number
-    assert desk.counts(REJECTED) == {}
+    assert desk.counts(INGEST_REJECTED) == {}

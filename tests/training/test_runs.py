@@ -8,7 +8,7 @@ import pytest
 from wire_messages import WALL, FakeSession, RunsHarness, SeriesKey
 
 from trackside.wire import Totals, WireError
-from trackside_daemon.model import training_families as families
+from trackside_daemon.model.families import training as families
 from trackside_daemon.model.records import Event, RunState
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
-from trackside_daemon.collectors.host.cpu import CPUS
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.agents import AgentsApi
@@ -105,7 +105,7 @@ class Site:
         self.nvml = Nvml()
         self.forgotten = 0
         self.processes: tuple[Process, ...] = ()
-        state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
+        state.update(Batch("cpu", [Sample(host.CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
         self.recorded = CapturesHarness(self.history.database, self.history.writer)

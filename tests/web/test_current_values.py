@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from wire_messages import WALL, FakeSession, RunsHarness
 
-from trackside_daemon.ingest.message_counts import DUPLICATES, MESSAGES
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.api import current_values as api
@@ -111,10 +111,14 @@ def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_
 
 def test_families_are_told_by_label_or_as_one_number() -> None:
     state = State()
-    samples = [Sample(MESSAGES, ("hello",), 2), Sample(MESSAGES, ("batch",), nan), Sample(DUPLICATES, (), 3)]
+    samples = [
+        Sample(daemon.INGEST_MESSAGES, ("hello",), 2),
+        Sample(daemon.INGEST_MESSAGES, ("batch",), nan),
+        Sample(daemon.INGEST_DUPLICATES, (), 3),
+    ]
     state.update(Batch("ingest", samples))
-    assert api.family_values(state, 0.0, MESSAGES, DUPLICATES) == {
+    assert api.family_values(state, 0.0, daemon.INGEST_MESSAGES, daemon.INGEST_DUPLICATES) == {
         "trackside_ingest_messages_total": {"hello": 2.0, "batch": "nan"},
         "trackside_ingest_duplicates_total": 3.0,
     }
-    assert api.family_values(State(), 0.0, DUPLICATES) == {"trackside_ingest_duplicates_total": None}
+    assert api.family_values(State(), 0.0, daemon.INGEST_DUPLICATES) == {"trackside_ingest_duplicates_total": None}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.host.cpu import SECONDS
-from trackside_daemon.collectors.host.memory import FIELDS
+from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.api import machine_history
-from trackside_daemon.web.api.machine_history import CORE_BUSY, MachineHistory
+from trackside_daemon.web.api.machine_history import MachineHistory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-MEMORY = FIELDS["MemAvailable"]
+MEMORY = host.MEMORY_AVAILABLE
 STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"
 
 
@@ -28,9 +27,9 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
     kept = MachineHistory(state, stat.read_bytes)
     for second in range(250):
         stat.write_text(STAT.format(busy=3 * second, idle=second))
-        samples = [Sample(SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]
+        samples = [Sample(host.CPU_SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]
         if second < 200:
-            samples.append(Sample(FIELDS["MemTotal"], (), 8e9))  # then it is gone
+            samples.append(Sample(host.MEMORY, (), 8e9))  # then it is gone
         state.update(Batch("host", samples, complete=True))
         kept.record(float(second), 1000.0 + second)
 
@@ -39,14 +38,14 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
         return [list(point) for point in series["points"]]
 
     assert [point[1] for point in read(MEMORY.name)] == [1000.0 + second for second in range(150, 250)]
-    assert {point[4] for point in read(SECONDS.name)} == {0.5}
-    assert {point[4] for point in read(CORE_BUSY)} == {0.75}
-    assert len(read(FIELDS["MemTotal"].name)) == 50
+    assert {point[4] for point in read(host.CPU_SECONDS.name)} == {0.5}
+    assert {point[4] for point in read(derived.CPU_CORE_BUSY.name)} == {0.75}
+    assert len(read(host.MEMORY.name)) == 50
     buckets = read(MEMORY.name, points=10)
     assert len(buckets) == 10
     assert buckets[3] == [0, 1189.0, 180.0, 189.0, 189.0, 0, 184.5]
     assert [point[1] for point in read(MEMORY.name, 1240, 1242)] == [1240.0, 1241.0, 1242.0]
-    assert set(kept.names()) >= {SECONDS.name, MEMORY.name, CORE_BUSY}
+    assert set(kept.names()) >= {host.CPU_SECONDS.name, MEMORY.name, derived.CPU_CORE_BUSY.name}
 
     site.machine.record(1.0, 1000.0)
     site.state.update(Batch("memory", [Sample(MEMORY, (), 5.0)]))

@@ -11,8 +11,7 @@ import pytest
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
-from trackside_daemon.collectors.host.cpu import SECONDS
-from trackside_daemon.collectors.host.network import FIELDS
+from trackside_daemon.model.families import host as host_families
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
 from trackside_daemon.web.api.overview import overview as module
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]
     from wire_messages import RunsHarness
 
-RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
+RECEIVED, SENT = host_families.NETWORK_RECEIVED, host_families.NETWORK_SENT
 
 
 class Clock:
@@ -171,7 +170,9 @@ def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site
     for second in (0, 1, 2):
         house.after = float(second)
         cpu = {"user": 10 + 0.5 * second, "idle": 90 + 1.0 * second, "iowait": 5 + 0.5 * second}
-        site.state.update(Batch("cpu", [Sample(SECONDS, (mode,), value) for mode, value in cpu.items()]))
+        site.state.update(
+            Batch("cpu", [Sample(host_families.CPU_SECONDS, (mode,), value) for mode, value in cpu.items()])
+        )
         traffic = [Sample(RECEIVED, (one,), 1000.0 * second) for one in ("eth0", "eth1", "lo")]
         site.state.update(Batch("network", [*traffic, Sample(SENT, ("eth0",), 70.0 * second)]))
         site.rates.record(house.now.monotonic)

@@ -13,8 +13,8 @@ from processes import DEADLINE, eventually
 from unprivileged_users import launcher
 
 from trackside_daemon.collectors.process.process import Process
+from trackside_daemon.model.families import gpu
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.nvml.families import FAMILIES
 
 NOBODY = 4_200_000  # above the kernel's limit of pids
 
@@ -62,7 +62,7 @@ def test_a_process_on_a_gpu_is_listed_and_one_of_a_training_is_ended_if_it_is_th
     started = psutil.Process(sleeper.pid).create_time()
     one = Process(sleeper.pid, 1, "rank", "sleep", "S", "r", "r-1", 3, 1, 0.0, 1, started)
     site.processes = (one,)
-    memory = FAMILIES["process_memory_bytes"].metric
+    memory = gpu.PROCESS_MEMORY
     samples = [Sample(memory, ("0", "u0", str(pid)), 7.0) for pid in (sleeper.pid, os.getpid())]
     site.state.update(Batch("gpu", samples))
     client = site.client()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import nan
 
 from trackside.wire import DURATION_BUCKETS
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import derived
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.exposition import render
-from trackside_daemon.web.rank_statistics import RANK_STATISTIC, RankStatistics, summed
+from trackside_daemon.web.rank_statistics import RankStatistics, summed
 
 LOSS = f.KNOWN["loss"]
 BUCKETS = len(DURATION_BUCKETS) + 1
@@ -111,7 +112,7 @@ def test_ranks_in_a_state_that_few_have_are_named() -> None:
 
 
 def most(state: State) -> object:
-    rows = next(rows for rows in RankStatistics().apply(state.snapshot(0.0)) if rows.metric is RANK_STATISTIC)
+    rows = next(rows for rows in RankStatistics().apply(state.snapshot(0.0)) if rows.metric is derived.RANK_STATISTIC)
     return next(value for one, value in zip(rows.series, rows.values, strict=True) if one.labels[-1] == "max")
 
 

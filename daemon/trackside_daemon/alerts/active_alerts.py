@@ -7,13 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, restored_alert
+from trackside_daemon.alerts.alert_series import firing_samples, text_samples
 from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples, text_samples
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.alerts.suppressed import SuppressedFindings
+from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import LIFE_CYCLE
@@ -277,7 +278,7 @@ class ActiveAlerts:
         changed = self._pop_changed()
         begun = {(active.alert, active.severities[0], active.labels.get("run", "")) for active in changed}
         samples = self._samples(changed, (key for key in begun if key in self._begun))
-        samples = [sample for sample in samples if sample.metric is not FIRING or sample.value]
+        samples = [sample for sample in samples if sample.metric is not alert_families.FIRING or sample.value]
         return [Batch("alerts", samples, records=_records(changed))]
 
     def _full_batch(self) -> list[Batch]:
@@ -300,8 +301,8 @@ class ActiveAlerts:
         return [
             *firing_samples(alerts),
             *text_samples(alerts, *self._about),
-            *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
-            Sample(EXCESS, (), float(self._excess)),
+            *(Sample(alert_families.BEGUN, key, float(self._begun[key])) for key in begun),
+            Sample(alert_families.EXCESS, (), float(self._excess)),
         ]
 
 

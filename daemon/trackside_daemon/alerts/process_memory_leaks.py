@@ -11,15 +11,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
-from trackside_daemon.collectors.host.memory import FIELDS
-from trackside_daemon.collectors.process.child_processes import ANONYMOUS as WORKERS
-from trackside_daemon.collectors.process.rank_usage import MEMORY
-from trackside_daemon.collectors.process.ranks import PROCESS_INFO
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.memory_leak import GREW, MemoryLeak
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import host, process
+from trackside_daemon.model.families.training import STEP
 from trackside_daemon.model.finding import Finding
-from trackside_daemon.model.training_families import STEP
-from trackside_daemon.nvml.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,9 +32,9 @@ FORGET = 600.0  # seconds without a sample after which a rank is dropped and its
 CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
 MOST = 1024  # most ranks and processes on GPUs that are followed
 
-ANONYMOUS, SHMEM = MEMORY[b"RssAnon"], MEMORY[b"RssShmem"]
-ON_GPU = FAMILIES["process_memory_bytes"].metric
-AVAILABLE = FIELDS["MemAvailable"]
+ANONYMOUS, SHMEM = process.ANONYMOUS, process.SHARED
+ON_GPU = gpu_families.PROCESS_MEMORY
+AVAILABLE = host.MEMORY_AVAILABLE
 GONE = "its process is gone"
 HOST, GPU = "HostMemoryLeak", "GpuMemoryLeak"
 ADVICE = {
@@ -122,7 +119,7 @@ class ProcessLeaks:
     def _sample(self, now: float) -> Iterator[Finding]:
         yield from self._restored(now)
         infos, anonymous, shared, workers, on_gpu, steps, available = self._state.values(
-            now, PROCESS_INFO, ANONYMOUS, SHMEM, WORKERS, ON_GPU, STEP, AVAILABLE
+            now, process.PROCESS_INFO, ANONYMOUS, SHMEM, process.WORKERS_ANONYMOUS, ON_GPU, STEP, AVAILABLE
         )
         ranks = dict(_ranks(infos))
         available_per_rank = _number(available.get((), 0.0)) / max(1, len(ranks))
@@ -213,7 +210,7 @@ def _number(value: float | Distribution) -> float:
 
 def _ranks(infos: Rows) -> Iterator[tuple[str, RankLabels]]:
     """Yield the pid and the labels of each rank's main process."""
-    pid, role, *places = (PROCESS_INFO.labels.index(name) for name in ("pid", "role", "run", "run_id", "rank"))
+    pid, role, *places = (process.PROCESS_INFO.labels.index(name) for name in ("pid", "role", "run", "run_id", "rank"))
     for labels in infos:
         if labels[role] == "rank":
             run, run_id, rank = (labels[place] for place in places)

@@ -15,9 +15,9 @@ from trackside_daemon.captures import layers, memory
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.summary import difference as profiles
 from trackside_daemon.model.capture import PROFILE, AlertLink
+from trackside_daemon.model.families.training import MEMORY
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
-from trackside_daemon.model.training_families import MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

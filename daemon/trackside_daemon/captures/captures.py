@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.captures.store import NoRoomError
 from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import AlertLink, ProfileOptions
     from trackside_daemon.model.finding import Finding
 
-CAPTURES = Metric("trackside_captures_total", "counter", "Captures that have ended.", ("trigger", "state"))
 # The alerts that a capture can cause, and for how many seconds after it: the last steps and the written files disturb.
 DISTURBED = frozenset(("SlowStep", "ThroughputRegression", "StragglerRank"))
 DISTURBED_SECONDS = 5.0
@@ -162,7 +162,7 @@ class Captures:
     def samples(self) -> Batch:
         """Return the counters."""
         states = [(trigger, state) for trigger in TRIGGERS for state in sorted(FINAL)]
-        return Batch("captures", [Sample(CAPTURES, labels, self._ended[labels]) for labels in states])
+        return Batch("captures", [Sample(daemon.CAPTURES, labels, self._ended[labels]) for labels in states])
 
     def _run(self, capture: Capture) -> None:
         try:

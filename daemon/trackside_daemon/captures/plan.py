@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.model.capture import ProfileOptions
-from trackside_daemon.model.training_families import KNOWN, STEPS
+from trackside_daemon.model.families.training import KNOWN, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

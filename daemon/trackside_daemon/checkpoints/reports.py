@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, STATES, WRITING
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Sample
 

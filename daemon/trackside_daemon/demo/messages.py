@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.demo.troubles import TROUBLES
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families.training import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,7 @@ def introduction(address: str, token: str, options: DemoOptions) -> str:
 
     dashboard   http://{address}/#token={token}
     metrics     http://{address}/metrics
-    try         curl -s http://{address}/metrics | grep trackside_training
+    try         curl -s http://{address}/metrics | grep {PREFIX[:-1]}
     scrape      scrape_configs: [{{job_name: trackside, static_configs: [{{targets: ["{address}"]}}]}}]
 """
         + _gpu_note(options)
@@ -46,7 +48,7 @@ def _gpu_note(options: DemoOptions) -> str:
         return ""
     reason = "" if options.ranks or options.gpus else "There is no NVIDIA driver here, so "
     gpus = "GPUs are" if count > 1 else "GPU is"
-    return f'\n  {reason}{count} {gpus} simulated: trackside_gpu_info has source="simulated".\n'
+    return f'\n  {reason}{count} {gpus} simulated: {gpu.INFO.name} has source="simulated".\n'
 
 
 def _trouble_note(options: DemoOptions) -> str:

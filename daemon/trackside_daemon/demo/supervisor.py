@@ -21,6 +21,7 @@ from trackside_daemon.demo.trouble_stage import TroubleStage
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.ingest.endpoint import push_path, token_path
 from trackside_daemon.linux.child_process import ChildProcess, stop_all
+from trackside_daemon.model.families.training import PREFIX
 from trackside_daemon.web.http.address import AddressError, listen
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ SETTINGS = {
 NO_WEB_CONFIG = {"TRACKSIDE_WEB__CONFIG__FILE": ""}
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
-_SERIES = re.compile(r'trackside_training_(\w+)\{rank="(\d+)",run="demo"\} (\S+)')
+_SERIES = re.compile(PREFIX + r'(\w+)\{rank="(\d+)",run="demo"\} (\S+)')
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # ignores $http_proxy
 

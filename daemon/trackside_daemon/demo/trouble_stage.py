@@ -7,6 +7,8 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.model.families import alerts
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -84,7 +86,7 @@ class TroubleStage:
             yield (
                 f"    details      trackside alerts show {alert['id']} --storage.path={self._history}\n"
                 f"    all alerts   trackside alerts --storage.path={self._history}\n"
-                "    or           the dashboard, and trackside_alert_firing on /metrics\n\n"
+                f"    or           the dashboard, and {alerts.FIRING.name} on /metrics\n\n"
                 "  Run these commands in another terminal: the demo runs until Ctrl-C, and then deletes its history.\n"
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.wording import count
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class PipelineBlind:
     def evaluate(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
         """Yield findings from the failure counters of the pipeline, once per tick."""
         for metric, labels, value in samples:
-            if metric.name != "trackside_pipeline_failures_total" or not isinstance(value, (int, float)):
+            if metric is not daemon.PIPELINE_FAILURES or not isinstance(value, (int, float)):
                 continue
             stage = self._stages.setdefault(labels[0], Growing(0.0))
             where = (("stage", labels[0]),)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, ClassVar
 
 from trackside_daemon.detectors.pace import Longest, Pace
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import ENDED

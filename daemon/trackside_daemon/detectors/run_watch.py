@@ -21,8 +21,8 @@ from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.checkpoint import Checkpoint
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
 from trackside_daemon.model.session import RankRef

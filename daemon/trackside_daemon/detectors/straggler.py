@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from trackside_daemon.detectors.wording import span
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import training
+from trackside_daemon.model.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,16 +37,6 @@ SLOWER, SCORE = 1.1, 4.0
 
 _SCALE, _NOISE = 1.4826, 0.02
 _MASK = (1 << WINDOWS) - 1
-
-
-RATIO = Metric(
-    "trackside_training_straggler_ratio",
-    "gauge",
-    "Own time per step of the rank (phases in which it waits for no other rank) divided by that of the median rank on this "
-    "machine, over 20 steps and 10 s or more. Absent if the run has one rank on this machine, or pushes no phases.",
-    ("run", "rank"),
-    "ratio",
-)
 
 
 class Mark(NamedTuple):
@@ -87,7 +78,10 @@ class Straggler:
     def shown(self) -> Iterator[Batch]:
         """Yield the ratios of the last window, once."""
         if self._ratios is not None:
-            samples = [Sample(RATIO, (self._run.name, str(rank)), ratio) for rank, ratio in self._ratios.items()]
+            samples = [
+                Sample(training.STRAGGLER_RATIO, (self._run.name, str(rank)), ratio)
+                for rank, ratio in self._ratios.items()
+            ]
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
             self._ratios = None
 

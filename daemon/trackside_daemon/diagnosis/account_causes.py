@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.diagnosis.causes import LEAST_SHARE, Cause, Evidence, alert_evidence
 from trackside_daemon.diagnosis.ledger import ACCOUNTS, own_seconds
+from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.text import duration, shown
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ ADVICE = (
         0.0,
         "heat or a power brake held the GPUs' clocks down",
         "improve the cooling, move the job to another node, or set a power limit on purpose",
-        "trackside_gpu_clock_limit_active, trackside_gpu_temperature_celsius",
+        f"{gpu.CLOCK_LIMIT_ACTIVE.name}, {gpu.TEMPERATURE.name}",
         ("GpuThrottled", "GpuHot"),
     ),
     Advice(
@@ -66,7 +67,7 @@ ADVICE = (
         0.0,
         "the other ranks waited for the slowest one",
         "give every rank the same work per step; compare the GPUs' clocks and what else runs on the slow rank's CPUs",
-        "trackside_training_straggler_ratio",
+        training.STRAGGLER_RATIO.name,
         ("StragglerRank",),
     ),
     Advice(
@@ -77,7 +78,7 @@ ADVICE = (
         "the training waited for data",
         "give the DataLoader more workers, pin_memory and prefetch_factor; move decoding and augmentation out of the step; "
         "check the storage",
-        "phase `data` of trackside show, trackside_training_data_wait_seconds",
+        f"phase `data` of trackside show, {training.DATA_WAIT.name}",
         ("DataLoaderBottleneck", "DataLoaderDied"),
     ),
     Advice(
@@ -98,7 +99,7 @@ ADVICE = (
         0.0,
         "the training waited for its checkpoints",
         "save less often, asynchronously, or to local storage first",
-        "trackside_training_checkpoint_duration_seconds",
+        training.CHECKPOINT_DURATION.name,
     ),
     Advice(
         "eval",

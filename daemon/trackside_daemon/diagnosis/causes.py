@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.diagnosis.facts import Facts
     from trackside_daemon.diagnosis.ledger import Ledger
+    from trackside_daemon.model.metric import Metric
 
 LEAST_SHARE = 0.01  # a cause below this share of the wall time is not worth anybody's time
 
@@ -102,10 +103,10 @@ def alert_evidence(facts: Facts, *names: str) -> Iterator[Evidence]:
         yield Evidence(f"alert {alert['id']} {alert['alert']}: {alert['summary']}", f"/api/v1/alerts/{alert['id']}")
 
 
-def series_evidence(facts: Facts, text: str, family: str) -> Evidence:
+def series_evidence(facts: Facts, text: str, family: Metric) -> Evidence:
     """Return evidence that a series of the machine shows in the time of the run."""
     window = f"from={facts.run['started']:.0f}&to={facts.ended:.0f}"
-    return Evidence(text, f"/api/v1/series?run={facts.run['id']}&key={family}&by=time&{window}")
+    return Evidence(text, f"/api/v1/series?run={facts.run['id']}&key={family.name}&by=time&{window}")
 
 
 def as_json(cause: Cause, facts: Facts, noise: float, price: float | None, joules: float | None) -> dict[str, Any]:

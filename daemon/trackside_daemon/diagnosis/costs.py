@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.gpu_causes import IDLE
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,12 +27,12 @@ def energy(facts: Facts) -> dict[str, Any]:
     if one is missing. ``gpu_idle_joules`` is the part in samples with a utilization below 1 %. The counters are
     nvmlDeviceGetTotalEnergyConsumption and powercap intel-rapl energy_uj.
     """
-    counters = {one.labels.get("gpu", "?"): one for one in facts.gpus(f.GPU_ENERGY)}
-    uses = {one.labels.get("gpu", "?"): one for one in facts.gpus(f.UTILIZATION)}
+    counters = {one.labels.get("gpu", "?"): one for one in facts.gpus(gpu_families.ENERGY)}
+    uses = {one.labels.get("gpu", "?"): one for one in facts.gpus(gpu_families.UTILIZATION)}
     gpus = {gpu: counters[gpu].increase if gpu in counters else None for gpu in sorted({*counters, *uses})}
     known = [joules for joules in gpus.values() if joules is not None]
     whole = bool(known) and len(known) == len(gpus)
-    packages = [series.increase for series in facts.of(f.CPU_ENERGY)]
+    packages = [series.increase for series in facts.of(host.CPU_ENERGY)]
     return {
         "gpus": gpus,
         "gpu_joules": sum(known) if whole else None,
@@ -106,7 +107,7 @@ def costs(
 
 def _gpu_names(facts: Facts) -> list[str]:
     """Return the names of the run's GPUs, or of those of its machine by its last attempt that has them."""
-    infos = [one.labels["name"] for one in facts.gpus(f.GPU_INFO) if one.labels.get("name")]
+    infos = [one.labels["name"] for one in facts.gpus(gpu_families.INFO) if one.labels.get("name")]
     hardware = [(attempt.get("hardware") or {}).get("gpus") for attempt in reversed(facts.run["attempt_list"])]
     return infos or next((gpus for gpus in hardware if gpus), [])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.diagnosis.families import FAMILIES, PROCESS_INFO, RANK_INFO, is_read
 from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.clock_moves import clock_moves
@@ -14,6 +13,7 @@ from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
+from trackside_daemon.model.families import cgroup, gpu, host, process
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,10 +22,26 @@ if TYPE_CHECKING:
     from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.metric import Metric
 
 POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
+
+JOINS = (gpu.INFO, gpu.RANK_INFO, process.PROCESS_INFO)
+FAMILIES = (
+    *(gpu.UTILIZATION, gpu.BUSY, gpu.SM_ACTIVE, gpu.TENSOR_ACTIVE, gpu.MEMORY, gpu.MEMORY_USED, gpu.POWER, gpu.ENERGY),
+    *(gpu.CLOCK, gpu.CLOCK_LIMIT_ACTIVE, host.CPU_SECONDS, host.CPUS, host.MEMORY, host.MEMORY_AVAILABLE),
+    *(host.DISK_READ, host.DISK_WRITTEN, host.NETWORK_RECEIVED, host.NETWORK_SENT, host.CPU_ENERGY),
+    *(host.MEMORY_STALLED, host.IO_STALLED, host.SWAP_IN, cgroup.STALLED, cgroup.THROTTLED),
+    *(cgroup.CPU_LIMIT, cgroup.WORKING_SET, cgroup.LIMIT, process.CPU, process.WORKERS_CPU, process.CHILDREN_CPU),
+    *(process.RESIDENT, process.MAJOR_FAULTS, process.WORKERS, process.CPU_WAIT, *JOINS),
+)
+"""Families of the machine that a diagnosis reads."""
+USAGE = (gpu.UTILIZATION, gpu.MEMORY_USED, gpu.ENERGY, host.CPU_ENERGY, process.RESIDENT, *JOINS)
+"""Those that a comparison reads."""
+HOT = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))  # limits that are a fault, not a setting
+_UNREAD = ('domain="memory"', 'domain="video"', 'domain="graphics"', 'mode="idle"', 'mode="iowait"', 'mode="steal"')
 
 
 class Reliability(NamedTuple):
@@ -80,39 +96,39 @@ class Facts(NamedTuple):
         """The path of the run in the API."""
         return f"/api/v1/runs/{self.run['id']}"
 
-    def of(self, family: str, **labels: str) -> list[Resource]:
+    def of(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have samples and these labels."""
         return [
             resource
             for resource in self.resources
-            if resource.family == family and labels.items() <= resource.labels.items()
+            if resource.family == family.name and labels.items() <= resource.labels.items()
         ]
 
     def gpu_ranks(self) -> dict[str, set[int]]:
         """Return the ranks of the run on each GPU, by its UUID; empty if no rank was seen on one."""
         ranks: dict[str, set[int]] = {}
-        for info in self.of(RANK_INFO, run=self.run["name"]):
+        for info in self.of(gpu.RANK_INFO, run=self.run["name"]):
             ranks.setdefault(info.labels["uuid"], set()).add(int(info.labels["rank"]))
         return ranks
 
     def processes(self) -> dict[str, int]:
         """Return the ranks of the run by pid, with the processes that they started."""
-        infos = self.of(PROCESS_INFO, run_id=self.run["id"])
+        infos = self.of(process.PROCESS_INFO, run_id=self.run["id"])
         return {info.labels["pid"]: int(info.labels["rank"]) for info in infos}
 
-    def gpus(self, family: str, **labels: str) -> list[Resource]:
+    def gpus(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of the run's GPUs: of those with a rank, or of all if no rank was seen on one."""
         used = self.gpu_ranks()
         return [one for one in self.of(family, **labels) if not used or one.labels.get("uuid") in used]
 
-    def cgroups(self, family: str, **labels: str) -> list[Resource]:
+    def cgroups(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of the cgroups of the run's processes, or of all if they are unknown."""
-        paths = {info.labels.get("cgroup") for info in self.of(PROCESS_INFO, run_id=self.run["id"])}
+        paths = {info.labels.get("cgroup") for info in self.of(process.PROCESS_INFO, run_id=self.run["id"])}
         return [one for one in self.of(family, **labels) if not paths or one.labels.get("cgroup") in paths]
 
 
 def read_facts(
-    connection: sqlite3.Connection, uid: str, tails: LogTails, families: Collection[str] = FAMILIES
+    connection: sqlite3.Connection, uid: str, tails: LogTails, families: Collection[Metric] = FAMILIES
 ) -> Facts:
     """Return the facts about a run, by its id.
 
@@ -137,10 +153,24 @@ def read_facts(
         reader.events(connection, uid),
         profiles[-1] if profiles else None,
         _reliability(connection, uid),
-        read_resources(connection, families, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
+        read_resources(
+            connection,
+            [one.name for one in families],
+            window,
+            POINTS,
+            only=_is_read,
+            stream=machine_stream(connection, uid),
+        ),
         ended,
         _resumes(connection, uid),
     )
+
+
+def _is_read(series: str) -> bool:
+    """Return whether a diagnosis reads a series of these families, by its name with labels."""
+    if series.startswith(gpu.CLOCK_LIMIT_ACTIVE.name):
+        return any(f'reason="{reason}"' in series for reason in HOT)
+    return not any(label in series for label in _UNREAD)
 
 
 def _resumes(connection: sqlite3.Connection, uid: str) -> Sequence[Mapping[str, Any]]:

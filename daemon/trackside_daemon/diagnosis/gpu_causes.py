@@ -7,9 +7,9 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.causes import Cause, Evidence, series_evidence
 from trackside_daemon.diagnosis.ledger import Slowed
+from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def with_busy(facts: Facts) -> list[RankSpan]:
 
 def _busy(facts: Facts, uuids: set[str], began: float, ended: float) -> float | None:
     """Return the share of a time in which GPUs worked: by the counter of it, else by the mean of their utilization."""
-    for family in (f.BUSY, f.UTILIZATION):
+    for family in (gpu_families.BUSY, gpu_families.UTILIZATION):
         shares = [
             min(1.0, value)
             for series in facts.of(family)
             if series.labels.get("uuid") in uuids
-            for moment, value in (series.rates if family == f.BUSY else series.points)
+            for moment, value in (series.rates if family is gpu_families.BUSY else series.points)
             if began <= moment <= ended
         ]
         if shares:
@@ -61,8 +61,8 @@ def throttled(facts: Facts) -> list[Slowed]:
 
     Of GPUs whose ranks are unknown, the one that lost most counts for all ranks, because the others wait for it.
     """
-    clocks = {clock.labels.get("uuid", ""): clock for clock in facts.gpus(f.CLOCK, domain="sm")}
-    limits = facts.gpus(f.CLOCK_LIMIT)
+    clocks = {clock.labels.get("uuid", ""): clock for clock in facts.gpus(gpu_families.CLOCK, domain="sm")}
+    limits = facts.gpus(gpu_families.CLOCK_LIMIT_ACTIVE)
     held = {uuid: _held_moments(clock, limits) for uuid, clock in clocks.items()}
     free = {
         uuid: [value for moment, value in clock.points if moment not in held[uuid]] for uuid, clock in clocks.items()
@@ -106,9 +106,11 @@ def gpu_causes(facts: Facts, pools: Pools) -> Iterator[Cause]:
 
 def _idle_gpus(facts: Facts) -> Iterator[Cause]:
     """Yield the GPUs of the machine on which no run trained."""
-    others = {info.labels["uuid"] for info in facts.of(f.RANK_INFO)} - facts.gpu_ranks().keys()
+    others = {info.labels["uuid"] for info in facts.of(gpu_families.RANK_INFO)} - facts.gpu_ranks().keys()
     means = {
-        use.labels.get("gpu", "?"): use.mean for use in facts.of(f.UTILIZATION) if use.labels.get("uuid") not in others
+        use.labels.get("gpu", "?"): use.mean
+        for use in facts.of(gpu_families.UTILIZATION)
+        if use.labels.get("uuid") not in others
     }
     idle = sorted((gpu for gpu, mean in means.items() if mean < IDLE), key=lambda gpu: (len(gpu), gpu))
     if not idle or not any(mean >= BUSY for mean in means.values()):
@@ -121,9 +123,9 @@ def _idle_gpus(facts: Facts) -> Iterator[Cause]:
     yield Cause(
         "idle_gpu",
         f"{which} did nothing all the time: {hours:.2g} GPU hours, if the job holds {'them' if len(idle) > 1 else 'it'}",
-        (series_evidence(facts, f"mean utilization: {used}", f.UTILIZATION),),
+        (series_evidence(facts, f"mean utilization: {used}", gpu_families.UTILIZATION),),
         "start a rank on each GPU, or ask for fewer GPUs",
-        f.UTILIZATION,
+        gpu_families.UTILIZATION.name,
         gpu_hours=hours,
     )
 
@@ -195,10 +197,10 @@ def _idle_in_steps(facts: Facts, pools: Pools) -> Iterator[Cause]:
                 series_evidence(
                     facts,
                     f"mean utilization in steps: {fmean(span.busy or 0.0 for span in measured):.0%}",
-                    f.UTILIZATION,
+                    gpu_families.UTILIZATION,
                 ),
             ),
             f"see why: trackside capture {shown(facts.run['name'])} records some steps and names what they wait for",
-            f.UTILIZATION,
+            gpu_families.UTILIZATION.name,
         )
         yield pools.priced(cause, lost, 0.0)

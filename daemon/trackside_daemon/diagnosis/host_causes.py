@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence, series_evidence
+from trackside_daemon.model.families import cgroup, host, process, training
 from trackside_daemon.model.text import duration, number
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.diagnosis.causes import Pools
     from trackside_daemon.diagnosis.facts import Facts
     from trackside_daemon.history.read.resources import Resource
+    from trackside_daemon.model.metric import Metric
 
 LEAST_SHARE = 0.02  # pressure below this share of the time is that of any machine
 SWAPPED = 1000  # pages read from swap by which memory pressure is called swapping
@@ -31,10 +32,10 @@ def host_causes(facts: Facts, pools: Pools) -> Iterator[Cause]:
     yield from _page_faults(facts)
 
 
-def _stalled(facts: Facts, resource: str, family: str) -> tuple[float, str]:
+def _stalled(facts: Facts, resource: str, family: Metric) -> tuple[float, Metric]:
     """Return the seconds in which all tasks waited for a resource, and the series: those of the run's cgroup, if known."""
-    own = facts.cgroups(f.CGROUP_STALLED, resource=resource)
-    return _most(own or facts.of(family)), f.CGROUP_STALLED if own else family
+    own = facts.cgroups(cgroup.STALLED, resource=resource)
+    return _most(own or facts.of(family)), cgroup.STALLED if own else family
 
 
 def _most(counters: Sequence[Resource]) -> float:
@@ -42,55 +43,55 @@ def _most(counters: Sequence[Resource]) -> float:
 
 
 def _memory(facts: Facts, pools: Pools) -> Iterator[Cause]:
-    seconds, family = _stalled(facts, "memory", f.MEMORY_STALLED)
+    seconds, family = _stalled(facts, "memory", host.MEMORY_STALLED)
     lost = pools.draw(seconds, "compute", "data", "checkpoint", "eval", least=LEAST_SHARE)
     if not lost:
         return
-    pages = sum(counter.increase for counter in facts.of(f.SWAPPED_IN))
+    pages = sum(counter.increase for counter in facts.of(host.SWAP_IN))
     swaps = pages >= SWAPPED
     happened = "the machine read memory back from swap" if swaps else "all tasks of the machine waited for memory"
     swapped = series_evidence(
-        facts, f"pages read back from swap: {pages:,.0f}, {pages * PAGE / 2**30:.2g} GiB", f.SWAPPED_IN
+        facts, f"pages read back from swap: {pages:,.0f}, {pages * PAGE / 2**30:.2g} GiB", host.SWAP_IN
     )
     cause = Cause(
         "swap" if swaps else "memory_pressure",
         happened,
         (
             *alert_evidence(facts, "HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak"),
-            series_evidence(facts, f"{family}: +{duration(seconds)}", family),
+            series_evidence(facts, f"{family.name}: +{duration(seconds)}", family),
             *([swapped] if swaps else []),
         ),
         "use fewer DataLoader workers, or ask for more memory; turn swap off",
-        f"{family}, {f.SWAPPED_IN}",
+        f"{family.name}, {host.SWAP_IN.name}",
     )
     yield pools.priced(cause, lost, 0.3)
 
 
 def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
-    seconds, family = _stalled(facts, "io", f.IO_STALLED)
+    seconds, family = _stalled(facts, "io", host.IO_STALLED)
     lost = pools.draw(seconds, "data", "checkpoint", "eval", "compute", least=LEAST_SHARE)
     if not lost:
         return
-    read, written = (sum(counter.increase for counter in facts.of(one)) for one in (f.DISK_READ, f.DISK_WRITTEN))
+    read, written = (sum(counter.increase for counter in facts.of(one)) for one in (host.DISK_READ, host.DISK_WRITTEN))
     rates = f"disks read {read / 1e6 / facts.wall:,.1f} MB/s and wrote {written / 1e6 / facts.wall:,.1f} MB/s"
     cause = Cause(
         "slow_storage",
         "all tasks waited for the storage",
         (
             *alert_evidence(facts, "IoBottleneck", "FilesystemDead", "DataLoaderBottleneck"),
-            series_evidence(facts, f"{family}: +{duration(seconds)}", family),
-            series_evidence(facts, rates, f.DISK_READ),
+            series_evidence(facts, f"{family.name}: +{duration(seconds)}", family),
+            series_evidence(facts, rates, host.DISK_READ),
         ),
         "copy the data to local storage, or read larger files in sequence; write checkpoints to local storage first",
-        family,
+        family.name,
     )
     yield pools.priced(cause, lost, 0.0)
 
 
 def _cpu_limit(facts: Facts, pools: Pools) -> Iterator[Cause]:
     """Yield the loss by a CPU limit L: tasks that would use D CPUs are throttled for D - L seconds a second."""
-    limits = {one.labels.get("cgroup"): one.mean for one in facts.cgroups(f.CPU_LIMIT)}
-    for counter in facts.cgroups(f.CPU_LIMITED):
+    limits = {one.labels.get("cgroup"): one.mean for one in facts.cgroups(cgroup.CPU_LIMIT)}
+    for counter in facts.cgroups(cgroup.THROTTLED):
         throttled = counter.increase / facts.wall if facts.wall else 0.0
         limit = limits.get(counter.labels.get("cgroup"), 1.0)
         lost = pools.draw(facts.wall * throttled / (limit + throttled), "data", "compute", least=LEAST_SHARE)
@@ -101,26 +102,28 @@ def _cpu_limit(facts: Facts, pools: Pools) -> Iterator[Cause]:
             f"the CPU limit of {limit:.3g} CPUs kept tasks from running",
             (
                 *alert_evidence(facts, "CpuSaturated"),
-                series_evidence(facts, f"{f.CPU_LIMITED}: +{duration(counter.increase)} over all CPUs", f.CPU_LIMITED),
+                series_evidence(
+                    facts, f"{cgroup.THROTTLED.name}: +{duration(counter.increase)} over all CPUs", cgroup.THROTTLED
+                ),
             ),
             "raise the CPU limit, or use fewer DataLoader workers and threads",
-            f.CPU_LIMITED,
+            cgroup.THROTTLED.name,
         )
         yield pools.priced(cause, lost, 0.0)
 
 
 def _contention(facts: Facts, pools: Pools) -> Iterator[Cause]:
     own = facts.processes()
-    waits = [counter for counter in facts.of(f.CPU_WAIT) if counter.labels.get("pid") in own]
+    waits = [counter for counter in facts.of(process.CPU_WAIT) if counter.labels.get("pid") in own]
     seconds = _most(waits)
     lost = pools.draw(seconds, "compute", least=LEAST_SHARE)
     if lost:
         cause = Cause(
             "cpu_contention",
             "the training's main thread waited for a CPU that others used",
-            (series_evidence(facts, f"{f.CPU_WAIT}: +{duration(seconds)}", f.CPU_WAIT),),
+            (series_evidence(facts, f"{process.CPU_WAIT.name}: +{duration(seconds)}", process.CPU_WAIT),),
             "give the job CPUs of its own; use fewer threads (OMP_NUM_THREADS) and DataLoader workers",
-            f.CPU_WAIT,
+            process.CPU_WAIT.name,
         )
         yield pools.priced(cause, lost, 0.0)
 
@@ -138,20 +141,20 @@ def _first_batches(facts: Facts, pools: Pools) -> Iterator[Cause]:
                 Evidence(f"waits for first batches: {duration(waited)} a rank", facts.api),
             ),
             "persistent_workers=True keeps the workers between epochs; longer epochs have fewer starts",
-            "trackside_training_first_batch_wait_seconds",
+            training.FIRST_WAIT.name,
         )
         yield pools.priced(cause, lost, 0.5)
 
 
 def _page_faults(facts: Facts) -> Iterator[Cause]:
     own = facts.processes()
-    faults = _most([counter for counter in facts.of(f.MAJOR_FAULTS) if counter.labels.get("pid") in own])
+    faults = _most([counter for counter in facts.of(process.MAJOR_FAULTS) if counter.labels.get("pid") in own])
     rate = faults / facts.wall if facts.wall else 0.0
     if rate >= FAULTS:
         yield Cause(
             "page_faults",
             f"the training read {number(round(rate))} pages per second from disk on page faults, at a cost that is not measured",
-            (series_evidence(facts, f"{f.MAJOR_FAULTS}: +{faults:,.0f}", f.MAJOR_FAULTS),),
+            (series_evidence(facts, f"{process.MAJOR_FAULTS.name}: +{faults:,.0f}", process.MAJOR_FAULTS),),
             "keep memory-mapped data in memory or on local storage; ask for more memory",
-            f.MAJOR_FAULTS,
+            process.MAJOR_FAULTS.name,
         )

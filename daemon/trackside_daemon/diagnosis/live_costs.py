@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.gpu.gpu import INFO
-from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH, places
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.resources import read_resources
 from trackside_daemon.history.read.series import Window
-from trackside_daemon.model import training_families as families
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families import training as families
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.nvml.families import FAMILIES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.state import State
 
-GPU_ENERGY = FAMILIES["energy_joules_total"].metric
 SOURCE = "training:costs"
 FIRST = 30.0  # seconds after a run's begin in which its first stored counters count
 
@@ -54,7 +51,7 @@ def read_begin(connection: sqlite3.Connection, uid: str) -> Begin | None:
     except UnknownRunError:
         return None
     window = Window("time", float(run["started"]), float(run["started"]) + FIRST)
-    counters = read_resources(connection, [GPU_ENERGY.name], window, 2)
+    counters = read_resources(connection, [gpu.ENERGY.name], window, 2)
     joules = {one.labels["uuid"]: one.points[0][1] for one in counters}
     return Begin(float(run["started"]), places(run), joules)
 
@@ -118,7 +115,7 @@ class LiveCosts:
             now: Seconds of the monotonic clock.
             wall: Unix seconds.
         """
-        infos, counters, gpus = self._state.values(now, RANK_INFO, GPU_ENERGY, INFO)
+        infos, counters, gpus = self._state.values(now, gpu.RANK_INFO, gpu.ENERGY, gpu.INFO)
         by_uuid = {labels[1]: float(value) for labels, value in counters.items() if isinstance(value, int | float)}
         on_gpu: dict[tuple[str, str], set[str]] = {}
         for _, uuid, run, rank in infos:

@@ -7,12 +7,13 @@ from math import inf, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.estimates import BATCHES, LARGEST, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.summary import summary
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import process
 
 if TYPE_CHECKING:
     import sqlite3
@@ -115,8 +116,8 @@ def with_usage(measures: Measures, facts: Facts, joules: float | None, cost: flo
         cost: Its costs; None without prices.
     """
     own = facts.processes()
-    gpu = [one.high for one in facts.gpus(f.GPU_MEMORY_USED) if one.high is not None]
-    host = [one.high for one in facts.of(f.PROCESS_MEMORY) if one.high is not None and one.labels.get("pid") in own]
+    gpu = [one.high for one in facts.gpus(gpu_families.MEMORY_USED) if one.high is not None]
+    host = [one.high for one in facts.of(process.RESIDENT) if one.high is not None and one.labels.get("pid") in own]
     rate, steps = measures.step_rate, max(1, measures.steps)
     relative = inf if rate is None else rate.variance / rate.value**2
 

@@ -14,7 +14,7 @@ from trackside_daemon.history.read.resources import machine_stream, read_resourc
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from math import sqrt
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.diagnosis import families as f
+from trackside_daemon.model.families import cgroup, gpu, host, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.diagnosis.facts import Facts
     from trackside_daemon.history.read.resources import Resource
+    from trackside_daemon.model.metric import Metric
 
 
 class Quantity(NamedTuple):
@@ -28,33 +29,33 @@ class Quantity(NamedTuple):
 
     name: str
     unit: str
-    family: str
+    family: Metric
     of: str = ""
 
     @property
     def is_rate(self) -> bool:
         """True if the rate of the family counts."""
-        return self.family.endswith("_total")
+        return self.family.kind == "counter"
 
 
 QUANTITIES = (
-    Quantity("gpu_utilization", "ratio", f.UTILIZATION, "gpu"),
-    Quantity("gpu_sm_active", "ratio", f.SM_ACTIVE, "gpu"),
-    Quantity("gpu_tensor_active", "ratio", f.TENSOR_ACTIVE, "gpu"),
-    Quantity("gpu_memory", "bytes", f.GPU_MEMORY_USED, "gpu"),
-    Quantity("gpu_power", "watts", f.GPU_POWER, "gpu"),
-    Quantity("gpu_sm_clock", "hertz", f.CLOCK, "gpu"),
-    Quantity("process_cpu", "cores", f.PROCESS_CPU, "pid"),
-    Quantity("process_memory", "bytes", f.PROCESS_MEMORY, "pid"),
-    Quantity("dataloader_cpu", "cores", f.WORKER_CPU, "rank"),
-    Quantity("dataloader_workers", "workers", f.WORKERS, "rank"),
-    Quantity("cgroup_memory", "bytes", f.CGROUP_MEMORY, "cgroup"),
-    Quantity("host_cpu", "cores", f.CPU),
-    Quantity("host_memory_available", "bytes", f.MEMORY_AVAILABLE),
-    Quantity("disk_read", "bytes per second", f.DISK_READ),
-    Quantity("disk_written", "bytes per second", f.DISK_WRITTEN),
-    Quantity("network_received", "bytes per second", f.RECEIVED),
-    Quantity("network_sent", "bytes per second", f.SENT),
+    Quantity("gpu_utilization", "ratio", gpu.UTILIZATION, "gpu"),
+    Quantity("gpu_sm_active", "ratio", gpu.SM_ACTIVE, "gpu"),
+    Quantity("gpu_tensor_active", "ratio", gpu.TENSOR_ACTIVE, "gpu"),
+    Quantity("gpu_memory", "bytes", gpu.MEMORY_USED, "gpu"),
+    Quantity("gpu_power", "watts", gpu.POWER, "gpu"),
+    Quantity("gpu_sm_clock", "hertz", gpu.CLOCK, "gpu"),
+    Quantity("process_cpu", "cores", process.CPU, "pid"),
+    Quantity("process_memory", "bytes", process.RESIDENT, "pid"),
+    Quantity("dataloader_cpu", "cores", process.WORKERS_CPU, "rank"),
+    Quantity("dataloader_workers", "workers", process.WORKERS, "rank"),
+    Quantity("cgroup_memory", "bytes", cgroup.WORKING_SET, "cgroup"),
+    Quantity("host_cpu", "cores", host.CPU_SECONDS),
+    Quantity("host_memory_available", "bytes", host.MEMORY_AVAILABLE),
+    Quantity("disk_read", "bytes per second", host.DISK_READ),
+    Quantity("disk_written", "bytes per second", host.DISK_WRITTEN),
+    Quantity("network_received", "bytes per second", host.NETWORK_RECEIVED),
+    Quantity("network_sent", "bytes per second", host.NETWORK_SENT),
 )
 
 

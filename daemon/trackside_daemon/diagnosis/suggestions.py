@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.causes import Cause, series_evidence
+from trackside_daemon.model.families import cgroup, gpu, host, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +40,10 @@ def suggestions(facts: Facts, resources: Sequence[Mapping[str, Any]], ledger: Ma
 
 
 def _gpu_memory(facts: Facts) -> Iterator[Cause]:
-    sizes = {one.labels.get("uuid"): one.mean for one in facts.gpus(f.GPU_MEMORY)}
+    sizes = {one.labels.get("uuid"): one.mean for one in facts.gpus(gpu.MEMORY)}
     used = [
         (one.high or 0.0, sizes[uuid])
-        for one in facts.gpus(f.GPU_MEMORY_USED)
+        for one in facts.gpus(gpu.MEMORY_USED)
         if sizes.get(uuid := one.labels.get("uuid"))
     ]
     if not used or max(most / size for most, size in used) >= HEAD_ROOM:
@@ -52,9 +52,9 @@ def _gpu_memory(facts: Facts) -> Iterator[Cause]:
     yield Cause(
         "gpu_memory_head_room",
         f"at most {_gib(most)} of {_gib(size)} of a GPU's memory were in use",
-        (series_evidence(facts, f"the most memory of a GPU in use: {most / size:.0%}", f.GPU_MEMORY_USED),),
+        (series_evidence(facts, f"the most memory of a GPU in use: {most / size:.0%}", gpu.MEMORY_USED),),
         "a larger batch, or less activation checkpointing, may fit, if the training allows it",
-        f.GPU_MEMORY_USED,
+        gpu.MEMORY_USED.name,
     )
 
 
@@ -65,9 +65,9 @@ def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator
         yield Cause(
             "precision",
             f"the GPUs computed without their tensor cores ({text} of the time)",
-            (series_evidence(facts, text, f.TENSOR_ACTIVE),),
+            (series_evidence(facts, text, gpu.TENSOR_ACTIVE),),
             "train in bfloat16 (torch.autocast), or allow TF32 (torch.set_float32_matmul_precision)",
-            f.TENSOR_ACTIVE,
+            gpu.TENSOR_ACTIVE.name,
         )
 
 
@@ -76,7 +76,7 @@ def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float)
     each = cpu / workers if workers else 0.0
     have = f"{workers:.3g} workers a rank, each with {each:.2g} CPUs" if workers else "no DataLoader workers"
     text = f"{have}, and {waits:.1%} of the time waits for data"
-    evidence = (series_evidence(facts, text, f.WORKER_CPU),)
+    evidence = (series_evidence(facts, text, process.WORKERS_CPU),)
     if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
         yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show")
@@ -86,7 +86,7 @@ def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float)
 
 
 def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
-    limits = [one.mean for one in facts.cgroups(f.CPU_LIMIT)] or [one.mean for one in facts.of(f.CPUS)]
+    limits = [one.mean for one in facts.cgroups(cgroup.CPU_LIMIT)] or [one.mean for one in facts.of(host.CPUS)]
     own = [_p95(resources, name) for name in ("process_cpu", "dataloader_cpu")]
     used = sum(one for one in own if one is not None)
     if limits and own[0] is not None and min(limits) >= LEAST_CORES and used < HALF * min(limits):
@@ -94,22 +94,22 @@ def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Caus
         yield Cause(
             "fewer_cpus",
             f"the training used {used:.3g} of {min(limits):.3g} CPUs in 95 % of the time",
-            (series_evidence(facts, f"95th percentile of the CPUs of ranks and workers: {used:.3g}", f.PROCESS_CPU),),
+            (series_evidence(facts, f"95th percentile of the CPUs of ranks and workers: {used:.3g}", process.CPU),),
             f"{needs} CPU{'' if needs == 1 else 's'} would do for this job",
-            f.PROCESS_CPU,
+            process.CPU.name,
         )
 
 
 def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
-    limits = [one.mean for one in facts.cgroups(f.CGROUP_MEMORY_LIMIT)] or [one.mean for one in facts.of(f.MEMORY)]
+    limits = [one.mean for one in facts.cgroups(cgroup.LIMIT)] or [one.mean for one in facts.of(host.MEMORY)]
     most = [row["max"] for row in resources if row["quantity"] == "cgroup_memory" and row["of"]]
     if limits and most and min(limits) >= LEAST_BYTES and max(most) < HALF * min(limits):
         yield Cause(
             "less_memory",
             f"the training used at most {_gib(max(most))} of {_gib(min(limits))} of memory",
-            (series_evidence(facts, f"the most memory of the cgroup: {_gib(max(most))}", f.CGROUP_MEMORY),),
+            (series_evidence(facts, f"the most memory of the cgroup: {_gib(max(most))}", cgroup.WORKING_SET),),
             f"{_gib(SPARE * max(most))} would do for this job",
-            f.CGROUP_MEMORY,
+            cgroup.WORKING_SET.name,
         )
 
 

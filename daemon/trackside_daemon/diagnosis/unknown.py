@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.totals.phases import SAVES
 from trackside_daemon.detectors.run_view import SYNC_PHASES
-from trackside_daemon.diagnosis import families as f
+from trackside_daemon.model.families import cgroup, host
+from trackside_daemon.model.families import gpu as gpu_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is unknown, each with the reason and how to measure it."""
     phases = {phase for span in facts.spans for phase in span.phases}
-    gpus = bool(facts.of(f.UTILIZATION))
+    gpus = bool(facts.of(gpu_families.UTILIZATION))
     if "data" not in phases:
         yield "data wait", "no phase `data`: wrap the loader in run.data(loader), or use run.watch or an integration"
     if facts.ranks > 1 and phases.isdisjoint({"forward", *SYNC_PHASES}):
@@ -30,7 +31,7 @@ def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]
         yield "GPUs", "no GPU was read in the time of the run"
     elif facts.profile is None:
         yield "waits within steps", f"no profile: trackside capture {facts.run['name']}"
-    if not facts.of(f.MEMORY_STALLED) and not facts.of(f.CGROUP_STALLED):
+    if not facts.of(host.MEMORY_STALLED) and not facts.of(cgroup.STALLED):
         yield "memory and storage pressure", "the kernel has no /proc/pressure"
     missing = [gpu for gpu, value in joules["gpus"].items() if value is None]
     if missing:

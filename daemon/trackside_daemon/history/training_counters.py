@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.history.series_name import series_name
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import ENDED, MachineSample
 
 if TYPE_CHECKING:

@@ -7,29 +7,13 @@ from typing import TYPE_CHECKING
 
 from trackside.wire import REASONS
 from trackside_daemon.ingest.client_commands import ANSWERS
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside.wire import WireError
-
-MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages accepted from clients.", ("kind",))
-REJECTED = Metric(
-    "trackside_ingest_rejected_total",
-    "counter",
-    "Messages refused, connections refused for lack of a key or as one of too many, and runs of another user, by reason.",
-    ("reason",),
-)
-DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been accepted before.")
-GAPS = Metric(
-    "trackside_ingest_gaps_total", "counter", "Batches that are missing for good because the client had to drop them."
-)
-RESTARTS = Metric(
-    "trackside_ingest_worker_restarts_total",
-    "counter",
-    "Replacements of the process that talks to the clients; what they had not acknowledged is resent.",
-)
 
 UNNUMBERED = ("beat", *ANSWERS)
 KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
@@ -87,9 +71,9 @@ class MessageCounts:
         """
         rejected = {**self._rejected, **rejected_before}
         return [
-            *(Sample(MESSAGES, (kind,), count) for kind, count in self._accepted.items()),
-            *(Sample(REJECTED, (reason,), count) for reason, count in rejected.items()),
-            Sample(DUPLICATES, (), self.duplicates),
-            Sample(GAPS, (), self.gaps),
-            Sample(RESTARTS, (), restarts),
+            *(Sample(daemon.INGEST_MESSAGES, (kind,), count) for kind, count in self._accepted.items()),
+            *(Sample(daemon.INGEST_REJECTED, (reason,), count) for reason, count in rejected.items()),
+            Sample(daemon.INGEST_DUPLICATES, (), self.duplicates),
+            Sample(daemon.INGEST_GAPS, (), self.gaps),
+            Sample(daemon.INGEST_RESTARTS, (), restarts),
         ]

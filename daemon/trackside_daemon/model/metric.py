@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from trackside_daemon.model.session import RankRef
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
+UNITS = (
+    *("ratio", "seconds", "bytes", "bytes_per_second", "flops_per_second", "celsius", "watts", "joules", "hertz"),
+    *("lanes", "cycles", "cores"),
+)
 
 
 # Compared by identity: each sample looks its metric up in a dict, and a hash of all fields would cost more.
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A metric family; the only place that defines its name, unit and help text.
+    """A metric family; only `trackside_daemon.model.families` has any.
 
     Attributes:
         name: The full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos.
@@ -49,6 +53,20 @@ class Metric:
     def family(self) -> str:
         """The family's name in OpenMetrics: without the suffix of its kind."""
         return self.name.removesuffix({"counter": "_total", "info": "_info"}.get(self.kind, ""))
+
+
+def define(name: str, text: str, *labels: str) -> Metric:
+    """Return the family of a name: a counter if it ends in ``_total``, an info if in ``_info``, else a gauge.
+
+    Args:
+        name: The full name, which ends in the family's unit if it has one.
+        text: The help text.
+        labels: Label names.
+    """
+    base = name.removesuffix("_total")
+    kind: Kind = "counter" if base != name else "info" if name.endswith("_info") else "gauge"
+    unit = max((unit for unit in UNITS if base.endswith(f"_{unit}")), key=len, default="")
+    return Metric(name, kind, text, labels, unit)
 
 
 class Distribution(NamedTuple):

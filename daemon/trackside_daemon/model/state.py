@@ -7,7 +7,7 @@ from array import array
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from trackside_daemon.model.training_families import RANK
+from trackside_daemon.model.families.training import RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -10,7 +10,8 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.stages import MeasuringSource, StallSource
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import AlertNote
 from trackside_daemon.pipeline.batch_queue import BatchQueue
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
 
-FAILURES = Metric(
-    "trackside_pipeline_failures_total", "counter", "Batches on which a stage of the pipeline failed.", ("stage",)
-)
 STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
 LOGGED = 64  # most kinds of failures that are logged
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
@@ -176,7 +174,10 @@ class Pipeline:
 
     def _failure_counts(self) -> Batch:
         later = self._history.writer.failures
-        samples = [Sample(FAILURES, (stage,), count + later.get(stage, 0)) for stage, count in self._failures.items()]
+        samples = [
+            Sample(daemon.PIPELINE_FAILURES, (stage,), count + later.get(stage, 0))
+            for stage, count in self._failures.items()
+        ]
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:

@@ -10,7 +10,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.sampling.collector_threads import CollectorThreads, NoAnswer
 
 if TYPE_CHECKING:
@@ -21,33 +22,6 @@ if TYPE_CHECKING:
     from trackside_daemon.sampling.collector_threads import Outcome
 
 _log = logging.getLogger("trackside")
-
-SUCCESS = Metric(
-    "trackside_collector_success",
-    "gauge",
-    "1 when the collector's last run returned its samples, else 0.",
-    ("collector",),
-)
-DURATION = Metric(
-    "trackside_collector_duration_seconds",
-    "gauge",
-    "Duration of the collector's last run.",
-    ("collector",),
-    "seconds",
-)
-LAST_SUCCESS = Metric(
-    "trackside_collector_last_success_timestamp_seconds",
-    "gauge",
-    "Unix time of the collector's last success; absent while it has nothing to collect, for example while GPUs are paused.",
-    ("collector",),
-    "seconds",
-)
-SKIPPED = Metric(
-    "trackside_collector_skipped_total",
-    "counter",
-    "Ticks without a run of the collector, because its source was still busy with the last request, or the sampler with other collectors.",
-    ("collector",),
-)
 
 # After one failure the samples of the tick before are still served, so a single failure is not logged.
 FAILURES_TO_LOG = 2  # failures of one kind, without a success in between, after which the failure is logged
@@ -83,7 +57,12 @@ class Sampler:
         wall: Unix time, in seconds.
     """
 
-    metrics = (SUCCESS, DURATION, LAST_SUCCESS, SKIPPED)
+    metrics = (
+        daemon.COLLECTOR_SUCCESS,
+        daemon.COLLECTOR_DURATION,
+        daemon.COLLECTOR_LAST_SUCCESS,
+        daemon.COLLECTOR_SKIPPED,
+    )
 
     def __init__(
         self,
@@ -153,16 +132,16 @@ class Sampler:
         outcomes = self._threads.collect(self._collectors, limit)
         for name in (collector.name for collector in self._collectors):
             outcome = self._check_lateness(outcomes[name], limit)
-            about.append(Sample(DURATION, (name,), outcome.duration))
-            about.append(Sample(SUCCESS, (name,), float(_has_samples(outcome))))
+            about.append(Sample(daemon.COLLECTOR_DURATION, (name,), outcome.duration))
+            about.append(Sample(daemon.COLLECTOR_SUCCESS, (name,), float(_has_samples(outcome))))
             self._record(name, outcome)
             _drop_tracebacks(outcome.error)
             # Without samples, the batch is empty and complete, so the collector's series end now instead of when they
             # expire.
             if _has_samples(outcome) or isinstance(outcome.error, NothingToCollect):
                 batches.append(Batch(name, outcome.samples, complete=True, until=until, time=outcome.time))
-        about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
-        about += (Sample(SKIPPED, (name,), times) for name, times in self._skipped.items())
+        about += (Sample(daemon.COLLECTOR_LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
+        about += (Sample(daemon.COLLECTOR_SKIPPED, (name,), times) for name, times in self._skipped.items())
         if records := self._reports():
             batches.append(Batch("reports", records=records))
         return [*batches, Batch("sampler", about, complete=True, until=until)]

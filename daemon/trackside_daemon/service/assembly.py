@@ -29,7 +29,6 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
@@ -52,6 +51,7 @@ from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.linux.process_limits import worker_bytes
+from trackside_daemon.model.families import training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
@@ -361,7 +361,7 @@ def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
 
 def _peak_flops(state: State, run: str, rank: int) -> object:
     """Return the exported peak FLOP/s of a rank's GPUs; None if there is no such series."""
-    return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
+    return state.some(time.monotonic(), [(training.PEAK_FLOPS, (run, str(rank)))])[0]
 
 
 def _plan(section: CaptureSection) -> ProfilePlan | None:

@@ -14,7 +14,7 @@ from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.captures.summaries import summarizing
 from trackside_daemon.detectors.deaths import how_ended
-from trackside_daemon.model.training_families import RUN_INFO
+from trackside_daemon.model.families.training import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
 
 if TYPE_CHECKING:

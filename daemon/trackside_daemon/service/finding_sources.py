@@ -12,14 +12,10 @@ from trackside_daemon.alerts.rank_restoring import RankRestoring
 from trackside_daemon.alerts.replay_history import PastRanks
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
-from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.stages import sources
-from trackside_daemon.ingest import message_counts
-from trackside_daemon.model.metric import Metric
-from trackside_daemon.pipeline.pipeline import FAILURES
-from trackside_daemon.sampling.sampler import Sampler
+from trackside_daemon.model.families.catalogue import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,19 +28,13 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
 
 
-def families() -> dict[str, Metric]:
-    """Return the families that a rule can name, by name."""
-    ingest = (one for one in vars(message_counts).values() if isinstance(one, Metric))
-    return catalogue((*Sampler.metrics, *ingest, FAILURES))
-
-
 def rules(section: AlertsSection) -> list[Rule]:
     """Return all rules, the user's last.
 
     Raises:
         RuleError: A rule of the user cannot be used.
     """
-    return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families())]
+    return [*builtin.rules(section.thresholds), *custom.rules(section.rules, catalogue())]
 
 
 def unknown_alerts(section: AlertsSection) -> list[str]:

@@ -16,8 +16,8 @@ from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
 from trackside_daemon.captures.hang.verdict import verdict
-from trackside_daemon.model import training_families as f
 from trackside_daemon.model.capture import AlertLink
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
 

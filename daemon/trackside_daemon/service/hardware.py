@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.gpu.gpu import INFO
+from trackside_daemon.model.families import gpu
 
 if TYPE_CHECKING:
     from trackside_daemon.model.state import State
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def hardware(state: State) -> dict[str, Any]:
     """Return CPUs, memory in bytes, and the names of the GPUs in *state*, in the order of their indexes."""
-    (gpus,) = state.values(time.monotonic(), INFO)
-    index, name = INFO.labels.index("gpu"), INFO.labels.index("name")
+    (gpus,) = state.values(time.monotonic(), gpu.INFO)
+    index, name = gpu.INFO.labels.index("gpu"), gpu.INFO.labels.index("name")
     return {
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),

@@ -6,11 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
-from trackside_daemon.history.record.writer import SAMPLES as STORED
-from trackside_daemon.history.record.writer import SIZE
-from trackside_daemon.ingest.message_counts import DUPLICATES, GAPS, MESSAGES, REJECTED
-from trackside_daemon.pipeline.pipeline import FAILURES
-from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS
+from trackside_daemon.model.families import daemon
 from trackside_daemon.web.api.current_values import family_values
 
 if TYPE_CHECKING:
@@ -18,7 +14,18 @@ if TYPE_CHECKING:
 
     from trackside_daemon.service.assembly import Parts
 
-FAMILIES = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES, SIZE, STORED)
+FAMILIES = (
+    daemon.COLLECTOR_SUCCESS,
+    daemon.COLLECTOR_DURATION,
+    daemon.COLLECTOR_LAST_SUCCESS,
+    daemon.INGEST_MESSAGES,
+    daemon.INGEST_REJECTED,
+    daemon.INGEST_DUPLICATES,
+    daemon.INGEST_GAPS,
+    daemon.PIPELINE_FAILURES,
+    daemon.HISTORY_SIZE,
+    daemon.HISTORY_SAMPLES,
+)
 
 
 class Status:
@@ -48,7 +55,7 @@ class Status:
     def is_ready(self) -> bool:
         """Return whether each collector has run once, with or without success."""
         if not self._ready:
-            (collected,) = self._parts.state.values(time.monotonic(), SUCCESS)
+            (collected,) = self._parts.state.values(time.monotonic(), daemon.COLLECTOR_SUCCESS)
             self._ready = len(collected) == len(self._parts.collectors)
         return self._ready
 

@@ -6,6 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history.series_name import series_labels
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import host
 from trackside_daemon.terminal.formatting import pad, sparkline, text_field, to_float, with_prefix
 from trackside_daemon.terminal.styled_lines import Line, Piece, fit
 
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
     """Values by Unix time in seconds."""
 
 SECONDS = 300  # length of the histories
-CPU = "trackside_host_cpu_seconds_total"
-MEMORY, AVAILABLE = "trackside_host_memory_bytes", "trackside_host_memory_available_bytes"
+CPU = host.CPU_SECONDS.name
+MEMORY, AVAILABLE = host.MEMORY.name, host.MEMORY_AVAILABLE.name
 GPU_KEYS = {
-    "UTILIZATION": "trackside_gpu_utilization_ratio",
-    "MEMORY": "trackside_gpu_memory_used_bytes",
-    "POWER": "trackside_gpu_power_watts",
-    "TEMPERATURE": "trackside_gpu_temperature_celsius",
+    "UTILIZATION": gpu_families.UTILIZATION.name,
+    "MEMORY": gpu_families.MEMORY_USED.name,
+    "POWER": gpu_families.POWER.name,
+    "TEMPERATURE": gpu_families.TEMPERATURE.name,
 }
 KEYS = (CPU, MEMORY, AVAILABLE, *GPU_KEYS.values())
 LABEL_WIDTH = 14

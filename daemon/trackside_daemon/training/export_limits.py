@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from trackside.redact import redact_text
+from trackside_daemon.model.families.training import REJECTIONS, SERIES_REJECTED
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from trackside.packing import unpack
-from trackside_daemon.model.layer_families import COLUMNS
+from trackside_daemon.model.families.layers import COLUMNS
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.wildcards import matches_wildcards
 

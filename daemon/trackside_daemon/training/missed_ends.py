@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.training.rank import RankStatus
 from trackside_daemon.training.run import RunStatus

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model import model_families
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import models as model_families
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED, bounded
 from trackside_daemon.training.layer_values import LayerValues

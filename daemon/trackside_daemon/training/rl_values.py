@@ -6,8 +6,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trackside.rl_keys import PHASES, meaning
+from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.rl_families import PHASE_ROLES, STATES, TOTALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

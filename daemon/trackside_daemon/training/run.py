@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState

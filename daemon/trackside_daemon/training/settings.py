@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
+from trackside_daemon.model.families import training
 from trackside_daemon.model.setting_types import Seconds, Texts
 from trackside_daemon.model.units import size_bytes
 
@@ -25,7 +26,7 @@ class LimitsSection(Section):
         int, Field(ge=1, description="Ranks of a run with series of their own; of more ranks there are statistics.")
     ] = 64
     keys: Annotated[
-        int, Field(ge=1, description="Keys on trackside_training_value and values of layers, for each rank of a run.")
+        int, Field(ge=1, description=f"Keys on {training.VALUE.name} and values of layers, for each rank of a run.")
     ] = 1000
     series: Annotated[int, Field(ge=1, description="Series of such keys and values in total.")] = 10_000
     label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256

@@ -11,29 +11,15 @@ from collections import defaultdict
 from math import isnan, nan
 from typing import TYPE_CHECKING, cast
 
+from trackside_daemon.model.families import derived
+from trackside_daemon.model.families.training import RANK_STATE
 from trackside_daemon.model.metric import Distribution, Metric
 from trackside_daemon.model.state import Group, Rows, Series
-from trackside_daemon.model.training_families import RANK_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.model.state import Column
-
-# Not among the families that a rule can name: the daemon's own rules see each rank.
-RANK_STATISTIC = Metric(
-    "trackside_training_rank_statistic",
-    "gauge",
-    "Minimum, median, maximum and sum of a family over the ranks of a run with more ranks than limits.ranks, in the family's "
-    "unit and without NaN; key has the value of the family's third label.",
-    ("run", "family", "key", "statistic"),
-)
-EXTREME_RANK = Metric(
-    "trackside_training_extreme_rank",
-    "gauge",
-    "Number of the rank that has the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
-    ("run", "family", "key", "statistic"),
-)
 
 NAMED = 16  # the most ranks in one state that are named
 
@@ -71,7 +57,10 @@ class RankStatistics:
                 rest.append(Rows(rows.metric, series, values))
         added = [
             Rows(metric, *map(list, zip(*found, strict=True)))
-            for metric, found in ((RANK_STATISTIC, statistics), (EXTREME_RANK, extremes))
+            for metric, found in (
+                (derived.RANK_STATISTIC, statistics),
+                (derived.EXTREME_RANK, extremes),
+            )
             if found
         ]
         return sorted([*rest, *added], key=lambda rows: rows.metric.name)
@@ -114,7 +103,7 @@ class _GroupStatistics:
         lowest, numbers = group.series[0], cast("list[float]", list(group.values))
         if self._metric is RANK_STATE:
             amount = sum(numbers)
-            self.statistics = [(self._of(RANK_STATISTIC, "sum"), amount)]
+            self.statistics = [(self._of(derived.RANK_STATISTIC, "sum"), amount)]
             named = zip(group.series, numbers, strict=True)
             self.kept = [(one, value) for one, value in named if one is lowest or (value and amount <= NAMED)]
         else:
@@ -127,11 +116,14 @@ class _GroupStatistics:
             ordered = sorted(number for number in numbers if not isnan(number)) or [nan]
         least, most = ordered[0], ordered[-1]
         found = {"min": least, "median": ordered[len(ordered) // 2], "max": most, "sum": sum(ordered)}
-        self.statistics = [(self._of(RANK_STATISTIC, name), value) for name, value in found.items()]
+        self.statistics = [(self._of(derived.RANK_STATISTIC, name), value) for name, value in found.items()]
         self.extremes = []
         if least < most:
             self.extremes = [
-                (self._of(EXTREME_RANK, name), float(self._group.series[numbers.index(found[name])].labels[1]))
+                (
+                    self._of(derived.EXTREME_RANK, name),
+                    float(self._group.series[numbers.index(found[name])].labels[1]),
+                )
                 for name in ("min", "max")
             ]
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
 from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import alerts as alert_families
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import Alert, AlertNote
 
 if TYPE_CHECKING:
@@ -20,30 +21,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
 
 FLUSH_SECONDS = 3.0  # seconds for which a stopping daemon waits for messages that are being sent
-
-TRIES = Metric("trackside_notifications_total", "counter", "Messages that a sink of alerts tried to send.", ("sink",))
-FAILED = Metric(
-    "trackside_notifications_failed_total",
-    "counter",
-    "Messages that the sink could not send, or not within 60 s; it retries them.",
-    ("sink",),
-)
-DROPPED = Metric(
-    "trackside_notifications_dropped_total",
-    "counter",
-    "Notifications that the sink gave up: the alert ended before, or an hour ago, the queue was full, or the receiver refused it.",
-    ("sink",),
-)
-QUEUED = Metric(
-    "trackside_notifications_queue_length", "gauge", "Alerts that wait for the sink to send them.", ("sink",)
-)
-LAST_SUCCESS = Metric(
-    "trackside_notifications_last_success_timestamp_seconds",
-    "gauge",
-    "Time of the last message that the sink sent, in Unix time.",
-    ("sink",),
-    unit="seconds",
-)
 
 
 class Delivery:
@@ -141,13 +118,13 @@ class Delivery:
         samples = []
         for name, status in self.statuses().items():
             samples += [
-                Sample(TRIES, (name,), float(status["sent"] + status["failed"])),
-                Sample(FAILED, (name,), float(status["failed"])),
-                Sample(DROPPED, (name,), float(status["dropped"])),
-                Sample(QUEUED, (name,), float(status["queued"])),
+                Sample(alert_families.NOTIFICATIONS, (name,), float(status["sent"] + status["failed"])),
+                Sample(alert_families.NOTIFICATIONS_FAILED, (name,), float(status["failed"])),
+                Sample(alert_families.NOTIFICATIONS_DROPPED, (name,), float(status["dropped"])),
+                Sample(alert_families.NOTIFICATIONS_QUEUED, (name,), float(status["queued"])),
             ]
             if status["last_success"] is not None:
-                samples.append(Sample(LAST_SUCCESS, (name,), status["last_success"]))
+                samples.append(Sample(alert_families.NOTIFICATIONS_LAST_SUCCESS, (name,), status["last_success"]))
         return samples
 
     def _successor(self, sink: Sink, before: SinkWorker | None) -> SinkWorker:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.evidence.causes import level
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     import sqlite3

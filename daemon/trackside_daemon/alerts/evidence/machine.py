@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.model.families import cgroup, daemon
+from trackside_daemon.model.families import host as host_families
+from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.evidence.sources import Case
     from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.model.metric import Metric
 
 PROCESSES = 8
 CGROUPS = 8
@@ -18,28 +22,15 @@ CGROUPS = 8
 APART = 2.0  # seconds between two readings of counters whose difference is evidence
 
 _HOST = (
-    "memory_bytes",
-    "memory_available_bytes",
-    "memory_anonymous_bytes",
-    "memory_shmem_bytes",
-    "memory_cached_bytes",
-    "memory_dirty_bytes",
-    "swap_bytes",
-    "swap_used_bytes",
+    *(host_families.MEMORY, host_families.MEMORY_AVAILABLE, host_families.MEMINFO["AnonPages"]),
+    *(host_families.MEMINFO["Shmem"], host_families.MEMINFO["Cached"], host_families.MEMINFO["Dirty"]),
+    *(host_families.MEMINFO["SwapTotal"], host_families.SWAP_USED),
 )
 _CGROUP = (
-    "memory_limit_bytes",
-    "memory_limit_used_bytes",
-    "memory_used_bytes",
-    "memory_peak_bytes",
-    "memory_anonymous_bytes",
-    "memory_shmem_bytes",
-    "oom_kills_total",
-    "cpu_limit_cores",
-    "cpu_throttled_periods_total",
-    "cpu_periods_total",
+    *(cgroup.LIMIT, cgroup.LIMIT_USED, cgroup.USED, cgroup.PEAK, cgroup.ANONYMOUS, cgroup.SHMEM, cgroup.OOM_KILLS),
+    *(cgroup.CPU_LIMIT, cgroup.THROTTLED_PERIODS, cgroup.PERIODS),
 )
-_IO = {"read_bytes": "trackside_process_read_bytes_total", "written_bytes": "trackside_process_write_bytes_total"}
+_IO = {"read_bytes": process_families.READ, "written_bytes": process_families.WRITTEN}
 
 
 def memory(case: Case) -> dict[str, Any]:
@@ -89,26 +80,22 @@ def io(case: Case) -> dict[str, Any]:
 
 def host(case: Case) -> dict[str, Any]:
     """Return memory and swap of the host, in bytes."""
-    names = {f"trackside_host_{name}": name for name in _HOST}
-    named = case.sources.state.named(case.now, names)
     values = {
-        short: json_number(value)
-        for name, short in names.items()
-        if name in named and isinstance(value := named[name][1].get(()), float)
+        _short(metric): json_number(value)
+        for metric, series in zip(_HOST, case.sources.state.values(case.now, *_HOST), strict=True)
+        if isinstance(value := series.get(()), float)
     }
     return {"host": values} if values else {}
 
 
 def cgroups(case: Case) -> dict[str, Any]:
     """Return limits and use of the cgroups of the training, by path."""
-    names = {f"trackside_cgroup_{name}": name for name in _CGROUP}
-    named = case.sources.state.named(case.now, names)
     evidence: dict[str, dict[str, Any]] = {}
-    for name, short in names.items():
-        for labels, value in named[name][1].items() if name in named else ():
+    for metric, series in zip(_CGROUP, case.sources.state.values(case.now, *_CGROUP), strict=True):
+        for labels, value in series.items():
             matches = case.alert.labels.get("cgroup", labels[0]) == labels[0]
             if matches and isinstance(value, float) and (labels[0] in evidence or len(evidence) < CGROUPS):
-                evidence.setdefault(labels[0], {})[short] = json_number(value)
+                evidence.setdefault(labels[0], {})[_short(metric)] = json_number(value)
     return {"cgroups": evidence} if evidence else {}
 
 
@@ -142,18 +129,20 @@ def _processes(
 
 def _io_bytes(case: Case) -> dict[str, dict[int, float]]:
     """Return the bytes read and written so far, by name and pid."""
-    named = case.sources.state.named(case.now, set(_IO.values()))
+    counters = case.sources.state.values(case.now, *_IO.values())
     return {
-        short: {int(labels[0]): value for labels, value in named[name][1].items() if isinstance(value, float)}
-        if name in named
-        else {}
-        for short, name in _IO.items()
+        name: {int(labels[0]): value for labels, value in series.items() if isinstance(value, float)}
+        for name, series in zip(_IO, counters, strict=True)
     }
 
 
 def _last_tick(case: Case) -> float:
     """Return the Unix time at which the processes were last read; 0 if never."""
-    name = "trackside_collector_last_success_timestamp_seconds"
-    named = case.sources.state.named(case.now, {name})
-    value = named[name][1].get(("process",)) if name in named else None
+    (times,) = case.sources.state.values(case.now, daemon.COLLECTOR_LAST_SUCCESS)
+    value = times.get(("process",))
     return value if isinstance(value, float) else 0.0
+
+
+def _short(metric: Metric) -> str:
+    """Return the name without its subject: ``memory_bytes``."""
+    return metric.name.split("_", 2)[2]

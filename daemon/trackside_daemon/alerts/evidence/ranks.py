@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history.read import reader, series
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, json_number
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.evidence.causes.level import BEFORE
 from trackside_daemon.history.read.resources import Resource
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from trackside_daemon.model.state import State

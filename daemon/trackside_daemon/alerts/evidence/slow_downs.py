@@ -11,10 +11,11 @@ from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion
 from trackside_daemon.alerts.evidence.causes.readings import RankPlace, Readings
 from trackside_daemon.alerts.evidence.changes import changes
 from trackside_daemon.alerts.evidence.neighbours import heaviest, read_processes
-from trackside_daemon.collectors.process.ranks import PROCESS_INFO, RANK_INFO
 from trackside_daemon.history.read.resources import Resource, read_resources
 from trackside_daemon.history.read.series import Window
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
@@ -29,7 +30,7 @@ PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
-_FAMILIES = (*gpu_causes.FAMILIES, *host_causes.FAMILIES)
+_FAMILIES = [family.name for family in (*gpu_causes.FAMILIES, *host_causes.FAMILIES)]
 
 
 def causes(case: Case) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _phases(readings: Readings) -> list[dict[str, Any]]:
             "usual_ratio": round(level.usual, 4),
             "now_ratio": round(level.during, 4),
         }
-        for labels, level in readings.of(host_causes.PHASE)
+        for labels, level in readings.of(f.PHASE_SECONDS)
     ]
     return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:PHASES]
 
@@ -115,14 +116,14 @@ def _run(case: Case) -> str:
     """Return the name of the alert's run, or of the one that trains on its GPU."""
     if case.run or "gpu" not in case.alert.labels:
         return case.run
-    (infos,) = case.sources.state.values(case.now, RANK_INFO)
+    (infos,) = case.sources.state.values(case.now, gpu.RANK_INFO)
     return next((labels[2] for labels in infos if labels[0] == case.alert.labels["gpu"]), "")
 
 
 def _places(case: Case) -> list[RankPlace]:
     """Return where the ranks of the run are on this machine; for an alert about a GPU, those on it."""
     run = _run(case)
-    infos, states = case.sources.state.values(case.now, RANK_INFO, f.RANK_STATE)
+    infos, states = case.sources.state.values(case.now, gpu.RANK_INFO, f.RANK_STATE)
     pids = {str(one.rank): str(one.pid) for one in case.sources.processes() if one.run == run and one.role == "rank"}
     ranks = dict.fromkeys([*pids, *(labels[1] for labels in states if labels[0] == run)])
     gpus = {rank: frozenset(labels[0] for labels in infos if labels[2:] == (run, rank)) for rank in ranks}
@@ -132,8 +133,8 @@ def _places(case: Case) -> list[RankPlace]:
 
 def _processes(case: Case) -> tuple[frozenset[str], dict[str, str]]:
     """Return the pids of all trainings' processes, and the names of those on GPUs."""
-    pid, comm, run = (PROCESS_INFO.labels.index(name) for name in ("pid", "comm", "run"))
-    (infos,) = case.sources.state.values(case.now, PROCESS_INFO)
+    pid, comm, run = (process_families.PROCESS_INFO.labels.index(name) for name in ("pid", "comm", "run"))
+    (infos,) = case.sources.state.values(case.now, process_families.PROCESS_INFO)
     own = _run(case)
     of_run = {labels[pid] for labels in infos if labels[run] == own}
     of_run |= {str(process.pid) for process in case.sources.processes() if process.run == own}

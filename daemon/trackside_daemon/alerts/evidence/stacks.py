@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case

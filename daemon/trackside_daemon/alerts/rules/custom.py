@@ -11,8 +11,8 @@ from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 from trackside_daemon.model.setting_types import pattern
-from trackside_daemon.model.training_families import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ LIKE = "~"
 RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
 
 # Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert.
-LIVE_RANKS = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
+LIVE_RANKS = Query(RANK_STATE, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
 
 # The regular expressions of Python that Prometheus (RE2) reads too, with the same meaning.
 _PORTABLE = re.compile(
@@ -101,14 +101,14 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
         other, other_matchers = _selection(section.over.metric, section.over.labels, families)
         # A label with one fixed value needs no join.
         fixed = {matcher.label for matcher in other_matchers if matcher.operator == "="}
-        over = Query(other.name, other_matchers)
+        over = Query(other, other_matchers)
         on = tuple(name for name in metric.labels if name in other.labels and name not in fixed)
         if ambiguous := [name for name in other.labels if name not in (*on, *fixed)]:
             raise ValueError(f"over: {other.name} also has {', '.join(ambiguous)}; choose the value under over.labels")
     # A rule about the state or the end of a rank must see ended ranks too.
     of_ranks = on == RANK and metric not in {RANK_STATE, ENDED_AT} and not section.absent
     query = Query(
-        metric.name,
+        metric,
         matchers,
         function,
         section.rate or section.change or 0.0,

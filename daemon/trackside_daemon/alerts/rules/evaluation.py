@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.template import fill
 from trackside_daemon.alerts.rules.vector import Family, Labels, Vector
+from trackside_daemon.model.families.training import RUN_INFO
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.model.training_families import RUN_INFO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import BEGAN, Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, attempts
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import alerts, daemon, nvml
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,7 @@ def _failing(chosen: str) -> list[FleetRule]:
         FleetRule(
             "TracksideConfigReloadFailed",
             "warning",
-            "trackside_config_last_reload_successful == 0",
+            f"{daemon.RELOADED.name} == 0",
             "5m",
             "A trackside daemon could not reload its configuration.",
             f"{HERE} keeps its previous configuration. Its log and `trackside check-config FILE` show the error.",
@@ -132,8 +133,8 @@ def _failing(chosen: str) -> list[FleetRule]:
         FleetRule(
             "TracksideCollectorFailing",
             "warning",
-            "  trackside_collector_success == 0\nand on (job, instance, collector)\n"
-            "  trackside_collector_last_success_timestamp_seconds",
+            f"  {daemon.COLLECTOR_SUCCESS.name} == 0\nand on (job, instance, collector)\n"
+            f"  {daemon.COLLECTOR_LAST_SUCCESS.name}",
             "10m",
             "A collector of a trackside daemon has begun to fail.",
             f"{HERE} has no values from its collector {{{{ $labels.collector }}}}. `trackside doctor` on that machine shows why.",
@@ -141,7 +142,7 @@ def _failing(chosen: str) -> list[FleetRule]:
         FleetRule(
             "TracksideNvmlStuck",
             "warning",
-            "trackside_nvml_worker_stuck == 1",
+            f"{nvml.STUCK.name} == 1",
             "5m",
             "The NVIDIA driver does not answer a trackside daemon.",
             f"{HERE} has no values of its GPUs, because a call to the driver hangs. Check dmesg for Xid errors.",
@@ -153,19 +154,19 @@ def _losing() -> list[FleetRule]:
     counted = (
         (
             "TracksideSamplesLost",
-            "trackside_pipeline_failures_total",
+            daemon.PIPELINE_FAILURES,
             "A part of a trackside daemon fails.",
             f"{HERE} lost {{{{ $value | humanize }}}} batches in its stage {{{{ $labels.stage }}}} in 15 minutes. Its log has the reason.",
         ),
         (
             "TracksidePushesMissing",
-            "trackside_ingest_gaps_total",
+            daemon.INGEST_GAPS,
             "Pushes did not reach a trackside daemon.",
             f"{HERE} misses {{{{ $value | humanize }}}} batches of the last 15 minutes, and clients no longer have them. Check their spool.",
         ),
         (
             "TracksideSeriesRejected",
-            "trackside_series_rejected_total",
+            f.SERIES_REJECTED,
             "A trackside daemon omits series.",
             (
                 f"{HERE} is over its limit of {{{{ $labels.reason }}}}, and /metrics lacks the rest. The history has all values. "
@@ -174,25 +175,25 @@ def _losing() -> list[FleetRule]:
         ),
         (
             "TracksideAlertsDropped",
-            "trackside_alerts_excess_total",
+            alerts.EXCESS,
             "A trackside daemon has too many alerts.",
             f"{HERE} had no room for {{{{ $value | humanize }}}} alerts in 15 minutes, because 1,000 others fire.",
         ),
         (
             "TracksideNotificationsFailed",
-            "trackside_notifications_failed_total",
+            alerts.NOTIFICATIONS_FAILED,
             "A trackside daemon cannot send notifications.",
             f"{HERE} could not send through its sink {{{{ $labels.sink }}}}. /api/v1/status has the last error.",
         ),
         (
             "TracksideNotificationsDropped",
-            "trackside_notifications_dropped_total",
+            alerts.NOTIFICATIONS_DROPPED,
             "A trackside daemon gave up notifications.",
             f"{HERE} dropped {{{{ $value | humanize }}}} notifications of its sink {{{{ $labels.sink }}}} in 15 minutes.",
         ),
     )
     return [
-        FleetRule(alert, "warning", f"increase({family}[15m]) > 0", "", summary, description)
+        FleetRule(alert, "warning", f"increase({family.name}[15m]) > 0", "", summary, description)
         for alert, family, summary, description in counted
     ]
 

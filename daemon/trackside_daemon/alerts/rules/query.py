@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from trackside_daemon.model.metric import Metric
 
 Function = Literal["value", "rate", "change", "mean", "predict"]
 Operator = Literal["=", "!=", "=~", "!~"]
@@ -45,7 +48,7 @@ class Query:
     """Series of one family, each with one value.
 
     Attributes:
-        metric: Full name of the family.
+        metric: The family.
         matchers: All of them must match.
         function: The ``value``; its ``rate`` per second, or its ``change``, over the window (of a counter, its growth); its
             ``mean`` over the window; or the value that its trend over the window reaches (``predict``).
@@ -63,7 +66,7 @@ class Query:
         unless: Keep only series that have a partner in none of these.
     """
 
-    metric: str
+    metric: Metric
     matchers: tuple[Matcher, ...] = ()
     function: Function = "value"
     window: float = 0.0
@@ -80,14 +83,14 @@ class Query:
 
     def __post_init__(self) -> None:
         if self.function != "value" and self.window <= 0:
-            raise ValueError(f"{self.metric}: the {self.function} of a value needs a window")
+            raise ValueError(f"{self.metric.name}: the {self.function} of a value needs a window")
         if self.over is not None and self.minus is not None:
-            raise ValueError(f"{self.metric}: over and minus cannot be combined")
+            raise ValueError(f"{self.metric.name}: over and minus cannot be combined")
 
     @property
     def is_counter(self) -> bool:
         """True for a counter, which only grows, and restarts at 0."""
-        return self.metric.endswith("_total")
+        return self.metric.kind == "counter"
 
     def promql(self) -> str:
         """Return the query in PromQL; the bounds are left out if there are none."""
@@ -123,7 +126,7 @@ class Query:
     def selector(self) -> str:
         """Return the selector of the series in PromQL."""
         matchers = ", ".join(matcher.promql() for matcher in self.matchers)
-        return f"{self.metric}{{{matchers}}}" if matchers else self.metric
+        return f"{self.metric.name}{{{matchers}}}" if matchers else self.metric.name
 
     def _windowed(self) -> str:
         series, window = self.selector(), duration(self.window)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
-from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import derived, gpu
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,10 +24,6 @@ WINDOW = "5m"
 
 # Seconds of the window in which a run was there. Prometheus divides the rate of a young series by the whole window.
 SECONDS = "run:trackside_training_seconds:max5m"
-
-
-# The family of statistics over the ranks of a run with many; `trackside_daemon.web`, which is above, defines it.
-RANK_STATISTIC = "trackside_training_rank_statistic"
 
 
 class RecordingRule(NamedTuple):
@@ -73,7 +69,7 @@ def _of_all_ranks(family: str, place: str, of: Callable[[str], str] = str) -> st
 
     A daemon has only the sum, and the series of one rank, if a run has more ranks than `limits.ranks`.
     """
-    total = f'{RANK_STATISTIC}{{family="{family}", statistic="sum"}}'
+    total = f'{derived.RANK_STATISTIC.name}{{family="{family}", statistic="sum"}}'
     return f"""\
 sum without ({place}, rank, family, key, statistic) (
     {of(family)} unless on (job, {place}, run) {total}
@@ -105,12 +101,10 @@ def _speed(place: str) -> list[RecordingRule]:
     return [
         # First, since the rules below divide by it.
         RecordingRule(SECONDS, f"clamp(time() - {began}, 1, 300)"),
-        RecordingRule("run:trackside_training_tokens:rate5m", _per_second(_of_all_ranks(f.TOKENS.name, place, _grown))),
+        RecordingRule(f"run:{f.TOKENS.family}:rate5m", _per_second(_of_all_ranks(f.TOKENS.name, place, _grown))),
+        RecordingRule(f"run:{f.SAMPLES.family}:rate5m", _per_second(_of_all_ranks(f.SAMPLES.name, place, _grown))),
         RecordingRule(
-            "run:trackside_training_samples:rate5m", _per_second(_of_all_ranks(f.SAMPLES.name, place, _grown))
-        ),
-        RecordingRule(
-            "run:trackside_training_steps:max_rate5m",
+            f"run:{f.STEPS.family}:max_rate5m",
             _per_second(f"max without ({ranks}) (increase({f.STEPS.name}[{WINDOW}]))"),
         ),
         *(RecordingRule(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
@@ -123,7 +117,7 @@ def _phases(place: str) -> list[RecordingRule]:
     A run either measures these waits in separate phases, or they are part of the backward phase.
     """
     family = f.PHASE_SECONDS.name
-    own = "run_rank:trackside_training_phase_seconds:own_rate5m"
+    own = f"run_rank:{f.PHASE_SECONDS.family}:own_rate5m"
     syncs = "|".join(sorted(SYNC_PHASES))
     data = f'{family}{{phase="data"}}'
     return [
@@ -162,7 +156,7 @@ def _waits(place: str) -> list[RecordingRule]:
 def _efficiency(place: str) -> list[RecordingRule]:
     """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
     lost, done = f.LOST.name, f.MODEL_FLOPS.name
-    peak = PEAK_FLOPS.name
+    peak = f.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
@@ -181,20 +175,20 @@ def _norms(place: str) -> list[RecordingRule]:
     Different daemons export the parts, and each is the latest, so the steps may differ by one.
     """
     squared = f.KNOWN["grad_norm_local_squared"].name
-    return [RecordingRule("run:trackside_training_grad_norm:l2", f"sqrt({_of_all_ranks(squared, place)})")]
+    return [RecordingRule(f"run:{f.KNOWN['grad_norm'].name}:l2", f"sqrt({_of_all_ranks(squared, place)})")]
 
 
 def _gpus(place: str) -> list[RecordingRule]:
     """Return the rules over the GPUs of a run's ranks; a GPU that two runs share counts for both."""
-    kinds = (("utilization_ratio", "avg"), ("memory_used_bytes", "sum"), ("power_watts", "sum"))
+    kinds = ((gpu.UTILIZATION.name, "avg"), (gpu.MEMORY_USED.name, "sum"), (gpu.POWER.name, "sum"))
     return [
         RecordingRule(
-            f"run:trackside_gpu_{name}:{operation}",
+            f"run:{name}:{operation}",
             f"""\
 {operation} without ({place}, rank, gpu, uuid) (
-    trackside_gpu_rank_info
+    {gpu.RANK_INFO.name}
   * on ({listed(GPU)}) group_left ()
-    trackside_gpu_{name}
+    {name}
 )""",
         )
         for name, operation in kinds

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
-from trackside_daemon.alerts.families import FIRING, SILENCED, TEXT
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
+from trackside_daemon.model.families import alerts
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.wildcards import matches_wildcards
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # without its series, as while the daemon restarts.
 SCRAPES = 4
 
-HELD = "alert:trackside_alert_firing:held20m"
+HELD = f"alert:{alerts.FIRING.name}:held20m"
 
 # Time for which an alert keeps firing while its series is missing, as during a restart; a series of 0 ends it at once.
 # If the machine is lost, TracksideRunVanished fires by then.
@@ -100,17 +100,17 @@ def _thresholds(section: AlertsSection, families: Mapping[str, Metric], options:
     for rule in builtin.rules(section.thresholds):
         text = f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}"
         described = replace(rule, summary=RULED[rule.alert].summary, description=text)
-        rules += _threshold(described, disabled, families, options, options.runbooks)
+        rules += _threshold(described, disabled, options, options.runbooks)
     for rule in custom.rules(section.rules, families):
         described = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
-        rules += _threshold(described, disabled, families, options, "")
+        rules += _threshold(described, disabled, options, "")
     return rules
 
 
 def _threshold(
-    rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric], options: RuleFileOptions, runbooks: str
+    rule: Rule, disabled: DisabledAlerts, options: RuleFileOptions, runbooks: str
 ) -> Iterator[dict[str, Any]]:
-    enabled = _enabled(rule, disabled, families)
+    enabled = _enabled(rule, disabled)
     if enabled is None:
         return
     # The daemon has a value per tick, Prometheus only one per scrape.
@@ -121,13 +121,13 @@ def _threshold(
     yield _linked(written, runbooks, rule.alert)
 
 
-def _enabled(rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric]) -> Rule | None:
+def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
     """Return the rule without the runs for which it is off; None if it is off for all."""
     if rule.absent:
         fixed = {matcher.label: matcher.value for matcher in rule.query.matchers if matcher.operator == "="}
         return None if disabled.contains(rule.alert, fixed) else rule
     patterns = disabled.patterns(rule.alert)
-    labels = families[rule.query.metric].labels if rule.query.by is None else rule.query.by
+    labels = rule.query.metric.labels if rule.query.by is None else rule.query.by
     if not patterns:
         return rule
     # Without a label run the name of the run is empty, which a pattern such as * matches.
@@ -172,7 +172,7 @@ _OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label 
 def _own_text(alert: str, text: str, otherwise: str) -> str:
     """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
     labels = ("instance", "run", "rank", "key", "gpu", "subject")
-    series = f'{TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
+    series = f'{alerts.TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
@@ -186,15 +186,15 @@ def _held_rule() -> Group:
     expr = f"""\
 max without ({POD}) (
     (
-      {FIRING.name} == 1
-      unless ignoring ({POD}) {SILENCED.name} == 1
+      {alerts.FIRING.name} == 1
+      unless ignoring ({POD}) {alerts.SILENCED.name} == 1
     )
   or
     (
-      last_over_time({FIRING.name}[{HOLD}]) == 1
-      unless ignoring ({POD}) {FIRING.name}
-      unless ignoring ({POD}, instance, node) {FIRING.name}{{run!=""}}
-      unless ignoring ({POD}) last_over_time({SILENCED.name}[{HOLD}]) == 1
+      last_over_time({alerts.FIRING.name}[{HOLD}]) == 1
+      unless ignoring ({POD}) {alerts.FIRING.name}
+      unless ignoring ({POD}, instance, node) {alerts.FIRING.name}{{run!=""}}
+      unless ignoring ({POD}) last_over_time({alerts.SILENCED.name}[{HOLD}]) == 1
     )
 )"""
     return {"record": HELD, "expr": expr}

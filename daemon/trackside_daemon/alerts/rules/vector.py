@@ -51,7 +51,7 @@ class Vector:
 
     def names(self) -> Iterator[str]:
         """Yield the names of the families that the query reads."""
-        yield self.query.metric
+        yield self.query.metric.name
         parts = (self._over, self._minus, *self._only, *self._unless)
         yield from chain.from_iterable(part.names() for part in parts if part is not None)
 
@@ -68,7 +68,7 @@ class Vector:
             families: Present families, by name.
         """
         query = self.query
-        family = families.get(query.metric)
+        family = families.get(query.metric.name)
         values = self._selected(now, family) if family is not None else {}
         if self._over is not None:
             right = self._joined(self._over, now, families)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts import families
+from trackside_daemon.alerts.alert_series import page_of, series_labels
 from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.descriptions import PREFIX
+from trackside_daemon.model.families import alerts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 def labels(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
     """Return the labels that a Prometheus rule would give the alert, except `job`; empty ones are left out."""
-    values = families.series_labels(alert.alert, alert.severity, alert.labels)
-    named = dict(zip(families.FIRING.labels, values, strict=True))
+    values = series_labels(alert.alert, alert.severity, alert.labels)
+    named = dict(zip(alerts.FIRING.labels, values, strict=True))
     named["alertname"] = PREFIX + named.pop("alert")
     named["instance"] = daemon.instance
     return {name: value for name, value in sorted(named.items()) if value}
@@ -32,7 +33,7 @@ def annotation_texts(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
         "summary": alert.summary,
         "description": alert.description,
         "runbook_url": runbook,
-        "dashboard_url": families.page_of(daemon.url, alert.run),
+        "dashboard_url": page_of(daemon.url, alert.run),
         "correlation_id": str(alert.evidence.get(CORRELATION, "")),
     }
     return {name: value for name, value in texts.items() if value}

@@ -14,7 +14,8 @@ import msgspec
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
 from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
-from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,31 +26,6 @@ ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted
 START_SECONDS = 60.0  # the same for its first answer: on a busy machine W&B's client alone takes 10 s to import
 COMMAND = own_module("trackside_daemon.bridges.mirrors.worker")
-
-SENT = Metric(
-    "trackside_bridge_samples_total", "counter", "Samples that the mirror's target has accepted.", ("bridge",)
-)
-LOST = Metric(
-    "trackside_bridge_lost_total",
-    "counter",
-    "Samples that the mirror did not send: retention had deleted them, or the target refuses them.",
-    ("bridge",),
-)
-FAILED = Metric("trackside_bridge_failures_total", "counter", "Requests to the target that failed.", ("bridge",))
-LAG = Metric(
-    "trackside_bridge_lag_seconds",
-    "gauge",
-    "Age of the oldest sample that the target does not have; 0 if it has all.",
-    ("bridge",),
-    "seconds",
-)
-SUCCESS = Metric(
-    "trackside_bridge_last_success_timestamp_seconds",
-    "gauge",
-    "When the target last accepted samples, in Unix time.",
-    ("bridge",),
-    "seconds",
-)
 
 log = logging.getLogger("trackside")
 
@@ -146,13 +122,13 @@ class _Worker:
         status, before, labels = self._status, self._before, (self._name,)
         lost = status.lost + status.rejected + before.lost + before.rejected
         samples = [
-            Sample(SENT, labels, float(status.sent + before.sent)),
-            Sample(LOST, labels, float(lost)),
-            Sample(FAILED, labels, float(status.failures + before.failures)),
-            Sample(LAG, labels, 0.0 if status.oldest is None else max(0.0, now - status.oldest)),
+            Sample(daemon.BRIDGE_SAMPLES, labels, float(status.sent + before.sent)),
+            Sample(daemon.BRIDGE_LOST, labels, float(lost)),
+            Sample(daemon.BRIDGE_FAILURES, labels, float(status.failures + before.failures)),
+            Sample(daemon.BRIDGE_LAG, labels, 0.0 if status.oldest is None else max(0.0, now - status.oldest)),
         ]
         success = status.success or before.success
-        return [*samples, Sample(SUCCESS, labels, success)] if success else samples
+        return [*samples, Sample(daemon.BRIDGE_LAST_SUCCESS, labels, success)] if success else samples
 
     def close(self) -> None:
         """End the worker, which sends what is left."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SettingError
-from trackside_daemon.model.training_families import AMOUNTS, KNOWN, SAMPLES, STEP, TOKENS, VALUE
+from trackside_daemon.model.families.training import AMOUNTS, KNOWN, SAMPLES, STEP, TOKENS, VALUE
 
 if TYPE_CHECKING:
     import ssl

@@ -14,17 +14,12 @@ from trackside.captures.kineto import SOCKET
 from trackside_daemon.captures.kineto.protocol import DATAGRAM_BYTES, DatagramError, decode, encode
 from trackside_daemon.captures.kineto.socket_file import DirectoryError, prepare
 from trackside_daemon.linux.pid_namespaces import own_pid
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from trackside_daemon.captures.kineto.pollers import Pollers
 
-REFUSED = Metric(
-    "trackside_capture_datagrams_refused_total",
-    "counter",
-    "Datagrams at the socket for PyTorch's profiler that were refused, by reason: format, user, process, address.",
-    ("reason",),
-)
 REASONS = ("format", "user", "process", "address")
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of struct ucred (unix(7)), which the kernel fills in
@@ -85,7 +80,7 @@ class ProfilerSocket:
 
     def samples(self) -> list[Sample]:
         """Return the refused datagrams."""
-        return [Sample(REFUSED, (reason,), count) for reason, count in self._refused.items()]
+        return [Sample(daemon.DATAGRAMS_REFUSED, (reason,), count) for reason, count in self._refused.items()]
 
     def _run(self) -> None:
         while not self._stopping:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.history.series_name import series_labels
+from trackside_daemon.model.families import gpu, host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.cli.sources.api_source import ApiSource
+    from trackside_daemon.model.metric import Metric
 
 
 class Disturbance(NamedTuple):
@@ -22,20 +24,18 @@ class Disturbance(NamedTuple):
         text: What to report; ``{}`` is the percentage or the value.
     """
 
-    family: str
+    family: Metric
     share: float
     text: str
 
 
-PRESSURE = "trackside_host_pressure_{}_seconds_total"
-CLOCK_LIMITED = "trackside_gpu_clock_limited_seconds_total"
 HARMLESS = frozenset(("gpu_idle", "applications_clocks", "sw_power_cap", "sync_boost", "display"))
 DISTURBANCES = (
-    Disturbance(PRESSURE.format("cpu_waiting"), 0.1, "tasks waited for a CPU in {} of the time"),
-    Disturbance(PRESSURE.format("memory_stalled"), 0.01, "all tasks waited for memory in {} of the time"),
-    Disturbance(PRESSURE.format("io_stalled"), 0.1, "all tasks waited for storage in {} of the time"),
-    Disturbance(CLOCK_LIMITED, 0.01, "the clocks of a GPU were limited in {} of the time"),
-    Disturbance("trackside_gpu_processes", 1, "{} processes shared a GPU"),
+    Disturbance(host.CPU_WAITING, 0.1, "tasks waited for a CPU in {} of the time"),
+    Disturbance(host.MEMORY_STALLED, 0.01, "all tasks waited for memory in {} of the time"),
+    Disturbance(host.IO_STALLED, 0.1, "all tasks waited for storage in {} of the time"),
+    Disturbance(gpu.CLOCK_LIMITED, 0.01, "the clocks of a GPU were limited in {} of the time"),
+    Disturbance(gpu.PROCESSES, 1, "{} processes shared a GPU"),
 )
 
 
@@ -43,7 +43,7 @@ def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> lis
     """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer."""
     query = [("run", run), ("by", "time"), ("from", f"{begun:.3f}"), ("to", f"{ended:.3f}"), ("points", "2000")]
     try:
-        series = daemon.series([*query, *(("key", one.family) for one in DISTURBANCES)])
+        series = daemon.series([*query, *(("key", one.family.name) for one in DISTURBANCES)])
     except SourceError:
         return None
     return [text for one in DISTURBANCES if (text := _text(one, series, ended - begun))]
@@ -53,11 +53,11 @@ def _text(disturbance: Disturbance, series: Sequence[dict[str, Any]], seconds: f
     values = [
         points
         for one in series
-        if one["key"].partition("{")[0] == disturbance.family
+        if one["key"].partition("{")[0] == disturbance.family.name
         and series_labels(one["key"]).get("reason") not in HARMLESS
         and (points := one["points"])
     ]
-    if disturbance.family.endswith("_total"):
+    if disturbance.family.kind == "counter":
         highest = max((points[-1][4] - points[0][2] for points in values), default=0.0) / max(seconds, 1.0)
         return disturbance.text.format(f"{min(1.0, highest):.0%}") if highest > disturbance.share else ""
     highest = max((point[3] for points in values for point in points), default=0.0)

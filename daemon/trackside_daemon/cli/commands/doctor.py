@@ -18,6 +18,7 @@ from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor_check import Check, Level
 from trackside_daemon.linux.users import user_name
+from trackside_daemon.model.families import daemon
 from trackside_daemon.model.setting_types import LEAST_BYTES
 from trackside_daemon.model.text import shown
 
@@ -114,7 +115,7 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
     for name, how in status.get("collectors", {}).items():
         if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
             yield Check("warn", f"collector {name}", f"{how['state']}: {how['why']}")
-    if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
+    if any(metrics.get(daemon.PIPELINE_FAILURES.name, {}).values()):
         yield Check("warn", "pipeline", "batches failed inside the daemon; see its log")
 
 

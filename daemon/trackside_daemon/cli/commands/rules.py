@@ -98,11 +98,11 @@ def _groups(config_file: Path | None, wanted: RuleFileOptions) -> list[Group]:
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.rules.rule_file import groups
     from trackside_daemon.config.loading import ConfigError, load
+    from trackside_daemon.model.families.catalogue import catalogue
     from trackside_daemon.service.config import Config
-    from trackside_daemon.service.finding_sources import families
 
     try:
-        return groups(load(Config, config_file).alerts, families(), wanted)
+        return groups(load(Config, config_file).alerts, catalogue(), wanted)
     except (ConfigError, RuleError) as error:
         raise CommandError(str(error)) from None
 

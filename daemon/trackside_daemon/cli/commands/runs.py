@@ -82,7 +82,7 @@ def runs(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.history.read.reader import RunFilter
-        from trackside_daemon.model.training_families import STATES
+        from trackside_daemon.model.families.training import STATES
 
         if state and state not in STATES:
             raise CommandError(f"--state {shown(state)}: a run is {', '.join(STATES)}")

@@ -118,9 +118,9 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _warn_of_unknown(labels: Mapping[str, str]) -> None:
     """Warn of labels that no alert has."""
-    from trackside_daemon.service.finding_sources import families
+    from trackside_daemon.model.families.catalogue import catalogue
 
-    names = sorted({"alert", *MORE, *(name for family in families().values() for name in family.labels)})
+    names = sorted({"alert", *MORE, *(name for family in catalogue().values() for name in family.labels)})
     for name in labels:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)

@@ -11,6 +11,7 @@ from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import DaemonUrl
+from trackside_daemon.model.families import alerts
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.text import shown
 
@@ -79,7 +80,7 @@ def _is_sent(alert: Mapping[str, Any], sinks: SinkStates) -> bool:
     """Print where to see the alert; return False if a silence mutes it."""
     typer.echo(
         f"TestAlert fires as alert {alert['id']}; for 2 minutes Prometheus can scrape it as "
-        'trackside_alert_firing{alert="TestAlert"}'
+        f'{alerts.FIRING.name}{{alert="TestAlert"}}'
     )
     if alert["silenced_until"] is not None:
         warn(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
-from trackside_daemon.collectors.cgroup.families import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.collectors.cgroup.limits import Throttling, limits
 from trackside_daemon.collectors.cgroup.oom_kills import CgroupOomKills
 from trackside_daemon.collectors.cgroup.reading import number, sources
 from trackside_daemon.linux.cgroups import Cgroup, Cgroups
 from trackside_daemon.linux.oom_counters import Counters
+from trackside_daemon.model.families.cgroup import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.cgroup import families
 from trackside_daemon.collectors.cgroup.reading import bounded, number, table, throttling
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.model.families import cgroup as families
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

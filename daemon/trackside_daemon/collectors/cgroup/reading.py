@@ -9,9 +9,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.cgroup import families
 from trackside_daemon.collectors.host.pressure import stalls
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.model.families import cgroup as families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
-from trackside_daemon.model.metric import Metric, Sample
-from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import nvml as nvml_families
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
@@ -22,35 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.handle.handle import Nvml
     from trackside_daemon.nvml.reading import Value
 
-INFO = Metric(
-    "trackside_gpu_info",
-    "info",
-    "Identification of a GPU, from nvmlDeviceGetName, nvmlDeviceGetPciInfo and similar calls, sampled by the daemon's tick.",
-    (
-        "gpu",
-        "uuid",
-        "name",
-        "pci_bus_id",
-        "serial",
-        "vbios_version",
-        "architecture",
-        "compute_capability",
-        "minor",
-        "numa_node",
-        "source",
-    ),
-)
-DRIVER_INFO = Metric(
-    "trackside_nvidia_driver_info",
-    "info",
-    "Versions of the driver, NVML and CUDA, from nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion and nvmlSystemGetCudaDriverVersion, sampled by "
-    "the daemon's tick.",
-    ("driver_version", "nvml_version", "cuda_version"),
-)
-
-_METRICS = {name: family.metric for name, family in FAMILIES.items()}
-_XIDS = _METRICS["xid_errors_total"]
-_XID_TIME = _METRICS["xid_last_timestamp_seconds"]
+_METRICS = {name: family.metric for name, family in gpu_families.FAMILIES.items()}
 
 
 class GpuSnapshot(NamedTuple):
@@ -86,7 +59,7 @@ class GpuCollector:
     """
 
     name = "gpu"
-    metrics = (*_METRICS.values(), INFO, DRIVER_INFO)
+    metrics = (*_METRICS.values(), gpu_families.INFO, nvml_families.DRIVER_INFO)
 
     def __init__(self, nvml: Nvml, timeout: float, event_log: GpuEventLog | None = None) -> None:
         self.snapshot = GpuSnapshot()
@@ -122,7 +95,13 @@ class GpuCollector:
             self._event_log.log_changes(gpus, reading)
         samples = []
         if reading.driver:
-            samples.append(Sample(DRIVER_INFO, tuple(reading.driver.get(label, "") for label in DRIVER_INFO.labels), 1))
+            samples.append(
+                Sample(
+                    nvml_families.DRIVER_INFO,
+                    tuple(reading.driver.get(label, "") for label in nvml_families.DRIVER_INFO.labels),
+                    1,
+                )
+            )
         for gpu in gpus:
             samples += _samples(gpu)
         return [*samples, *_xids(gpus, reading)]
@@ -176,13 +155,13 @@ def _all(gpus: Sequence[GpuReading], values: list[Value]) -> list[GpuReading]:
 
 def _samples(gpu: GpuReading) -> list[Sample]:
     identity = (str(gpu.index), gpu.uuid)
-    facts = tuple(gpu.info.get(label, "") for label in INFO.labels[2:])
+    facts = tuple(gpu.info.get(label, "") for label in gpu_families.INFO.labels[2:])
     values = [
         Sample(_METRICS[family], identity + labels, value)
         for family, labels, value in gpu.values
         if family in _METRICS  # after an upgrade, the worker may be newer than this process
     ]
-    return [Sample(INFO, (*identity, *facts), 1), *values]
+    return [Sample(gpu_families.INFO, (*identity, *facts), 1), *values]
 
 
 def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
@@ -194,6 +173,6 @@ def _xids(gpus: Sequence[GpuReading], reading: Reading) -> Iterator[Sample]:
         counted = reading.xids.get(uuid, {})
         for xid in {**({} if uuid in without_events else dict.fromkeys(PAGING)), **counted}:
             times, last = counted.get(xid, (0, 0.0))
-            yield Sample(_XIDS, (*identity, str(xid)), times)
+            yield Sample(gpu_families.XID_ERRORS, (*identity, str(xid)), times)
             if times:
-                yield Sample(_XID_TIME, (*identity, str(xid)), last)
+                yield Sample(gpu_families.XID_LAST, (*identity, str(xid)), last)

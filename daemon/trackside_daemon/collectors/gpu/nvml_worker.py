@@ -7,61 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.collectors.gpu.gpu_diagnosis import faults
-from trackside_daemon.model.metric import Metric, Sample, json_number
+from trackside_daemon.model.families import nvml as nvml_families
+from trackside_daemon.model.metric import Sample, json_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
     from trackside_daemon.nvml.handle.handle import Nvml
-
-VISIBLE = Metric(
-    "trackside_gpus_visible",
-    "gauge",
-    "GPUs that nvmlDeviceGetCount reports, 0 when NVML refuses or hangs, absent while the daemon does not query it, "
-    "sampled by the daemon's tick.",
-)
-EXPECTED = Metric(
-    "trackside_gpus_expected",
-    "gauge",
-    "GPUs that should be present: collector.gpu.expected, else the largest number seen since the start or a pause, or "
-    "on the PCI bus without a driver other than NVIDIA's, where the daemon is in no container.",
-)
-PCI = Metric(
-    "trackside_gpus_pci",
-    "gauge",
-    "NVIDIA GPUs of the whole machine, including those hidden from a container, from /sys/bus/pci/devices.",
-)
-RESTARTS = Metric(
-    "trackside_nvml_worker_restarts_total",
-    "counter",
-    "Replacements of the process that reads NVML, by reason.",
-    ("reason",),
-)
-STUCK = Metric(
-    "trackside_nvml_worker_stuck",
-    "gauge",
-    "1 while the process that reads NVML does not end after a signal, which blocks the start of another, else 0.",
-)
-CALLS = Metric(
-    "trackside_nvml_calls_total",
-    "counter",
-    "Calls of NVML, by function and result; for simulated GPUs, the calls that real ones would need.",
-    ("function", "result"),
-)
-SECONDS = Metric(
-    "trackside_nvml_call_seconds_total",
-    "counter",
-    "Time spent in calls of NVML; for simulated GPUs, a plausible time of real ones.",
-    ("function",),
-    "seconds",
-)
-REJECTED = Metric(
-    "trackside_samples_rejected_total",
-    "counter",
-    "Values outside of the family's possible range, which are not exported.",
-    ("family",),
-)
 
 # Variables that Kubernetes, systemd-nspawn and Podman (`container`), Apptainer, Singularity and Slurm set.
 PARTIAL_VARIABLES = (
@@ -91,7 +44,16 @@ class NvmlCollector:
     """
 
     name = "nvml"
-    metrics = (VISIBLE, EXPECTED, PCI, RESTARTS, STUCK, CALLS, SECONDS, REJECTED)
+    metrics = (
+        nvml_families.VISIBLE,
+        nvml_families.EXPECTED,
+        nvml_families.PCI,
+        nvml_families.RESTARTS,
+        nvml_families.STUCK,
+        nvml_families.CALLS,
+        nvml_families.CALL_SECONDS,
+        nvml_families.REJECTED,
+    )
 
     def __init__(self, nvml: Nvml, gpu: GpuCollector, expected: int, sys: Path | None, *, whole: bool = False) -> None:
         self._nvml = nvml
@@ -134,21 +96,24 @@ class NvmlCollector:
         return {"gpus": gpus, "nvml": {**snapshot.driver, **self.counts(), **about}}
 
     def _counts(self) -> list[Sample]:
-        metrics = {"visible": VISIBLE, "expected": EXPECTED, "pci": PCI}
+        metrics = {"visible": nvml_families.VISIBLE, "expected": nvml_families.EXPECTED, "pci": nvml_families.PCI}
         return [Sample(metrics[name], (), count) for name, count in self.counts().items()]
 
     def _counters(self) -> list[Sample]:
         reading = self._nvml.last
         return [
-            Sample(STUCK, (), float(self._nvml.stuck)),
-            *(Sample(RESTARTS, (reason,), times) for reason, times in self._nvml.restarts.items()),
+            Sample(nvml_families.STUCK, (), float(self._nvml.stuck)),
+            *(Sample(nvml_families.RESTARTS, (reason,), times) for reason, times in self._nvml.restarts.items()),
             *(
-                Sample(CALLS, (function, result), times)
+                Sample(nvml_families.CALLS, (function, result), times)
                 for function, results in reading.calls.items()
                 for result, times in results.items()
             ),
-            *(Sample(SECONDS, (function,), seconds) for function, seconds in reading.call_seconds.items()),
-            *(Sample(REJECTED, (family,), times) for family, times in reading.rejected.items()),
+            *(
+                Sample(nvml_families.CALL_SECONDS, (function,), seconds)
+                for function, seconds in reading.call_seconds.items()
+            ),
+            *(Sample(nvml_families.REJECTED, (family,), times) for family, times in reading.rejected.items()),
         ]
 
     def _count_on_bus(self) -> int | None:

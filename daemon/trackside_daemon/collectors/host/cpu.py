@@ -6,35 +6,11 @@ import os
 from pathlib import Path
 
 from trackside_daemon.collectors.kernel_files import not_a_number, number, read_base
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 # Columns of a `cpu` line of /proc/stat, in order. `user` and `nice` include guest time, as in node_exporter.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-
-SECONDS = Metric(
-    "trackside_host_cpu_seconds_total",
-    "counter",
-    "CPU time by mode, summed over all CPUs, from /proc/stat; user and nice include guest time.",
-    ("mode",),
-    "seconds",
-)
-CORE_SECONDS = Metric(
-    "trackside_host_cpu_core_seconds_total",
-    "counter",
-    "CPU time of each CPU by mode, when collector.cpu.per-cpu is set, from /proc/stat; user and nice include guest time.",
-    ("cpu", "mode"),
-    "seconds",
-)
-CPUS = Metric("trackside_host_cpus", "gauge", "Online CPUs of the host, from /proc/stat.")
-NUMBERS = {
-    b"ctxt ": Metric("trackside_host_context_switches_total", "counter", "Context switches, from /proc/stat ctxt."),
-    b"procs_running ": Metric(
-        "trackside_host_procs_running", "gauge", "Tasks that run or wait for a CPU, from /proc/stat procs_running."
-    ),
-    b"procs_blocked ": Metric(
-        "trackside_host_procs_blocked", "gauge", "Tasks that wait for I/O to complete, from /proc/stat procs_blocked."
-    ),
-}
 
 # The counters iowait and idle may step back a little, which Prometheus would read as a reset. A larger step means that
 # CPUs went offline. node_exporter's jumpBackSeconds has the same value.
@@ -55,7 +31,7 @@ class CpuCollector:
     # Read the file once a tick: on a large host the kernel needs milliseconds to write it.
 
     name = "cpu"
-    metrics = (SECONDS, CORE_SECONDS, CPUS, *NUMBERS.values())
+    metrics = (host.CPU_SECONDS, host.CPU_CORE_SECONDS, host.CPUS, *host.STAT_NUMBERS.values())
 
     def __init__(self, proc: Path = Path("/proc"), *, per_cpu: bool = False) -> None:
         self._stat = proc / "stat"
@@ -77,16 +53,16 @@ class CpuCollector:
             label = first.partition(b" ")[0].decode(errors="replace")
             raise ValueError(f"{self._stat} begins with {label!r}, not with the line of all CPUs; is procfs mounted?")
         seconds = self._seconds(first)  # kernels before 2.6.11 have no steal
-        samples = [Sample(SECONDS, (mode,), value) for mode, value in zip(MODES, seconds, strict=False)]
+        samples = [Sample(host.CPU_SECONDS, (mode,), value) for mode, value in zip(MODES, seconds, strict=False)]
         if self._per_cpu:
             samples += self._cores(data)
-        for name, metric in NUMBERS.items():
+        for name, metric in host.STAT_NUMBERS.items():
             value = number(data, name, self._stat)
             if value is not None:
                 samples.append(Sample(metric, (), value))
         # The line of all CPUs is not counted: as the first one, it has no newline before it.
         if (cpus := data.count(b"\ncpu")) > 0:
-            samples.append(Sample(CPUS, (), cpus))
+            samples.append(Sample(host.CPUS, (), cpus))
         return samples
 
     def _cores(self, data: bytes) -> list[Sample]:
@@ -96,7 +72,7 @@ class CpuCollector:
                 break
             cpu = line[3 : line.find(b" ")].decode()
             samples += [
-                Sample(CORE_SECONDS, (cpu, mode), value)
+                Sample(host.CPU_CORE_SECONDS, (cpu, mode), value)
                 for mode, value in zip(MODES, self._seconds(line), strict=False)
             ]
         return samples

@@ -8,48 +8,18 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read_base
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECTORS = 1 / 512  # sectors per byte: a sector of /proc/diskstats has 512 bytes, whatever the device's own size is
-MILLISECONDS = 1000  # milliseconds per second
+# Divisors of the columns by the family's unit: a column has milliseconds, or sectors of 512 bytes, whatever the device's own
+# size is.
+DIVISORS = {"seconds": 1000, "bytes": 1 / 512, "": 1}
 
 # Partitions had fewer columns before Linux 2.6.25, with other meanings.
 COLUMNS = 14  # least columns of a line
-
-
-def _family(name: str, text: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_disk_{name}", "counter", f"{text}, from /proc/diskstats.", ("device",), unit)
-
-
-# Column of a line, its family, and the divisor from the column's unit to the family's.
-FIELDS: tuple[tuple[int, Metric, float], ...] = (
-    (3, _family("reads_completed_total", "Completed reads"), 1),
-    (5, _family("read_bytes_total", "Bytes read", "bytes"), SECTORS),
-    (6, _family("read_time_seconds_total", "Total duration of all reads", "seconds"), MILLISECONDS),
-    (7, _family("writes_completed_total", "Completed writes"), 1),
-    (9, _family("written_bytes_total", "Bytes written", "bytes"), SECTORS),
-    (10, _family("write_time_seconds_total", "Total duration of all writes", "seconds"), MILLISECONDS),
-    (
-        11,
-        Metric("trackside_host_disk_io_now", "gauge", "Operations in progress, from /proc/diskstats.", ("device",)),
-        1,
-    ),
-    (
-        12,
-        _family("io_time_seconds_total", "Time in which at least one operation was in progress", "seconds"),
-        MILLISECONDS,
-    ),
-    (
-        13,
-        _family(
-            "io_time_weighted_seconds_total", "Total duration of all operations, including those in progress", "seconds"
-        ),
-        MILLISECONDS,
-    ),
-)
 
 
 class DiskCollector:
@@ -61,7 +31,7 @@ class DiskCollector:
     """
 
     name = "disk"
-    metrics = tuple(metric for _, metric, _ in FIELDS)
+    metrics = tuple(host.DISKSTATS.values())
 
     def __init__(self, proc: Path, exclude: str) -> None:
         self._diskstats = proc / "diskstats"
@@ -102,6 +72,9 @@ class DiskCollector:
 
 def _samples(labels: tuple[str], columns: list[bytes]) -> list[Sample]:
     try:
-        return [Sample(metric, labels, int(columns[column]) / divisor) for column, metric, divisor in FIELDS]
+        return [
+            Sample(metric, labels, int(columns[column]) / DIVISORS[metric.unit])
+            for column, metric in host.DISKSTATS.items()
+        ]
     except ValueError:
         return []

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.host.infiniband_files import FILES, INFO, PHYSICAL_STATE, RATE, STATE
+from trackside_daemon.model.families.infiniband import FILES, INFO, PHYSICAL_STATE, RATE, STATE
 from trackside_daemon.model.metric import Metric, Sample
 
 if TYPE_CHECKING:

@@ -5,21 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trackside_daemon.collectors.kernel_files import not_a_number, number, read, read_base
-from trackside_daemon.model.metric import Metric, Sample
-
-LOADS = tuple(
-    Metric(
-        f"trackside_host_load{minutes}",
-        "gauge",
-        f"Average over {minutes} min of tasks that run, wait for a CPU or sleep uninterruptibly, from /proc/loadavg.",
-    )
-    for minutes in (1, 5, 15)
-)
-HUNG_TASKS = Metric(
-    "trackside_host_hung_tasks_total",
-    "counter",
-    "Tasks that slept uninterruptibly for longer than the kernel's limit, from /proc/sys/kernel/hung_task_detect_count.",
-)
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 
 class LoadCollector:
@@ -30,7 +17,7 @@ class LoadCollector:
     """
 
     name = "load"
-    metrics = (*LOADS, HUNG_TASKS)
+    metrics = (*host.LOADS, host.HUNG_TASKS)
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._loadavg = proc / "loadavg"
@@ -44,13 +31,13 @@ class LoadCollector:
             ValueError: It does not begin with three numbers, or the count is not a number.
         """
         data = read_base(self._loadavg)
-        words = data.split(None, len(LOADS))[: len(LOADS)]
+        words = data.split(None, len(host.LOADS))[: len(host.LOADS)]
         try:
-            samples = [Sample(metric, (), float(word)) for metric, word in zip(LOADS, words, strict=True)]
+            samples = [Sample(metric, (), float(word)) for metric, word in zip(host.LOADS, words, strict=True)]
         except ValueError as error:
             raise not_a_number(self._loadavg, "one of the first three words", data.strip()) from error
         try:
             hung = number(read(self._hung), b"", self._hung)
         except OSError:
             return samples  # an older kernel, or one without the detection of hung tasks
-        return samples if hung is None else [*samples, Sample(HUNG_TASKS, (), hung)]
+        return samples if hung is None else [*samples, Sample(host.HUNG_TASKS, (), hung)]

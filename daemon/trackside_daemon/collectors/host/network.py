@@ -16,46 +16,13 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read, read_base
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
     from pathlib import Path
-
-LABELS = ("device",)
-
-
-def _family(name: str, text: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_network_{name}_total", "counter", f"{text}, from /proc/net/dev.", LABELS, unit)
-
-
-# Column after a device's name, and its family.
-FIELDS: tuple[tuple[int, Metric], ...] = (
-    (0, _family("receive_bytes", "Bytes received", "bytes")),
-    (1, _family("receive_packets", "Packets received")),
-    (2, _family("receive_errs", "Packets received with an error")),
-    (3, _family("receive_drop", "Packets received and dropped, for example for lack of buffers")),
-    (8, _family("transmit_bytes", "Bytes sent", "bytes")),
-    (9, _family("transmit_packets", "Packets sent")),
-    (10, _family("transmit_errs", "Packets not sent because of an error")),
-    (11, _family("transmit_drop", "Packets dropped instead of sent")),
-)
-
-UP = Metric("trackside_host_network_up", "gauge", "1 when /sys/class/net/DEVICE/operstate is up, else 0.", LABELS)
-CARRIER_CHANGES = Metric(
-    "trackside_host_network_carrier_changes_total",
-    "counter",
-    "Times that the link went up or down, from /sys/class/net/DEVICE/carrier_changes.",
-    LABELS,
-)
-SPEED = Metric(
-    "trackside_host_network_speed_bytes_per_second",
-    "gauge",
-    "Speed of the link in one direction; absent where unknown, from /sys/class/net/DEVICE/speed.",
-    LABELS,
-    "bytes_per_second",
-)
 
 Counts = dict[str, list[bytes]]
 """The columns after a device's name, by the name."""
@@ -80,7 +47,12 @@ class NetworkCollector:
     """
 
     name = "network"
-    metrics = (*(metric for _, metric in FIELDS), UP, CARRIER_CHANGES, SPEED)
+    metrics = (
+        *host.NET_DEV.values(),
+        host.NETWORK_UP,
+        host.NETWORK_CARRIER_CHANGES,
+        host.NETWORK_SPEED,
+    )
 
     def __init__(self, proc: Path, sys: Path, exclude: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         first = proc / "1" / "net" / "dev"
@@ -156,7 +128,7 @@ def _names(directory: str) -> set[str]:
 
 def _samples(labels: tuple[str], counts: list[bytes]) -> list[Sample]:
     try:
-        return [Sample(metric, labels, int(counts[column])) for column, metric in FIELDS]
+        return [Sample(metric, labels, int(counts[column])) for column, metric in host.NET_DEV.items()]
     except (ValueError, IndexError):
         return []
 
@@ -179,14 +151,14 @@ def _link(directory: str, labels: tuple[str]) -> list[Sample]:
     """Return the samples of one device's files; files that are missing or unreadable are left out."""
     samples = []
     if state := _text(f"{directory}/operstate"):
-        samples.append(Sample(UP, labels, float(state == b"up")))
+        samples.append(Sample(host.NETWORK_UP, labels, float(state == b"up")))
     changes = _text(f"{directory}/carrier_changes")
     if changes.isdigit():
-        samples.append(Sample(CARRIER_CHANGES, labels, int(changes)))
+        samples.append(Sample(host.NETWORK_CARRIER_CHANGES, labels, int(changes)))
     # For a link that is down, the read of this file fails.
     speed = _text(f"{directory}/speed")
     if speed.isdigit() and int(speed) and int(speed) not in UNKNOWN:
-        samples.append(Sample(SPEED, labels, int(speed) * MEGABIT))
+        samples.append(Sample(host.NETWORK_SPEED, labels, int(speed) * MEGABIT))
     return samples
 
 

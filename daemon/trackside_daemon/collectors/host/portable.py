@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.host import cpu, disk, load, memory, network
-from trackside_daemon.collectors.host import time as clock
-from trackside_daemon.collectors.host.filesystem import filesystem
+from trackside_daemon.collectors.host import cpu, network
+from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
@@ -29,38 +28,36 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.settings import CollectorsSection
     from trackside_daemon.model.metric import Metric
 
-CONTEXT_SWITCHES = cpu.NUMBERS[b"ctxt "]
+CONTEXT_SWITCHES = host.STAT_NUMBERS[b"ctxt "]
 
 # Families by field of psutil.virtual_memory(); its cached differs from that of /proc/meminfo, as it includes slab.
 MEMORY = {
-    "total": memory.FIELDS["MemTotal"],
-    "available": memory.FIELDS["MemAvailable"],
-    "free": memory.FIELDS["MemFree"],
+    "total": host.MEMORY,
+    "available": host.MEMORY_AVAILABLE,
+    "free": host.MEMINFO["MemFree"],
 }
 
-_DISK = {column: (metric, divisor) for column, metric, divisor in disk.FIELDS}
-# Families and divisors by field of psutil.disk_io_counters(), with times in milliseconds; macOS has no busy_time.
+# Families by field of psutil.disk_io_counters(); macOS has no busy_time.
 DISK = {
-    "read_count": (_DISK[3][0], 1),
-    "read_bytes": (_DISK[5][0], 1),
-    "read_time": _DISK[6],
-    "write_count": (_DISK[7][0], 1),
-    "write_bytes": (_DISK[9][0], 1),
-    "write_time": _DISK[10],
-    "busy_time": _DISK[12],
+    "read_count": host.DISKSTATS[3],
+    "read_bytes": host.DISK_READ,
+    "read_time": host.DISKSTATS[6],
+    "write_count": host.DISKSTATS[7],
+    "write_bytes": host.DISK_WRITTEN,
+    "write_time": host.DISKSTATS[10],
+    "busy_time": host.DISK_BUSY,
 }
 
-_NETWORK = dict(network.FIELDS)
 # Families by field of psutil.net_io_counters().
 NETWORK = {
-    "bytes_recv": _NETWORK[0],
-    "packets_recv": _NETWORK[1],
-    "errin": _NETWORK[2],
-    "dropin": _NETWORK[3],
-    "bytes_sent": _NETWORK[8],
-    "packets_sent": _NETWORK[9],
-    "errout": _NETWORK[10],
-    "dropout": _NETWORK[11],
+    "bytes_recv": host.NETWORK_RECEIVED,
+    "packets_recv": host.NET_DEV[1],
+    "errin": host.NET_DEV[2],
+    "dropin": host.NET_DEV[3],
+    "bytes_sent": host.NETWORK_SENT,
+    "packets_sent": host.NET_DEV[9],
+    "errout": host.NET_DEV[10],
+    "dropout": host.NET_DEV[11],
 }
 
 
@@ -89,28 +86,36 @@ def portable_collectors(on: CollectorsSection, paths: Sequence[str]) -> list[Col
         on: The enabled collectors and their settings.
         paths: Paths whose file systems are shown.
     """
-    room = (filesystem.SIZE, filesystem.FREE, filesystem.AVAIL, filesystem.READONLY, filesystem.DEVICE_ERROR)
-    swap = (memory.FIELDS["SwapTotal"], memory.SWAP_USED)
-    times = (clock.NOW, clock.BOOT, clock.UNAME)
+    room = (
+        host.FILESYSTEM_SIZE,
+        host.FILESYSTEM_FREE,
+        host.FILESYSTEM_AVAIL,
+        host.FILESYSTEM_READONLY,
+        host.FILESYSTEM_DEVICE_ERROR,
+    )
+    swap = (host.MEMINFO["SwapTotal"], host.SWAP_USED)
+    times = (host.TIME, host.BOOT_TIME, host.UNAME)
     every: list[tuple[bool, PortableCollector]] = [
         (
             on.cpu.enabled,
             PortableCollector(
                 "cpu",
-                (cpu.SECONDS, cpu.CORE_SECONDS, cpu.CPUS, CONTEXT_SWITCHES),
+                (host.CPU_SECONDS, host.CPU_CORE_SECONDS, host.CPUS, CONTEXT_SWITCHES),
                 partial(_cpu, per_cpu=on.cpu.per_cpu),
             ),
         ),
-        (on.load.enabled, PortableCollector("load", load.LOADS, _load)),
+        (on.load.enabled, PortableCollector("load", host.LOADS, _load)),
         (on.memory.enabled, PortableCollector("memory", (*MEMORY.values(), *swap), _memory)),
         (
             on.disk.enabled,
-            PortableCollector("disk", tuple(metric for metric, _ in DISK.values()), partial(_disk, on.disk.exclude)),
+            PortableCollector("disk", tuple(DISK.values()), partial(_disk, on.disk.exclude)),
         ),
         (on.filesystem.enabled, PortableCollector("filesystem", room, partial(_filesystem, tuple(paths)))),
         (
             on.network.enabled,
-            PortableCollector("network", (*NETWORK.values(), network.SPEED), partial(_network, on.network.exclude)),
+            PortableCollector(
+                "network", (*NETWORK.values(), host.NETWORK_SPEED), partial(_network, on.network.exclude)
+            ),
         ),
         (on.time.enabled, PortableCollector("time", times, _time)),
     ]
@@ -119,21 +124,21 @@ def portable_collectors(on: CollectorsSection, paths: Sequence[str]) -> list[Col
 
 def _cpu(*, per_cpu: bool) -> list[Sample]:
     total = psutil.cpu_times()._asdict()
-    samples = [Sample(cpu.SECONDS, (mode,), total[mode]) for mode in cpu.MODES if mode in total]
+    samples = [Sample(host.CPU_SECONDS, (mode,), total[mode]) for mode in cpu.MODES if mode in total]
     if per_cpu:
         samples += [
-            Sample(cpu.CORE_SECONDS, (str(number), mode), seconds)
+            Sample(host.CPU_CORE_SECONDS, (str(number), mode), seconds)
             for number, core in enumerate(psutil.cpu_times(percpu=True))
             for mode, seconds in core._asdict().items()
             if mode in cpu.MODES
         ]
     if count := psutil.cpu_count():
-        samples.append(Sample(cpu.CPUS, (), count))
+        samples.append(Sample(host.CPUS, (), count))
     return [*samples, Sample(CONTEXT_SWITCHES, (), psutil.cpu_stats().ctx_switches)]
 
 
 def _load() -> list[Sample]:
-    return [Sample(metric, (), average) for metric, average in zip(load.LOADS, psutil.getloadavg(), strict=True)]
+    return [Sample(metric, (), average) for metric, average in zip(host.LOADS, psutil.getloadavg(), strict=True)]
 
 
 def _memory() -> list[Sample]:
@@ -141,8 +146,8 @@ def _memory() -> list[Sample]:
     swap = psutil.swap_memory()
     return [
         *(Sample(metric, (), fields[field]) for field, metric in MEMORY.items()),
-        Sample(memory.FIELDS["SwapTotal"], (), swap.total),
-        Sample(memory.SWAP_USED, (), swap.used),
+        Sample(host.MEMINFO["SwapTotal"], (), swap.total),
+        Sample(host.SWAP_USED, (), swap.used),
     ]
 
 
@@ -150,10 +155,10 @@ def _disk(exclude: str) -> list[Sample]:
     excluded = re.compile(exclude).fullmatch
     counters = {name: fields._asdict() for name, fields in (psutil.disk_io_counters(perdisk=True) or {}).items()}
     samples = [
-        Sample(metric, (device,), fields[field] / divisor)
+        Sample(metric, (device,), fields[field] / (1000 if metric.unit == "seconds" else 1))
         for device, fields in counters.items()
         if not excluded(device)
-        for field, (metric, divisor) in DISK.items()
+        for field, metric in DISK.items()
         if field in fields
     ]
     if not samples:
@@ -171,7 +176,7 @@ def _network(exclude: str) -> list[Sample]:
         fields = counters._asdict()
         samples += [Sample(metric, (device,), fields[field]) for field, metric in NETWORK.items()]
         if device in links and links[device].speed:
-            samples.append(Sample(network.SPEED, (device,), links[device].speed * network.MEGABIT))
+            samples.append(Sample(host.NETWORK_SPEED, (device,), links[device].speed * network.MEGABIT))
     if not samples:
         raise NothingToCollect("there are only devices that collector.network.exclude leaves out, or none")
     return samples
@@ -205,22 +210,22 @@ def _room(point: str, fstype: str, options: Sequence[str]) -> Iterator[Sample]:
     except PermissionError:
         return
     except OSError:
-        yield Sample(filesystem.DEVICE_ERROR, labels, 1.0)
+        yield Sample(host.FILESYSTEM_DEVICE_ERROR, labels, 1.0)
         return
-    yield Sample(filesystem.DEVICE_ERROR, labels, 0.0)
-    yield Sample(filesystem.READONLY, labels, float("ro" in options))
+    yield Sample(host.FILESYSTEM_DEVICE_ERROR, labels, 0.0)
+    yield Sample(host.FILESYSTEM_READONLY, labels, float("ro" in options))
     if usage.total:
-        yield Sample(filesystem.SIZE, labels, usage.total)
+        yield Sample(host.FILESYSTEM_SIZE, labels, usage.total)
         # psutil's `free` is f_bavail, and its `used` is the size without f_bfree.
-        yield Sample(filesystem.FREE, labels, usage.total - usage.used)
-        yield Sample(filesystem.AVAIL, labels, usage.free)
+        yield Sample(host.FILESYSTEM_FREE, labels, usage.total - usage.used)
+        yield Sample(host.FILESYSTEM_AVAIL, labels, usage.free)
 
 
 def _time() -> list[Sample]:
     uname = os.uname()
     names = (uname.sysname, uname.release, uname.version, uname.machine, uname.nodename)
     return [
-        Sample(clock.NOW, (), time.time()),
-        Sample(clock.UNAME, names, 1),
-        Sample(clock.BOOT, (), psutil.boot_time()),
+        Sample(host.TIME, (), time.time()),
+        Sample(host.UNAME, names, 1),
+        Sample(host.BOOT_TIME, (), psutil.boot_time()),
     ]

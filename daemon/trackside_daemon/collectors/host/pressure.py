@@ -7,33 +7,8 @@ from pathlib import Path
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import not_a_number, read_base
-from trackside_daemon.model.metric import Metric, Sample
-
-
-def _family(resource: str, how: str, text: str, line: str) -> Metric:
-    return Metric(
-        f"trackside_host_pressure_{resource}_{how}_seconds_total",
-        "counter",
-        f"Time in which {text}, from /proc/pressure/{resource} {line}.",
-        unit="seconds",
-    )
-
-
-def _waiting(resource: str, noun: str) -> Metric:
-    return _family(resource, "waiting", f"at least one task waited for {noun}", "some")
-
-
-def _stalled(resource: str, noun: str) -> Metric:
-    return _family(resource, "stalled", f"all non-idle tasks waited for {noun}", "full")
-
-
-# The line "full" of cpu has no meaning for a whole host.
-FILES = {
-    "cpu": {b"some": _waiting("cpu", "a CPU")},
-    "io": {b"some": _waiting("io", "I/O"), b"full": _stalled("io", "I/O")},
-    "memory": {b"some": _waiting("memory", "memory"), b"full": _stalled("memory", "memory")},
-    "irq": {b"full": _family("irq", "stalled", "interrupts kept a task from its CPU", "full")},
-}
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 
 def stalls(path: str | Path) -> dict[bytes, float]:
@@ -68,11 +43,11 @@ class PressureCollector:
     """
 
     name = "pressure"
-    metrics = tuple(metric for lines in FILES.values() for metric in lines.values())
+    metrics = tuple(metric for lines in host.PRESSURE.values() for metric in lines.values())
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._directory = proc / "pressure"
-        self._files = [(self._directory / name, lines) for name, lines in FILES.items()]
+        self._files = [(self._directory / name, lines) for name, lines in host.PRESSURE.items()]
 
     def collect(self) -> list[Sample]:
         """Return one sample per total.

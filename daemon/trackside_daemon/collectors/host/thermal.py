@@ -11,27 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 log = logging.getLogger("trackside")
-
-TEMPERATURE = Metric(
-    "trackside_host_cpu_temperature_celsius",
-    "gauge",
-    "Temperature of a CPU's sensor, from /sys/class/hwmon tempN_input; sensor is its tempN_label where it has one.",
-    ("chip", "sensor"),
-    "celsius",
-)
-ENERGY = Metric(
-    "trackside_host_cpu_energy_joules_total",
-    "counter",
-    "Energy of a CPU package, Intel or AMD, from /sys/class/powercap intel-rapl:N energy_uj.",
-    ("package",),
-    "joules",
-)
 
 # Names of the hwmon drivers of CPUs.
 CHIPS = re.compile(r"coretemp|k8temp|k10temp|zenpower|via_cputemp|cpu\d*[_-]thermal")
@@ -72,7 +58,7 @@ class ThermalCollector:
     """
 
     name = "thermal"
-    metrics = (TEMPERATURE, ENERGY)
+    metrics = (host.CPU_TEMPERATURE, host.CPU_ENERGY)
 
     def __init__(self, sys: Path = Path("/sys"), *, clock: Callable[[], float] = time.monotonic) -> None:
         self._hwmon = sys / "class" / "hwmon"
@@ -95,9 +81,13 @@ class ThermalCollector:
             self._search_at = self._clock() + SEARCH_SECONDS
         temperatures = [(sensor.labels, self._number(sensor.path)) for sensor in self._sensors]
         energies = [(package, self._number(package.path)) for package in self._packages.values()]
-        samples = [Sample(TEMPERATURE, labels, value / 1000) for labels, value in temperatures if value is not None]
+        samples = [
+            Sample(host.CPU_TEMPERATURE, labels, value / 1000) for labels, value in temperatures if value is not None
+        ]
         samples += [
-            Sample(ENERGY, package.labels, package.joules(value)) for package, value in energies if value is not None
+            Sample(host.CPU_ENERGY, package.labels, package.joules(value))
+            for package, value in energies
+            if value is not None
         ]
         if not samples:
             raise NothingToCollect(

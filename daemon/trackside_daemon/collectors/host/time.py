@@ -10,42 +10,13 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.kernel_files import no_field, number, read_base
 from trackside_daemon.linux.adjtimex import Discipline, discipline
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("trackside")
-
-NOW = Metric(
-    "trackside_host_time_seconds",
-    "gauge",
-    "Unix time of the host at the time of the sample, from time(2).",
-    unit="seconds",
-)
-BOOT = Metric(
-    "trackside_host_boot_time_seconds",
-    "gauge",
-    "Unix time of the host's boot, from /proc/stat btime; it changes when the clock is stepped.",
-    unit="seconds",
-)
-OFFSET = Metric(
-    "trackside_host_time_offset_seconds",
-    "gauge",
-    "Offset of the clock as reported to the kernel, from adjtimex(2) offset; 0 with chronyd, which does not report it.",
-    unit="seconds",
-)
-SYNCHRONIZED = Metric(
-    "trackside_host_time_synchronized",
-    "gauge",
-    "1 when the clock is synchronized to a reliable server, else 0, from adjtimex(2).",
-)
-UNAME = Metric(
-    "trackside_host_uname_info",
-    "info",
-    "The host's kernel and name, from uname(2).",
-    ("sysname", "release", "version", "machine", "nodename"),
-)
 
 # The kernel of a large host needs milliseconds to write /proc/stat.
 BOOT_SECONDS = 60.0  # interval of reading the boot time
@@ -65,7 +36,7 @@ class TimeCollector:
     """
 
     name = "time"
-    metrics = (NOW, BOOT, OFFSET, SYNCHRONIZED, UNAME)
+    metrics = (host.TIME, host.BOOT_TIME, host.TIME_OFFSET, host.TIME_SYNCHRONIZED, host.UNAME)
 
     def __init__(
         self,
@@ -97,10 +68,10 @@ class TimeCollector:
         uname = self._uname()
         names = (uname.sysname, uname.release, uname.version, uname.machine, uname.nodename)
         return [
-            Sample(NOW, (), self._wall()),
-            Sample(UNAME, names, 1),
+            Sample(host.TIME, (), self._wall()),
+            Sample(host.UNAME, names, 1),
             *self._discipline(),
-            Sample(BOOT, (), self._boot),
+            Sample(host.BOOT_TIME, (), self._boot),
         ]
 
     def _read_boot(self) -> int:
@@ -118,5 +89,5 @@ class TimeCollector:
             log.info("the clock's offset is left out: %s; allow adjtimex in the container's seccomp profile", error)
             self._kernel = None  # a seccomp filter stays until the process ends, so another try is useless
             return []
-        samples = [Sample(SYNCHRONIZED, (), int(synchronized))]
-        return samples if offset is None else [*samples, Sample(OFFSET, (), offset)]
+        samples = [Sample(host.TIME_SYNCHRONIZED, (), int(synchronized))]
+        return samples if offset is None else [*samples, Sample(host.TIME_OFFSET, (), offset)]

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.kernel_files import fields, read_base
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
 
-
-def _family(name: str, field: str, text: str) -> Metric:
-    return Metric(f"trackside_host_{name}_total", "counter", f"{text}, from /proc/vmstat {field}.")
-
-
-FIELDS = {
-    "oom_kill": _family("oom_kills", "oom_kill", "Processes that the kernel killed for lack of memory"),
-    "pgmajfault": _family("major_page_faults", "pgmajfault", "Page faults that needed a read from disk"),
-    "pgfault": _family("page_faults", "pgfault", "Page faults, including major ones"),
-    "pswpin": _family("swap_in_pages", "pswpin", "Pages read from swap"),
-    "pswpout": _family("swap_out_pages", "pswpout", "Pages written to swap"),
-}
+if TYPE_CHECKING:
+    from trackside_daemon.model.metric import Sample
 
 
 class VmstatCollector:
@@ -29,11 +20,11 @@ class VmstatCollector:
     """
 
     name = "vmstat"
-    metrics = tuple(FIELDS.values())
+    metrics = tuple(host.VMSTAT.values())
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._vmstat = proc / "vmstat"
-        self._fields = [(f"{field} ".encode(), metric) for field, metric in FIELDS.items()]
+        self._fields = [(f"{field} ".encode(), metric) for field, metric in host.VMSTAT.items()]
 
     def collect(self) -> list[Sample]:
         """Return one sample per field.

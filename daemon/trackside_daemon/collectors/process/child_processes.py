@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -19,81 +20,6 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_tree import Stat
 
 GENERATION_SECONDS = 60.0  # shortest time for which the last counts of a process are kept after it was last seen
-
-_LABELS = ("run", "rank")
-_SHARED = "memory that a fork shares with its rank counts for each worker"
-_STATM = "from /proc/PID/statm"
-
-WORKERS = Metric(
-    "trackside_dataloader_workers",
-    "gauge",
-    "Data loader workers below the rank, named pt_data_worker by PyTorch 2.5 and later, from /proc/PID/stat.",
-    _LABELS,
-)
-RESIDENT = Metric(
-    "trackside_dataloader_resident_memory_bytes",
-    "gauge",
-    f"Memory of all workers in RAM; {_SHARED}; {_STATM} resident.",
-    _LABELS,
-    "bytes",
-)
-ANONYMOUS = Metric(
-    "trackside_dataloader_anonymous_memory_bytes",
-    "gauge",
-    f"Memory of all workers in RAM that is not backed by files; {_SHARED}; {_STATM} resident minus shared.",
-    _LABELS,
-    "bytes",
-)
-SHARED = Metric(
-    "trackside_dataloader_shared_memory_bytes",
-    "gauge",
-    f"Mapped files and shared memory of all workers in RAM, counted for each worker, {_STATM} shared.",
-    _LABELS,
-    "bytes",
-)
-CPU = Metric(
-    "trackside_dataloader_cpu_seconds_total",
-    "counter",
-    "CPU time of all workers, including ended ones, from /proc/PID/stat; a worker's use after the last tick that saw it is "
-    "missing, which is much of it when an epoch takes only a few ticks.",
-    _LABELS,
-    "seconds",
-)
-READ = Metric(
-    "trackside_dataloader_read_bytes_total",
-    "counter",
-    "Bytes read from disk by all workers, including ended ones, from /proc/PID/io read_bytes.",
-    _LABELS,
-    "bytes",
-)
-BLOCKED = Metric(
-    "trackside_dataloader_blocked_workers",
-    "gauge",
-    "Workers that wait for a device or a file system, from /proc/PID/stat: state D.",
-    _LABELS,
-)
-CHILDREN = Metric(
-    "trackside_process_children",
-    "gauge",
-    "Processes below the rank's, at all depths, that are neither ranks nor data loader workers, from "
-    "/proc/PID/task/TID/children.",
-    ("pid",),
-)
-CHILDREN_RESIDENT = Metric(
-    "trackside_process_children_resident_memory_bytes",
-    "gauge",
-    "Memory in RAM of the processes below the rank's that are neither ranks nor workers, from /proc/PID/stat rss.",
-    ("pid",),
-    "bytes",
-)
-CHILDREN_CPU = Metric(
-    "trackside_process_children_cpu_seconds_total",
-    "counter",
-    "CPU time of the processes below the rank's that are neither ranks nor workers, including ended ones, from "
-    "/proc/PID/stat.",
-    ("pid",),
-    "seconds",
-)
 
 
 class RankLabels(NamedTuple):
@@ -146,16 +72,10 @@ class ChildProcesses:
     """
 
     metrics = (
-        WORKERS,
-        BLOCKED,
-        RESIDENT,
-        ANONYMOUS,
-        SHARED,
-        CPU,
-        READ,
-        CHILDREN,
-        CHILDREN_RESIDENT,
-        CHILDREN_CPU,
+        *(process_families.WORKERS, process_families.WORKERS_BLOCKED, process_families.WORKERS_RESIDENT),
+        *(process_families.WORKERS_ANONYMOUS, process_families.WORKERS_SHARED, process_families.WORKERS_CPU),
+        *(process_families.WORKERS_READ, process_families.CHILDREN, process_families.CHILDREN_RESIDENT),
+        process_families.CHILDREN_CPU,
     )
 
     def __init__(self, proc: Path) -> None:
@@ -195,21 +115,25 @@ class ChildProcesses:
         label = (str(pid),)
         for process in others:
             self._cpu.add(label, process.key, process.user + process.system)
-        yield Sample(CHILDREN, label, len(others))
-        yield Sample(CHILDREN_RESIDENT, label, sum(process.resident for process in others) * self._page_bytes)
-        yield Sample(CHILDREN_CPU, label, self._cpu.totals.get(label, 0) / self._ticks_per_second)
+        yield Sample(process_families.CHILDREN, label, len(others))
+        yield Sample(
+            process_families.CHILDREN_RESIDENT, label, sum(process.resident for process in others) * self._page_bytes
+        )
+        yield Sample(process_families.CHILDREN_CPU, label, self._cpu.totals.get(label, 0) / self._ticks_per_second)
 
     def worker_samples(self) -> Iterator[Sample]:
         """Yield the sums over the workers of each rank."""
         for labels, total in self._sums.items():
-            yield Sample(WORKERS, labels, total.workers)
-            yield Sample(BLOCKED, labels, total.blocked)
-            yield Sample(RESIDENT, labels, total.resident * self._page_bytes)
-            yield Sample(ANONYMOUS, labels, max(0, total.resident - total.shared) * self._page_bytes)
-            yield Sample(SHARED, labels, total.shared * self._page_bytes)
-            yield Sample(CPU, labels, self._cpu.totals.get(labels, 0) / self._ticks_per_second)
+            yield Sample(process_families.WORKERS, labels, total.workers)
+            yield Sample(process_families.WORKERS_BLOCKED, labels, total.blocked)
+            yield Sample(process_families.WORKERS_RESIDENT, labels, total.resident * self._page_bytes)
+            yield Sample(
+                process_families.WORKERS_ANONYMOUS, labels, max(0, total.resident - total.shared) * self._page_bytes
+            )
+            yield Sample(process_families.WORKERS_SHARED, labels, total.shared * self._page_bytes)
+            yield Sample(process_families.WORKERS_CPU, labels, self._cpu.totals.get(labels, 0) / self._ticks_per_second)
             if labels in self._read.totals:
-                yield Sample(READ, labels, self._read.totals[labels])
+                yield Sample(process_families.WORKERS_READ, labels, self._read.totals[labels])
 
     def keep(self, ranks: Collection[RankLabels], pids: Collection[int]) -> None:
         """Forget all ranks and processes except these."""

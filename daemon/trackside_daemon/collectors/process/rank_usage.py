@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -24,82 +25,7 @@ MANY = 1000
 STATES = {"R": "R", "S": "S", "D": "D", "Z": "Z", "T": "T", "t": "T", "I": "S", "X": "Z"}
 
 
-def _family(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "", kind: str = "gauge") -> Metric:
-    suffix = {"gauge": "", "counter": "_total"}[kind]
-    return Metric(f"trackside_process_{name}{suffix}", kind, f"{text}.", ("pid", *labels), unit)  # type: ignore[arg-type]
-
-
-def _memory(name: str, field: str, text: str) -> Metric:
-    return _family(f"{name}_memory_bytes", f"{text}, from /proc/PID/status {field}", unit="bytes")
-
-
-MEMORY = {
-    b"VmRSS": _memory("resident", "VmRSS", "Memory of the rank's process in RAM"),
-    b"RssAnon": _memory("anonymous", "RssAnon", "Memory of the rank's process in RAM that is not backed by files"),
-    b"RssFile": _memory("file", "RssFile", "Mapped files of the rank's process, the part in RAM"),
-    b"RssShmem": _memory("shared", "RssShmem", "Mapped shared memory of the rank's process, the part in RAM"),
-    b"VmSwap": _memory("swap", "VmSwap", "Memory of the rank's process in swap"),
-    b"VmHWM": _memory("peak_resident", "VmHWM", "Largest memory of the rank's process in RAM so far"),
-}
-SWITCHES = _family(
-    "context_switches",
-    "Context switches of the rank's main thread, voluntary or involuntary, from /proc/PID/status voluntary_ctxt_switches "
-    "and nonvoluntary_ctxt_switches",
-    ("kind",),
-    kind="counter",
-)
 KINDS = {b"voluntary_ctxt_switches": "voluntary", b"nonvoluntary_ctxt_switches": "involuntary"}
-CPU = _family(
-    "cpu_seconds",
-    "CPU time of all threads of the rank's process, without its children, from /proc/PID/stat utime and stime",
-    ("mode",),
-    unit="seconds",
-    kind="counter",
-)
-FAULTS = _family(
-    "major_page_faults",
-    "Page faults of the rank's process that needed a read from disk, from /proc/PID/stat majflt",
-    kind="counter",
-)
-THREADS = _family("threads", "Threads of the rank's process, from /proc/PID/stat num_threads")
-STARTED = _family(
-    "start_time_seconds", "Unix time at which the rank's process started, from /proc/PID/stat starttime", unit="seconds"
-)
-STATE = _family(
-    "state",
-    "1 for the current state of the rank's main thread, else 0, from /proc/PID/stat: R running, S sleeping, D waiting for "
-    "a device or a file system, Z dead and not reaped, T stopped",
-    ("state",),
-)
-OPEN_FDS = _family("open_fds", "Open file descriptors of the rank's process, from /proc/PID/fd")
-MAX_FDS = _family("max_fds", "Soft limit of open file descriptors of the rank's process, from /proc/PID/limits")
-_IO = "from /proc/PID/io {}, including children that it has reaped"
-IO = {
-    b"read_bytes": _family(
-        "read_bytes",
-        f"Bytes read from disk by the rank's process, {_IO.format('read_bytes')}",
-        unit="bytes",
-        kind="counter",
-    ),
-    b"write_bytes": _family(
-        "written_bytes",
-        f"Bytes written to disk by the rank's process, {_IO.format('write_bytes')}",
-        unit="bytes",
-        kind="counter",
-    ),
-    b"rchar": _family(
-        "read_chars",
-        f"Bytes returned by read calls, including those from caches, {_IO.format('rchar')}",
-        kind="counter",
-    ),
-    b"wchar": _family("written_chars", f"Bytes passed to write calls, {_IO.format('wchar')}", kind="counter"),
-}
-WAITED = _family(
-    "cpu_wait_seconds",
-    "Time in which the rank's main thread was runnable and waited for a CPU, from /proc/PID/schedstat",
-    unit="seconds",
-    kind="counter",
-)
 
 
 class RankUsage:
@@ -110,17 +36,10 @@ class RankUsage:
     """
 
     metrics = (
-        *MEMORY.values(),
-        CPU,
-        THREADS,
-        OPEN_FDS,
-        MAX_FDS,
-        *IO.values(),
-        SWITCHES,
-        WAITED,
-        FAULTS,
-        STARTED,
-        STATE,
+        *(*process_families.MEMORY.values(), process_families.CPU, process_families.THREADS, process_families.OPEN_FDS),
+        *(process_families.MAX_FDS, *process_families.IO.values(), process_families.CONTEXT_SWITCHES),
+        *(process_families.CPU_WAIT, process_families.MAJOR_FAULTS, process_families.START_TIME),
+        process_families.STATE,
     )
 
     def __init__(self, proc: Path) -> None:
@@ -142,17 +61,17 @@ class RankUsage:
         directory = f"{self._proc}/{rank.pid}"
         label = str(rank.pid)
         yield from self._of_stat(rank, label)
-        status = _numbers(f"{directory}/status", {*MEMORY, *KINDS})
+        status = _numbers(f"{directory}/status", {*process_families.MEMORY, *KINDS})
         for field, amount in status.items():
-            if field in MEMORY:
-                yield Sample(MEMORY[field], (label,), amount * 1024)
+            if field in process_families.MEMORY:
+                yield Sample(process_families.MEMORY[field], (label,), amount * 1024)
             else:
-                yield Sample(SWITCHES, (label, KINDS[field]), amount)
-        for field, amount in _numbers(f"{directory}/io", IO).items():
-            yield Sample(IO[field], (label,), amount)
+                yield Sample(process_families.CONTEXT_SWITCHES, (label, KINDS[field]), amount)
+        for field, amount in _numbers(f"{directory}/io", process_families.IO).items():
+            yield Sample(process_families.IO[field], (label,), amount)
         schedule = _text(f"{directory}/schedstat").split()
         if len(schedule) > 1 and schedule[1].isdigit():
-            yield Sample(WAITED, (label,), int(schedule[1]) / 1e9)
+            yield Sample(process_families.CPU_WAIT, (label,), int(schedule[1]) / 1e9)
         yield from self._of_files(rank.key, directory, label, now)
 
     def keep(self, keys: Collection[ProcessKey]) -> None:
@@ -161,26 +80,26 @@ class RankUsage:
         self._limits = {key: self._limits[key] for key in keys if key in self._limits}
 
     def _of_stat(self, rank: Stat, label: str) -> Iterator[Sample]:
-        yield Sample(CPU, (label, "user"), rank.user / self._ticks_per_second)
-        yield Sample(CPU, (label, "system"), rank.system / self._ticks_per_second)
-        yield Sample(FAULTS, (label,), rank.major_faults)
-        yield Sample(THREADS, (label,), rank.threads)
+        yield Sample(process_families.CPU, (label, "user"), rank.user / self._ticks_per_second)
+        yield Sample(process_families.CPU, (label, "system"), rank.system / self._ticks_per_second)
+        yield Sample(process_families.MAJOR_FAULTS, (label,), rank.major_faults)
+        yield Sample(process_families.THREADS, (label,), rank.threads)
         if (started := self.started(rank)) is not None:
-            yield Sample(STARTED, (label,), started)
+            yield Sample(process_families.START_TIME, (label,), started)
         current = STATES.get(rank.state)
         for state in dict.fromkeys(STATES.values()) if current else ():
-            yield Sample(STATE, (label, state), float(state == current))
+            yield Sample(process_families.STATE, (label, state), float(state == current))
 
     def _of_files(self, key: ProcessKey, directory: str, label: str, now: float) -> Iterator[Sample]:
         count = self._count_files(key, f"{directory}/fd", now)
         if count is not None:
-            yield Sample(OPEN_FDS, (label,), count)
+            yield Sample(process_families.OPEN_FDS, (label,), count)
         due, limit = self._limits.get(key, (now, None))
         if now >= due:
             limit = _limit(f"{directory}/limits")
             self._limits[key] = now + LATER_SECONDS, limit
         if limit is not None:
-            yield Sample(MAX_FDS, (label,), limit)
+            yield Sample(process_families.MAX_FDS, (label,), limit)
 
     def _count_files(self, key: ProcessKey, directory: str, now: float) -> int | None:
         """Return the number of open files: since Linux 6.2 the size of /proc/PID/fd, before that the length of its list."""

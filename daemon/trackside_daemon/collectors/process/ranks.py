@@ -22,7 +22,10 @@ from trackside_daemon.collectors.process.process_names import FirstNames, Proces
 from trackside_daemon.collectors.process.process_roles import role
 from trackside_daemon.collectors.process.status import ProcessStatuses
 from trackside_daemon.linux.user_names import UserNames
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.families import training
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.nvml.peaks import peak_flops
 from trackside_daemon.nvml.readers.host_pids import in_host_pid_namespace
 
@@ -32,45 +35,6 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_roles import Role
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.nvml.reading import GpuReading
-
-RANK_INFO = Metric(
-    "trackside_gpu_rank_info",
-    "info",
-    "A rank on a GPU: NVML lists the rank's process or one that it started, or else the rank reports the GPU; sampled by "
-    "the daemon's tick.",
-    ("gpu", "uuid", "run", "rank"),
-)
-PEAK_FLOPS = Metric(
-    "trackside_training_peak_flops_per_second",
-    "gauge",
-    "Peak FLOP/s of the rank's GPUs: the run's own value, else dense tensor operations in bfloat16 (float16 before "
-    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, with MIG, or "
-    "while no process of the rank is on a GPU.",
-    ("run", "rank"),
-    "flops_per_second",
-)
-PROCESS_INFO = Metric(
-    "trackside_process_info",
-    "info",
-    "A process that is a rank, or that NVML lists on a GPU; a process that a rank started has the rank's labels, and role "
-    "dataloader by its name, else other; from /proc/PID/status and /proc/PID/cgroup; sampled by the daemon's tick.",
-    (
-        "pid",
-        "role",
-        "comm",
-        "user",
-        "run",
-        "run_id",
-        "rank",
-        "local_rank",
-        "job_id",
-        "k8s_pod",
-        "k8s_namespace",
-        "k8s_container",
-        "container_id",
-        "cgroup",
-    ),
-)
 
 OTHERS = 256  # most processes in addition to the ranks, those that ranks started first; a machine normally has a few
 _NO_RANK = ("",) * 8  # result of `_rank_labels` for a process that belongs to no rank
@@ -98,7 +62,7 @@ class RanksCollector:
     """
 
     name = "ranks"
-    metrics = (RANK_INFO, PEAK_FLOPS, PROCESS_INFO)
+    metrics = (gpu_families.RANK_INFO, training.PEAK_FLOPS, process_families.PROCESS_INFO)
 
     def __init__(
         self,
@@ -172,14 +136,16 @@ class RanksCollector:
                 reported_peaks[labels] = process.peak_flops
         self._last_uuids = last_uuids
         for labels, gpus_by_uuid in gpus_by_rank.items():
-            yield from (Sample(RANK_INFO, (str(gpu.index), uuid, *labels), 1) for uuid, gpu in gpus_by_uuid.items())
+            yield from (
+                Sample(gpu_families.RANK_INFO, (str(gpu.index), uuid, *labels), 1) for uuid, gpu in gpus_by_uuid.items()
+            )
         shares = Counter(uuid for gpus_by_uuid in used_by_rank.values() for uuid in gpus_by_uuid)
         peaks = {
             labels: peak
             for labels, gpus_by_uuid in used_by_rank.items()
             if (peak := _peak(gpus_by_uuid.values(), shares)) is not None
         }
-        yield from (Sample(PEAK_FLOPS, labels, peak) for labels, peak in {**peaks, **reported_peaks}.items())
+        yield from (Sample(training.PEAK_FLOPS, labels, peak) for labels, peak in {**peaks, **reported_peaks}.items())
 
     def _process_samples(
         self, rank_processes: Iterable[RankProcess], rank_of: Mapping[int, int], statuses: ProcessStatuses
@@ -208,7 +174,9 @@ class RanksCollector:
             location = self._locations.of(key)
         *run, job, pod, namespace, container = _NO_RANK if rank_process is None else _rank_labels(rank_process)
         where = (job or location.job, pod, namespace, container, location.container, location.cgroup)
-        return Sample(PROCESS_INFO, (str(pid), _role(pid, rank_process, statuses), comm, user, *run, *where), 1)
+        return Sample(
+            process_families.PROCESS_INFO, (str(pid), _role(pid, rank_process, statuses), comm, user, *run, *where), 1
+        )
 
     def _warn_limit(self, count: int) -> None:
         """Log, once, that there are more processes than are shown."""
@@ -218,7 +186,7 @@ class RanksCollector:
                 "%d processes other than ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
                 "leaves out those that no rank has started",
                 count,
-                PROCESS_INFO.name,
+                process_families.PROCESS_INFO.name,
                 OTHERS,
             )
 

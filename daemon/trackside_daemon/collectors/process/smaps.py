@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process.process_tree import read_stat
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -18,23 +19,6 @@ if TYPE_CHECKING:
 # The kernel stops the page faults of a process while something reads this file.
 SECONDS = 60.0  # interval of reading
 
-UNIQUE = Metric(
-    "trackside_process_unique_memory_bytes",
-    "gauge",
-    "Memory in RAM that no other process shares with the rank's process (USS), from /proc/PID/smaps_rollup; with "
-    "collector.process.smaps.",
-    ("pid",),
-    "bytes",
-)
-PROPORTIONAL = Metric(
-    "trackside_process_proportional_memory_bytes",
-    "gauge",
-    "Memory in RAM of the rank's process, with its share of shared memory (PSS), from /proc/PID/smaps_rollup; with "
-    "collector.process.smaps.",
-    ("pid",),
-    "bytes",
-)
-
 
 class Smaps:
     """The unshared memory of processes, read one after another in a separate thread.
@@ -43,7 +27,7 @@ class Smaps:
         proc: Path of procfs.
     """
 
-    metrics = (UNIQUE, PROPORTIONAL)
+    metrics = (process_families.UNIQUE_MEMORY, process_families.PROPORTIONAL_MEMORY)
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
@@ -62,8 +46,8 @@ class Smaps:
         for key in keys:
             if key in sizes:
                 unique, proportional = sizes[key]
-                yield Sample(UNIQUE, (str(key.pid),), unique)
-                yield Sample(PROPORTIONAL, (str(key.pid),), proportional)
+                yield Sample(process_families.UNIQUE_MEMORY, (str(key.pid),), unique)
+                yield Sample(process_families.PROPORTIONAL_MEMORY, (str(key.pid),), proportional)
 
     def wait(self) -> None:
         """Wait until the thread has finished."""

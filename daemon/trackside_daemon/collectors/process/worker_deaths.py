@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.process.child_processes import RankLabels
 from trackside_daemon.collectors.process.worker_exit import FollowedWorkers
 from trackside_daemon.linux.process_exit import signal_name
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import process as process_families
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import Event
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ CAUSES = ("SIGBUS", "SIGSEGV", "SIGABRT", "SIGKILL", "OOM", "exit")
 # A rank mostly ends because its workers died.
 LINGER_SECONDS = 60.0  # time for which the deaths are served after the end of the rank
 
-DEATHS = Metric(
-    "trackside_dataloader_deaths_total",
-    "counter",
-    "Data loader workers that died, by cause: a signal such as SIGBUS, OOM (SIGKILL soon after an oom_kill of their "
-    "cgroup), or exit with a status other than 0, from their pidfd or /proc/PID/stat exit_code.",
-    ("run", "rank", "cause"),
-)
-
 log = logging.getLogger("trackside")
 
 
@@ -56,7 +49,7 @@ class WorkerDeaths:
         kills: The OOM counters of the workers' cgroups.
     """
 
-    metrics = (DEATHS,)
+    metrics = (process_families.WORKER_DEATHS,)
 
     def __init__(self, proc: Path, kills: OomKills) -> None:
         self._workers = FollowedWorkers(proc, kills)
@@ -101,7 +94,7 @@ class WorkerDeaths:
         self._counts = {labels: counts for labels, counts in self._counts.items() if labels in self._seen_at}
         for labels, counts in self._counts.items():
             for cause, count in counts.items():
-                yield Sample(DEATHS, (*labels, cause), count)
+                yield Sample(process_families.WORKER_DEATHS, (*labels, cause), count)
 
     def reports(self) -> Sequence[Event]:
         """Return the events since the last call."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.collectors.ray import families as f
+from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.ray import families as f
+from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:

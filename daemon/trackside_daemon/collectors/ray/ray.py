@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.ray import families as f
 from trackside_daemon.collectors.ray.dashboard import Cluster, actor_role
 from trackside_daemon.collectors.ray.local_nodes import actor_class, metrics_port, processes, samples
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.http_client.http_request import request, tls_context
+from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:

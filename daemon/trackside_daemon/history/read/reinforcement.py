@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trackside.rl_keys import KEYS, meaning, phase_role
-from trackside_daemon.model.rl_families import PHASE_ROLES
+from trackside_daemon.model.families.rl import PHASE_ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -23,7 +23,8 @@ from trackside_daemon.history.record import maintenance
 from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance
 from trackside_daemon.history.record.queue import Call, Queue, QueueItem
 from trackside_daemon.history.record.store import Store
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import BatchIngested, SessionOpened
 
 if TYPE_CHECKING:
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.jsonl import JsonLines
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.records import Record
-
-SIZE = Metric("trackside_history_size_bytes", "gauge", "Size of the history's file and its WAL.", (), "bytes")
-SAMPLES = Metric("trackside_history_samples_total", "counter", "Samples that were committed to the history.")
-EXCESS = Metric(
-    "trackside_history_excess_bytes",
-    "gauge",
-    "Bytes over storage.retention.size that pinned and live runs hold.",
-    (),
-    "bytes",
-)
 
 RETRY_SECONDS = 1.0
 COUNT_SECONDS = 60.0  # how often a failure that lasts is counted, so that its alert lasts too
@@ -157,7 +148,11 @@ class Writer:
     def samples(self) -> list[Sample]:
         """Return the metrics of the history itself."""
         size, excess = (0, 0) if self._maintenance is None else (self._maintenance.size, self._maintenance.excess)
-        return [Sample(SIZE, (), size), Sample(SAMPLES, (), self._samples), Sample(EXCESS, (), excess)]
+        return [
+            Sample(daemon.HISTORY_SIZE, (), size),
+            Sample(daemon.HISTORY_SAMPLES, (), self._samples),
+            Sample(daemon.HISTORY_EXCESS, (), excess),
+        ]
 
     def busy_seconds(self) -> float:
         """Return the seconds since the current turn began: 0 while the thread waits, infinity while the disk is stuck."""

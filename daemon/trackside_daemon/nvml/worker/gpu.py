@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.nvml.readers.unsupported import Unsupported
 
 if TYPE_CHECKING:

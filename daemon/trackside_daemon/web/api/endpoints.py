@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from trackside_daemon.model.families.gpu import PREFIX
+
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
 _LAYERS = ("kind", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
@@ -476,7 +478,7 @@ ENDPOINTS = (
         "/status",
         "status",
         "Return the daemon's status.",
-        description="For each GPU, measured lists its families without the prefix trackside_gpu_, refused lists the "
+        description=f"For each GPU, measured lists its families without the prefix {PREFIX}, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
         group="daemon",
     ),

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
-from trackside_daemon.collectors.host import disk, network, pressure
-from trackside_daemon.collectors.host.cpu import SECONDS
-from trackside_daemon.collectors.host.memory import FIELDS, SWAP_USED
 from trackside_daemon.history.series_name import series_name
+from trackside_daemon.model.families import derived, host
+from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
-from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.web.api.history_access import json_response
 from trackside_daemon.web.api.query_params import parse_bounded, parse_number
 
@@ -34,14 +32,12 @@ DEFAULT_POINTS = 600
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
 HOST = (
-    SECONDS, FIELDS["MemTotal"], FIELDS["MemAvailable"], FIELDS["Cached"], SWAP_USED,
-    *(metric for column, metric, _ in disk.FIELDS if column in {5, 9, 12}),
-    *(metric for column, metric in network.FIELDS if column in {0, 8}),
-    *(metric for lines in pressure.FILES.values() for metric in lines.values()),
+    host.CPU_SECONDS, host.MEMORY, host.MEMORY_AVAILABLE, host.MEMINFO["Cached"], host.SWAP_USED,
+    host.DISK_READ, host.DISK_WRITTEN, host.DISK_BUSY, host.NETWORK_RECEIVED, host.NETWORK_SENT,
+    *(metric for lines in host.PRESSURE.values() for metric in lines.values()),
 )  # fmt: skip
 GPU = tuple(family.metric for family in FAMILIES.values() if family.metric.kind in {"gauge", "counter"})
 
-CORE_BUSY = "trackside_host_cpu_core_busy_ratio"  # a key of the API alone: `/metrics` has the seconds of each CPU
 MOST_CORES = 256
 
 
@@ -87,9 +83,6 @@ class MachineHistory:
         self._state = state
         self._stat = stat
         self._cores: dict[str, tuple[int, int]] = {}
-        self._core_busy = Metric(
-            CORE_BUSY, "gauge", "Share of time that a CPU was busy, from /proc/stat.", ("cpu",), "ratio"
-        )
         self._lock = threading.Lock()
         self._times = array("d", [0.0] * SECONDS_KEPT)
         self._count = 0
@@ -105,7 +98,7 @@ class MachineHistory:
             seconds = wall - self._times[(count - 1) % SECONDS_KEPT] if count else 0.0
             self._times[count % SECONDS_KEPT] = wall
             seen = set()
-            for metric, series in zip((*metrics, self._core_busy), values, strict=True):
+            for metric, series in zip((*metrics, derived.CPU_CORE_BUSY), values, strict=True):
                 for labels, value in series.items():
                     if not isinstance(value, int | float):
                         continue

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from trackside.redact import redact_command
-from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.model.families import gpu as gpu_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
 
 MAX_COMMAND = 400  # characters of a command line
-_ON_GPU = {"memory_bytes": FAMILIES["process_memory_bytes"], "sm_utilization_ratio": FAMILIES["process_sm_utilization_ratio"]}  # fmt: skip
+_ON_GPU = {"memory_bytes": gpu_families.PROCESS_MEMORY, "sm_utilization_ratio": gpu_families.PROCESS_SM_UTILIZATION}
 
 
 class _End(msgspec.Struct):
@@ -115,7 +115,7 @@ class ProcessesApi:
     def _on_gpus(self) -> dict[int, list[dict[str, Any]]]:
         """Return by pid its memory and utilization on each GPU."""
         found: dict[int, dict[str, dict[str, Any]]] = {}
-        families = self._state.values(time.monotonic(), *(family.metric for family in _ON_GPU.values()))
+        families = self._state.values(time.monotonic(), *_ON_GPU.values())
         for name, series in zip(_ON_GPU, families, strict=True):
             for (gpu, _, pid), value in series.items():
                 found.setdefault(int(pid), {}).setdefault(gpu, {"gpu": gpu})[name] = value

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, rises
 from trackside_daemon.alerts.evidence.causes.level import level
+from trackside_daemon.model.families import gpu as gpu_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -13,21 +14,17 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.causes.readings import Readings
     from trackside_daemon.history.read.resources import Resource
 
-CLOCK = "trackside_gpu_clock_hertz"
-LIMIT = "trackside_gpu_clock_limit_active"
-POWER_LIMIT = "trackside_gpu_power_limit_watts"
-PCIE_LANES = "trackside_gpu_pcie_link_width_lanes"
-PROCESS_MEMORY = "trackside_gpu_process_memory_bytes"
-PROCESS_USE = "trackside_gpu_process_sm_utilization_ratio"
-XID = "trackside_gpu_xid_last_timestamp_seconds"
 ERRORS = {
-    "trackside_gpu_ecc_errors_total": "ECC errors",
-    "trackside_gpu_remapped_rows_total": "remapped memory rows",
-    "trackside_gpu_pcie_replays_total": "PCIe replays",
-    "trackside_gpu_pcie_errors_total": "PCIe errors",
-    "trackside_gpu_nvlink_errors_total": "NVLink errors",
+    gpu_families.ECC_ERRORS: "ECC errors",
+    gpu_families.REMAPPED_ROWS: "remapped memory rows",
+    gpu_families.PCIE_REPLAYS: "PCIe replays",
+    gpu_families.PCIE_ERRORS: "PCIe errors",
+    gpu_families.NVLINK_ERRORS: "NVLink errors",
 }
-FAMILIES = (CLOCK, LIMIT, POWER_LIMIT, PCIE_LANES, PROCESS_MEMORY, PROCESS_USE, XID, *ERRORS)
+FAMILIES = (
+    *(gpu_families.CLOCK, gpu_families.CLOCK_LIMIT_ACTIVE, gpu_families.POWER_LIMIT, gpu_families.PCIE_LINK_WIDTH),
+    *(gpu_families.PROCESS_MEMORY, gpu_families.PROCESS_SM_UTILIZATION, gpu_families.XID_LAST, *ERRORS),
+)
 
 SLOWER = 0.97  # a clock below this share of its usual one explains something
 LATE = 30.0  # seconds by which the history may be late to see a process or an error
@@ -55,7 +52,7 @@ def gpu_causes(readings: Readings) -> Iterator[SlowDownCause]:
 
 
 def _clocks(readings: Readings) -> Iterator[SlowDownCause]:
-    for labels, clock in readings.of(CLOCK, domain="sm"):
+    for labels, clock in readings.of(gpu_families.CLOCK, domain="sm"):
         if not clock.fell(SLOWER):
             continue
         active = _active(readings, labels["gpu"])
@@ -65,7 +62,7 @@ def _clocks(readings: Readings) -> Iterator[SlowDownCause]:
             continue
         reasons += [
             f"its limit was lowered from {power.usual:.0f} to {power.now:.0f} W"
-            for _, power in readings.of(POWER_LIMIT, gpu=labels["gpu"], limit="enforced")
+            for _, power in readings.of(gpu_families.POWER_LIMIT, gpu=labels["gpu"], limit="enforced")
             if power.fell(SLOWER)
         ]
         why = f": {', '.join(reasons)}" if reasons else ""
@@ -78,13 +75,13 @@ def _active(readings: Readings, gpu: str) -> set[str]:
     slow = readings.slow
     return {
         one.labels.get("reason", "")
-        for one in readings.series(LIMIT, gpu=gpu)
+        for one in readings.series(gpu_families.CLOCK_LIMIT_ACTIVE, gpu=gpu)
         if any(value for time, value in one.points if time >= slow.began) and one.points[-1][0] >= slow.began
     }
 
 
 def _lanes(readings: Readings) -> Iterator[SlowDownCause]:
-    for labels, lanes in readings.of(PCIE_LANES):
+    for labels, lanes in readings.of(gpu_families.PCIE_LINK_WIDTH):
         if lanes.fell(SLOWER):
             text = rises(f"the PCIe link of GPU {labels['gpu']}", lanes, readings, lambda count: f"{count:.0f} lanes")
             yield SlowDownCause("pcie_link", text, _lost_speed(readings, lanes.now / lanes.usual), lanes)
@@ -98,11 +95,11 @@ def _lost_speed(readings: Readings, left: float) -> float:
 def _others(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield the processes outside of the training that came to the ranks' GPUs, or use them more than before."""
     gpus = {gpu for rank in readings.ranks for gpu in rank.gpus}
-    for held in readings.series(PROCESS_MEMORY):
+    for held in readings.series(gpu_families.PROCESS_MEMORY):
         gpu, pid = held.labels.get("gpu", ""), held.labels.get("pid", "")
         if gpu not in gpus or pid in readings.pids or held.points[-1][0] < readings.slow.began:
             continue
-        use = readings.series(PROCESS_USE, gpu=gpu, pid=pid)
+        use = readings.series(gpu_families.PROCESS_SM_UTILIZATION, gpu=gpu, pid=pid)
         before, now = _use(readings, use)
         came = readings.slow.lasting or held.points[0][0] >= readings.slow.began - LATE
         if not came and now - before < LEAST_USE:
@@ -138,7 +135,7 @@ def _errors(readings: Readings) -> Iterator[SlowDownCause]:
 
 def _recent_xids(readings: Readings) -> Iterator[tuple[Mapping[str, str], str]]:
     gpus = {gpu for rank in readings.ranks for gpu in rank.gpus}
-    for one in readings.series(XID):
+    for one in readings.series(gpu_families.XID_LAST):
         newest = one.points[-1][1]
         if one.labels.get("gpu") in gpus and readings.slow.began - LATE <= newest <= readings.slow.ended + LATE:
             yield one.labels, f"the error Xid {one.labels.get('xid', '?')}"

@@ -6,25 +6,19 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, percent, rises
 from trackside_daemon.alerts.evidence.causes.level import Level
+from trackside_daemon.model.families import cgroup, host, process, training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.alerts.evidence.causes.readings import Neighbour, Reading, Readings
+    from trackside_daemon.model.metric import Metric
 
-PRESSURE = {name: f"trackside_host_pressure_{name}_waiting_seconds_total" for name in ("cpu", "io", "memory")}
-CPU = "trackside_host_cpu_seconds_total"
-CPUS = "trackside_host_cpus"
-CPU_WAIT = "trackside_process_cpu_wait_seconds_total"
-CPU_LIMITED = "trackside_cgroup_cpu_throttled_seconds_total"
-OWN_CPU = (
-    "trackside_process_cpu_seconds_total",
-    "trackside_dataloader_cpu_seconds_total",
-    "trackside_process_children_cpu_seconds_total",
+OWN_CPU = (process.CPU, process.WORKERS_CPU, process.CHILDREN_CPU)
+FAMILIES = (
+    *(host.CPU_WAITING, host.IO_WAITING, host.MEMORY_WAITING, host.CPU_SECONDS, host.CPUS),
+    *(process.CPU_WAIT, cgroup.THROTTLED, *OWN_CPU, process.WORKERS_BLOCKED),
 )
-BLOCKED = "trackside_dataloader_blocked_workers"
-PHASE = "trackside_training_phase_seconds_total"
-FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOCKED)
 
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
@@ -53,7 +47,7 @@ def _memory(readings: Readings) -> Iterator[SlowDownCause]:
     ]
     named = ", ".join(f"{one.command} (pid {one.pid}, {one.resident / 1e9:,.0f} GB)" for one in large)
     others = f"; the largest other processes: {named}" if named else ""
-    for _, waiting in readings.of(PRESSURE["memory"]):
+    for _, waiting in readings.of(host.MEMORY_WAITING):
         if waiting.rose(LEAST):
             text = rises("the share of time in which tasks of this machine wait for memory", waiting, readings, percent)
             yield SlowDownCause("memory_pressure", text + others, _share(readings, waiting), waiting)
@@ -61,11 +55,11 @@ def _memory(readings: Readings) -> Iterator[SlowDownCause]:
 
 def _storage(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield pressure of I/O, or workers that wait for a device; with a longer wait for data, the storage is slow."""
-    data = [level for _, level in readings.of(PHASE, phase="data") if level.rose(LEAST)]
-    blocked = any(level.rose(0.5) for _, level in readings.of(BLOCKED))
+    data = [level for _, level in readings.of(training.PHASE_SECONDS, phase="data") if level.rose(LEAST)]
+    blocked = any(level.rose(0.5) for _, level in readings.of(process.WORKERS_BLOCKED))
     waited = max((_share(readings, level) for level in data), default=0.0)
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
-    waiting = [level for _, level in readings.of(PRESSURE["io"]) if level.rose(LEAST)]
+    waiting = [level for _, level in readings.of(host.IO_WAITING) if level.rose(LEAST)]
     movers = sorted((one for one in readings.neighbours if one.io >= LEAST_IO), key=lambda one: -one.io)[:2]
     named = ", ".join(f"{one.command} (pid {one.pid}, {one.io / 1e6:,.0f} MB/s)" for one in movers)
     others = f"; other processes that read and write: {named}" if named else ""
@@ -79,15 +73,15 @@ def _storage(readings: Readings) -> Iterator[SlowDownCause]:
 
 def _cpus(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield what keeps the training from its CPUs: the hypervisor, a limit, other processes, or too few CPUs."""
-    cpus = max((one.points[-1][1] for one in readings.series(CPUS)), default=1.0)
-    for _, stolen in readings.of(CPU, mode="steal"):
+    cpus = max((one.points[-1][1] for one in readings.series(host.CPUS)), default=1.0)
+    for _, stolen in readings.of(host.CPU_SECONDS, mode="steal"):
         share = stolen._replace(
             usual=stolen.usual / cpus, spread=stolen.spread / cpus, high=stolen.high / cpus, now=stolen.now / cpus
         )
         if share.rose(LEAST):
             text = rises("the share of the CPUs that the hypervisor gives to other machines", share, readings, percent)
             yield SlowDownCause("cpu_steal", text, _share(readings, share), share)
-    for labels, limited in readings.of(CPU_LIMITED):
+    for labels, limited in readings.of(cgroup.THROTTLED):
         if limited.rose(LEAST):
             what = (
                 f"the share of time in which the CPU limit of {labels.get('cgroup', 'the cgroup')} keeps tasks waiting"
@@ -95,7 +89,12 @@ def _cpus(readings: Readings) -> Iterator[SlowDownCause]:
             yield SlowDownCause(
                 "cpu_limit", rises(what, limited, readings, percent), _share(readings, limited), limited
             )
-    waits = [level for family in (CPU_WAIT, PRESSURE["cpu"]) for _, level in readings.of(family) if level.rose(LEAST)]
+    waits = [
+        level
+        for family in (process.CPU_WAIT, host.CPU_WAITING)
+        for _, level in readings.of(family)
+        if level.rose(LEAST)
+    ]
     if waits:
         yield _contention(readings, max(waits, key=lambda level: _share(readings, level)), cpus)
 
@@ -105,7 +104,7 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> SlowDownCause:
     share = _share(readings, wait)
     waits = rises("the share of time in which tasks wait for a CPU", wait, readings, percent)
     own = _added([level for family in OWN_CPU for _, level in _of_all(readings, family)])
-    free = _added([level for mode in FREE_MODES for _, level in readings.of(CPU, mode=mode)])
+    free = _added([level for mode in FREE_MODES for _, level in readings.of(host.CPU_SECONDS, mode=mode)])
     usual = 0.0 if readings.slow.lasting else max(0.0, cpus - free.usual - own.usual)
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
     # The wait has risen by more than chance: if the training does not use more, others do, even if their use varies a lot.
@@ -130,7 +129,7 @@ def _users(neighbours: Sequence[Neighbour]) -> str:
     return f": {named}" if named else ""
 
 
-def _of_all(readings: Readings, family: str) -> list[Reading]:
+def _of_all(readings: Readings, family: Metric) -> list[Reading]:
     """Return the readings of all ranks, each compared with the time before."""
     return readings._replace(peers=(), ranks=(*readings.ranks, *readings.peers)).of(family)
 
@@ -141,7 +140,7 @@ def _added(levels: Sequence[Level]) -> Level:
 
 def _phases(readings: Readings) -> Iterator[SlowDownCause]:
     for phase, doing in _PHASES.items():
-        for labels, level in readings.of(PHASE, phase=phase):
+        for labels, level in readings.of(training.PHASE_SECONDS, phase=phase):
             if level.rose(LEAST):
                 text = rises(f"the share of time that rank {labels['rank']} spends {doing}", level, readings, percent)
                 yield SlowDownCause(

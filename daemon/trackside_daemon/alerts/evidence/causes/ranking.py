@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.evidence.causes import gpu_causes, host_causes
+from trackside_daemon.model.families import gpu, host, process, training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,13 +17,13 @@ MOST = 8  # causes of one alert
 
 # What is compared, by the family that must be known for it.
 _COMPARED = {
-    gpu_causes.CLOCK: "GPU clocks",
-    gpu_causes.PCIE_LANES: "PCIe links",
-    host_causes.PRESSURE["memory"]: "memory pressure",
-    host_causes.PRESSURE["io"]: "I/O pressure",
-    host_causes.PRESSURE["cpu"]: "CPU pressure",
-    host_causes.CPU_WAIT: "the wait for CPUs",
-    host_causes.PHASE: "the phases of the step",
+    gpu.CLOCK: "GPU clocks",
+    gpu.PCIE_LINK_WIDTH: "PCIe links",
+    host.MEMORY_WAITING: "memory pressure",
+    host.IO_WAITING: "I/O pressure",
+    host.CPU_WAITING: "CPU pressure",
+    process.CPU_WAIT: "the wait for CPUs",
+    training.PHASE_SECONDS: "the phases of the step",
 }
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.evidence.causes.level import SlowDown
     from trackside_daemon.history.read.resources import Resource
+    from trackside_daemon.model.metric import Metric
 
 
 class RankPlace(NamedTuple):
@@ -79,7 +80,7 @@ class Readings(NamedTuple):
     commands: Mapping[str, str] = {}
     neighbours: Sequence[Neighbour] = ()
 
-    def of(self, family: str, **labels: str) -> list[Reading]:
+    def of(self, family: Metric, **labels: str) -> list[Reading]:
         """Return the levels of a family's series that have these labels and are about the machine or one of the ranks."""
         wanted = [one for one in self.series(family, **labels) if _is_about(one.labels, self.ranks)]
         found = [Reading(one.labels, level) for one in wanted if (level := self._level(one)) is not None]
@@ -90,9 +91,9 @@ class Readings(NamedTuple):
         usual = [level.now for one in others if (level := self._level(one)) is not None]
         return [Reading(labels, compared) for labels, level in found if (compared := _compared(level, usual))]
 
-    def series(self, family: str, **labels: str) -> list[Resource]:
+    def series(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have these labels."""
-        return [one for one in self.resources if one.family == family and labels.items() <= one.labels.items()]
+        return [one for one in self.resources if one.family == family.name and labels.items() <= one.labels.items()]
 
     def _level(self, one: Resource) -> Level | None:
         return (counter_level if one.family.endswith("_total") else gauge_level)(one.points, self.slow)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import cgroup
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 CGROUP = ("cgroup",)
 MINUTE = 60.0
 ADVICE = (
-    "Since {since}. trackside_cgroup_memory_anonymous_bytes and _shmem_bytes show what uses it: processes, or batches in "
-    "/dev/shm. Use fewer data loader workers, or raise the limit."
+    f"Since {{since}}. {cgroup.ANONYMOUS.name} and _shmem_bytes show what uses it: processes, or batches in "
+    "/dev/shm. Use fewer data loader workers, or raise the limit."  # noqa: S108  only named
 )
 
 
@@ -31,9 +32,9 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _memory(thresholds: ThresholdsSection) -> list[Rule]:
-    limit = Query("trackside_cgroup_memory_limit_bytes")
+    limit = Query(cgroup.LIMIT)
     stalled = Query(
-        "trackside_cgroup_pressure_waiting_seconds_total",
+        cgroup.WAITING,
         (Matcher("resource", "memory"),),
         function="rate",
         window=MINUTE,
@@ -44,7 +45,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "ContainerMemoryPressure",
             "critical",
-            Query("trackside_cgroup_memory_unreclaimable_bytes", over=limit, on=CGROUP, above=most),
+            Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most),
             "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, and the OOM killer is near",
             ADVICE,
             lasting=30.0,
@@ -54,7 +55,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "ContainerMemoryPressure",
             "warning",
-            Query("trackside_cgroup_memory_limit_used_bytes", over=limit, on=CGROUP, above=most, only=(stalled,)),
+            Query(cgroup.LIMIT_USED, over=limit, on=CGROUP, above=most, only=(stalled,)),
             "the cgroup {cgroup} uses {value:percent} of its memory limit with caches, and something in it waits for memory",
             ADVICE,
             lasting=30.0,
@@ -69,15 +70,15 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
         "CpuSaturated",
         "warning",
         Query(
-            "trackside_cgroup_cpu_throttled_periods_total",
+            cgroup.THROTTLED_PERIODS,
             function="rate",
             window=MINUTE,
-            over=Query("trackside_cgroup_cpu_periods_total", function="rate", window=MINUTE),
+            over=Query(cgroup.PERIODS, function="rate", window=MINUTE),
             on=CGROUP,
             above=thresholds.cpu_throttled_ratio,
         ),
         "the cgroup {cgroup} reached its CPU limit in {value:percent} of its periods, for 5 min already",
-        "Since {since}. Raise the limit (trackside_cgroup_cpu_limit_cores), or start fewer workers and threads.",
+        f"Since {{since}}. Raise the limit ({cgroup.CPU_LIMIT.name}), or start fewer workers and threads.",
         lasting=300.0,
         keep_firing=MINUTE,
         variant="container",
@@ -88,7 +89,7 @@ def _killed() -> Rule:
     return Rule(
         "OomKilled",
         "info",
-        Query("trackside_cgroup_oom_kills_total", function="change", window=600.0, above=0.0),
+        Query(cgroup.OOM_KILLS, function="change", window=600.0, above=0.0),
         "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last {window}",
         "Since {since}. dmesg names them and the memory of each. Raise the limit, or check which memory grew before.",
     )

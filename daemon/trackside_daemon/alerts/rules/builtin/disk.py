@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import host, training
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
 
 MOUNT = ("mountpoint", "fstype")
 NOT_SHM = (Matcher("mountpoint", "/dev/shm", "!="),)  # noqa: S108  only named
-WRITABLE = Query("trackside_host_filesystem_readonly", below=0.5)
-AVAILABLE = "trackside_host_filesystem_avail_bytes"
-SIZE = Query("trackside_host_filesystem_size_bytes")
+WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
+AVAILABLE = host.FILESYSTEM_AVAIL
+SIZE = Query(host.FILESYSTEM_SIZE)
 TREND_FREE_RATIO = 0.4
 ADVICE = (
     "Since {since}. Check for old checkpoints, data set caches and core files. A checkpoint that cannot be written ends "
@@ -68,7 +69,7 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "DiskFilling",
             "warning",
-            Query("trackside_training_checkpoint_room_ratio", below=1.0),
+            Query(training.CHECKPOINT_ROOM, below=1.0),
             "the next checkpoint of run {run} does not fit: {directory} has room for {value:percent} of it",
             "Since {since}. Delete old checkpoints or other files there before it is written, or raise the user's quota. A "
             "checkpoint that cannot be written ends the run.",
@@ -83,7 +84,7 @@ def _dead() -> Rule:
     return Rule(
         "FilesystemDead",
         "critical",
-        Query("trackside_host_filesystem_device_error", above=0.5),
+        Query(host.FILESYSTEM_DEVICE_ERROR, above=0.5),
         "the file system at {mountpoint} does not answer",
         "Since {since}. Processes that access it hang in state D. If it is a network mount, check its server. Check dmesg.",
         lasting=10.0,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import gpu
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -38,8 +39,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _hot(thresholds: ThresholdsSection) -> list[Rule]:
-    temperature, threshold = "trackside_gpu_temperature_celsius", "trackside_gpu_temperature_threshold_celsius"
-    margin = Query("trackside_gpu_thermal_margin_celsius", SLOWDOWN, by=GPU, below=thresholds.gpu_hot_margin_celsius)
+    temperature, threshold = gpu.TEMPERATURE, gpu.TEMPERATURE_THRESHOLD
+    margin = Query(gpu.THERMAL_MARGIN, SLOWDOWN, by=GPU, below=thresholds.gpu_hot_margin_celsius)
     before = Query(
         temperature,
         CORE,
@@ -47,7 +48,7 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
         on=GPU,
         by=GPU,
         above=-thresholds.gpu_hot_margin_celsius,
-        unless=(Query("trackside_gpu_thermal_margin_celsius", SLOWDOWN),),
+        unless=(Query(gpu.THERMAL_MARGIN, SLOWDOWN),),
     )
     fixed = Query(
         temperature,
@@ -55,7 +56,7 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
         on=GPU,
         by=GPU,
         above=thresholds.gpu_hot_celsius,
-        unless=(Query("trackside_gpu_thermal_margin_celsius", SLOWDOWN), Query(threshold, SLOWDOWN)),
+        unless=(Query(gpu.THERMAL_MARGIN, SLOWDOWN), Query(threshold, SLOWDOWN)),
     )
     variants = (
         ("margin", margin, "GPU {gpu} is {value} degrees below the temperature at which it slows down"),
@@ -71,8 +72,8 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
 def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
     most = thresholds.gpu_throttled_ratio
     queries = {
-        "counted": Query("trackside_gpu_clock_limited_seconds_total", COUNTED, "rate", MINUTE, by=GPU, above=most),
-        "seen": Query("trackside_gpu_clock_limit_active", ACTIVE, "mean", MINUTE, by=GPU, above=most),
+        "counted": Query(gpu.CLOCK_LIMITED, COUNTED, "rate", MINUTE, by=GPU, above=most),
+        "seen": Query(gpu.CLOCK_LIMIT_ACTIVE, ACTIVE, "mean", MINUTE, by=GPU, above=most),
     }
     return [
         Rule(
@@ -80,7 +81,7 @@ def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             when,
             "the hardware reduced the clocks of GPU {gpu} for {value:percent} of the last {window}",
-            "Since {since}. trackside_gpu_clock_limit_active shows the reason. For hw_thermal, check the cooling. For "
+            f"Since {{since}}. {gpu.CLOCK_LIMIT_ACTIVE.name} shows the reason. For hw_thermal, check the cooling. For "
             "hw_power_brake, check the power supplies of the machine.",
             keep_firing=MINUTE,
             variant=variant,
@@ -95,7 +96,7 @@ def _capped(thresholds: ThresholdsSection) -> Rule:
         "GpuPowerCapped",
         "info",
         Query(
-            "trackside_gpu_clock_limited_seconds_total",
+            gpu.CLOCK_LIMITED,
             (Matcher("reason", "sw_power_cap"),),
             "rate",
             600.0,

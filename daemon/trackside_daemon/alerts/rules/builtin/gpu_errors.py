@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import gpu, nvml
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -39,7 +40,7 @@ def _lost() -> Rule:
     return Rule(
         "GpuLost",
         "critical",
-        Query("trackside_gpu_up", below=0.5),
+        Query(gpu.UP, below=0.5),
         "GPU {gpu} does not answer: it fell off the bus, hangs or was removed",
         "Since {since}. Check dmesg for Xid 79 and the bus address of the GPU. It usually needs a reset or a reboot. "
         "The training on this GPU hangs or has died.",
@@ -52,10 +53,10 @@ def _missing() -> Rule:
         "GpuMissing",
         "critical",
         Query(
-            "trackside_gpus_expected",
-            minus=Query("trackside_gpus_visible"),
+            nvml.EXPECTED,
+            minus=Query(nvml.VISIBLE),
             above=0.5,
-            unless=(Query("trackside_gpu_up", below=0.5),),
+            unless=(Query(gpu.UP, below=0.5),),
         ),
         "{value:whole} of the machine's GPUs are missing",
         "Since {since}. They were visible before, or are on the PCI bus, or collector.gpu.expected counts them. Check dmesg and "
@@ -71,7 +72,7 @@ def _xids() -> list[Rule]:
         Matcher("xid", f"{FATAL}|{APPLICATION}", "!~"),
     )
     fatal, application, other = (
-        Query("trackside_gpu_xid_errors_total", (kind,), "change", LATELY, fresh=True, above=0.0) for kind in kinds
+        Query(gpu.XID_ERRORS, (kind,), "change", LATELY, fresh=True, above=0.0) for kind in kinds
     )
     summary = "GPU {gpu} had Xid {xid}, {value:whole} in the last {window}"
     return [
@@ -102,14 +103,12 @@ def _xids() -> list[Rule]:
 
 
 def _ecc() -> Rule:
-    reported_by_xid = Query(
-        "trackside_gpu_xid_errors_total", (Matcher("xid", MEMORY, "=~"),), "change", LATELY, fresh=True, above=0.0
-    )
+    reported_by_xid = Query(gpu.XID_ERRORS, (Matcher("xid", MEMORY, "=~"),), "change", LATELY, fresh=True, above=0.0)
     return Rule(
         "GpuEccUncorrectable",
         "critical",
         Query(
-            "trackside_gpu_ecc_errors_total",
+            gpu.ECC_ERRORS,
             (Matcher("kind", "uncorrected"),),
             "change",
             LATELY,
@@ -129,14 +128,14 @@ def _remapped() -> list[Rule]:
         Rule(
             "GpuRowRemap",
             "warning",
-            Query("trackside_gpu_row_remap_pending", above=0.5),
+            Query(gpu.ROW_REMAP_PENDING, above=0.5),
             "GPU {gpu} replaces a row of its memory at its next reset",
             "Since {since}. Reset it before the next run: trackside pause-gpu, then nvidia-smi --gpu-reset.",
         ),
         Rule(
             "GpuRowRemap",
             "critical",
-            Query("trackside_gpu_row_remap_failed", above=0.5),
+            Query(gpu.ROW_REMAP_FAILED, above=0.5),
             "GPU {gpu} could not replace a row of its memory",
             "Since {since}. No spare rows are left for it. Replace the GPU.",
         ),
@@ -144,19 +143,19 @@ def _remapped() -> list[Rule]:
 
 
 def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
-    errors = "trackside_gpu_nvlink_errors_total"
+    errors = gpu.NVLINK_ERRORS
     advice = (
         "Since {since}. Collectives run at the pace of the slowest link. Check nvidia-smi nvlink --status and --errorcounters, "
         "the log of the fabric manager, and Xid 74."
     )
-    some_up = Query("trackside_gpu_nvlink_links_up", above=0.5)
+    some_up = Query(gpu.NVLINK_LINKS_UP, above=0.5)
     return [
         Rule(
             "NvlinkDegraded",
             "warning",
             Query(
-                "trackside_gpu_nvlink_links",
-                minus=Query("trackside_gpu_nvlink_links_up"),
+                gpu.NVLINK_LINKS,
+                minus=Query(gpu.NVLINK_LINKS_UP),
                 on=GPU,
                 above=0.5,
                 only=(some_up,),

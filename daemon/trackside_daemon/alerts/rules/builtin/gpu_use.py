@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
-from trackside_daemon.model import training_families as f
-from trackside_daemon.model.rl_families import TOTALS
+from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.families.rl import TOTALS
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 GPU = ("gpu", "uuid")
 IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports whole percents
 
-STEPS = Query(f.STEPS.name, function="rate", window=300.0, above=0.0)
+STEPS = Query(f.STEPS, function="rate", window=300.0, above=0.0)
 # Selects the GPUs whose rank makes steps.
-TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
+TRAINS = Query(gpu.RANK_INFO, on=("run", "rank"), only=(STEPS,))
 
 # A training that generates its own data uses some GPUs only for that, and others only for the rest of the step.
-GENERATES = Query(TOTALS["generation_seconds"].name)
+GENERATES = Query(TOTALS["generation_seconds"])
 ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATES,)),))
 
 
@@ -43,8 +44,8 @@ def _memory(thresholds: ThresholdsSection) -> Rule:
         "GpuMemoryPressure",
         "info",
         Query(
-            "trackside_gpu_memory_used_bytes",
-            over=Query("trackside_gpu_memory_bytes"),
+            gpu.MEMORY_USED,
+            over=Query(gpu.MEMORY),
             on=GPU,
             by=GPU,
             above=thresholds.gpu_memory_ratio,
@@ -61,16 +62,16 @@ def _held(thresholds: ThresholdsSection) -> Rule:
         "GpuIdleButHeld",
         "warning",
         Query(
-            "trackside_gpu_utilization_ratio",
+            gpu.UTILIZATION,
             function="mean",
             window=600.0,
             on=GPU,
             by=GPU,
             below=IDLE,
-            only=(Query("trackside_gpu_memory_used_bytes", above=thresholds.gpu_held_bytes),),
+            only=(Query(gpu.MEMORY_USED, above=thresholds.gpu_held_bytes),),
         ),
         "GPU {gpu} had no work for 10 min while its memory is in use",
-        "Since {since}. trackside_gpu_process_memory_bytes and nvidia-smi name the processes: one may hang, wait or be "
+        f"Since {{since}}. {gpu.PROCESS_MEMORY.name} and nvidia-smi name the processes: one may hang, wait or be "
         "forgotten.",
     )
 
@@ -80,7 +81,7 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
         "GpuUnderutilized",
         "warning",
         Query(
-            "trackside_gpu_utilization_ratio",
+            gpu.UTILIZATION,
             function="mean",
             window=300.0,
             on=GPU,
@@ -89,7 +90,7 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
             only=(ONLY_TRAINS,),
         ),
         "GPU {gpu} was busy for {value:percent} of the last {window}, while its rank made steps",
-        "Since {since}. Check what the step waits for: trackside_training_data_wait_seconds, the phases, the CPUs. A larger "
+        f"Since {{since}}. Check what the step waits for: {f.DATA_WAIT.name}, the phases, the CPUs. A larger "
         "batch or more data loader workers may help.",
         keep_firing=60.0,
         inhibited_by=("GpuIdleButHeld",),
@@ -101,8 +102,8 @@ def _narrow() -> Rule:
         "PcieDegraded",
         "warning",
         Query(
-            "trackside_gpu_pcie_link_width_lanes",
-            over=Query("trackside_gpu_pcie_link_max_width_lanes"),
+            gpu.PCIE_LINK_WIDTH,
+            over=Query(gpu.PCIE_LINK_MAX_WIDTH),
             on=GPU,
             by=GPU,
             below=0.99,
@@ -110,7 +111,7 @@ def _narrow() -> Rule:
         ),
         "GPU {gpu} has {value:percent} of its PCIe lanes, while its rank makes steps",
         "Since {since}. Copies from the host and to other nodes slow down in proportion. Check dmesg for AER errors, and "
-        "trackside_gpu_pcie_replays_total. Reseat the GPU or its riser.",
+        f"{gpu.PCIE_REPLAYS.name}. Reseat the GPU or its riser.",
         lasting=300.0,
         keep_firing=60.0,
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import host, process
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -28,7 +29,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
 
 def _memory(thresholds: ThresholdsSection) -> list[Rule]:
     advice = (
-        "Since {since}. trackside alerts show HostMemoryPressure and trackside_process_resident_memory_bytes show which "
+        f"Since {{since}}. trackside alerts show HostMemoryPressure and {process.RESIDENT.name} show which "
         "training processes use it. Use fewer data loader workers or a smaller batch."
     )
     return [
@@ -36,8 +37,8 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "HostMemoryPressure",
             "critical",
             Query(
-                "trackside_host_memory_available_bytes",
-                over=Query("trackside_host_memory_bytes"),
+                host.MEMORY_AVAILABLE,
+                over=Query(host.MEMORY),
                 below=thresholds.host_memory_ratio,
             ),
             "only {value:percent} of the host's memory is available, and the OOM killer is near",
@@ -49,7 +50,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "HostMemoryPressure",
             "warning",
             Query(
-                "trackside_host_pressure_memory_stalled_seconds_total",
+                host.MEMORY_STALLED,
                 function="rate",
                 window=MINUTE,
                 above=thresholds.host_memory_stalled_ratio,
@@ -66,13 +67,13 @@ def _io(thresholds: ThresholdsSection) -> Rule:
         "IoBottleneck",
         "warning",
         Query(
-            "trackside_host_pressure_io_stalled_seconds_total",
+            host.IO_STALLED,
             function="rate",
             window=MINUTE,
             above=thresholds.io_stalled_ratio,
         ),
         "all processes waited for I/O in {value:percent} of the last {window}, for 5 min already",
-        "Since {since}. Check which disk is busy (trackside_host_disk_io_time_seconds_total), whether checkpoints are being "
+        f"Since {{since}}. Check which disk is busy ({host.DISK_BUSY.name}), whether checkpoints are being "
         "written, and where the data is read from.",
         lasting=LONG,
         keep_firing=MINUTE,
@@ -84,7 +85,7 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
         "CpuSaturated",
         "warning",
         Query(
-            "trackside_host_pressure_cpu_waiting_seconds_total",
+            host.CPU_WAITING,
             function="rate",
             window=MINUTE,
             above=thresholds.cpu_waiting_ratio,

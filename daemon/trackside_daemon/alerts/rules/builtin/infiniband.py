@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import infiniband
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -22,7 +23,7 @@ HOUR = 3600.0
 LATELY = 600.0
 ADVICE = (
     "Since {since}. Collectives through this port fail or wait. Check ibstat, dmesg, the cable and the port of the switch, "
-    "and trackside_host_infiniband_symbol_error_total."
+    f"and {infiniband.COUNTERS['symbol_error'].name}."
 )
 
 
@@ -32,7 +33,7 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query("trackside_host_infiniband_port_state", function="change", window=HOUR, by=PORT, below=-0.5),
+            Query(infiniband.STATE, function="change", window=HOUR, by=PORT, below=-0.5),
             "port {port} of {device} is down, and was up within the last {window}",
             ADVICE,
             lasting=60.0,
@@ -41,7 +42,7 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query("trackside_host_infiniband_link_downed_total", function="change", window=LATELY, by=PORT, above=0.0),
+            Query(infiniband.COUNTERS["link_downed"], function="change", window=LATELY, by=PORT, above=0.0),
             "the link of port {port} of {device} went down {value:whole} times in the last {window}",
             ADVICE,
             variant="flaps",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import process
+from trackside_daemon.model.families import training as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -30,8 +31,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "ShmFull",
             "warning",
             Query(
-                f.SHM_PEAK.name,
-                over=Query(f.SHM_SIZE.name),
+                f.SHM_PEAK,
+                over=Query(f.SHM_SIZE),
                 on=RANK,
                 by=RANK,
                 above=thresholds.shm_ratio,
@@ -45,8 +46,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "FdsExhausted",
             "warning",
             Query(
-                f.OPEN_FDS.name,
-                over=Query(f.MAX_FDS.name),
+                f.OPEN_FDS,
+                over=Query(f.MAX_FDS),
                 on=RANK,
                 by=RANK,
                 above=thresholds.fds_ratio,
@@ -60,7 +61,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "DataLoaderDied",
             "critical",
             Query(
-                "trackside_dataloader_deaths_total",
+                process.WORKER_DEATHS,
                 function="change",
                 window=600.0,
                 fresh=True,

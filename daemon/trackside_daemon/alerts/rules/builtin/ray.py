@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model.families import ray
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -22,12 +23,12 @@ LATELY = 600.0
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
     """Return the rules in the order of the table."""
-    store = Query("trackside_ray_object_store_size_bytes")
+    store = Query(ray.STORE_SIZE)
     return [
         Rule(
             "RayNodeDead",
             "warning",
-            Query("trackside_ray_node_deaths_total", function="change", window=LATELY, above=0.0),
+            Query(ray.DEATHS, function="change", window=LATELY, above=0.0),
             "{value:whole} nodes of Ray ended unexpectedly in the last {window}",
             "Since {since}. Check the last lines of raylet.out on the node, the OOM killer and the network.",
         ),
@@ -35,7 +36,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "RayObjectStoreFull",
             "warning",
             Query(
-                "trackside_ray_object_store_used_bytes",
+                ray.STORE_USED,
                 over=store,
                 on=("ray_node",),
                 above=thresholds.ray_object_store_ratio,
@@ -49,7 +50,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "RayActorsRestarting",
             "warning",
             Query(
-                "trackside_ray_actor_restarts_total",
+                ray.RESTARTS,
                 function="change",
                 window=LATELY,
                 above=thresholds.ray_actor_restarts,

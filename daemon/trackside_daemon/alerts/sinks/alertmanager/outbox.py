@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts import families
+from trackside_daemon.alerts.alert_series import series_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink import Message
@@ -205,4 +205,4 @@ class AlertmanagerOutbox:
 
 def _labels(alert: Alert) -> tuple[str, ...]:
     """Return the labels by which Alertmanager identifies the alert."""
-    return families.series_labels(alert.alert, alert.severity, alert.labels)
+    return series_labels(alert.alert, alert.severity, alert.labels)

@@ -10,33 +10,14 @@ from typing import TYPE_CHECKING
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import Mounts
 from trackside_daemon.collectors.host.filesystem.remote import Answer, RemoteFilesystems, Room
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from trackside_daemon.collectors.host.filesystem.mount_table import Mount
-
-LABELS = ("mountpoint", "fstype")
-
-
-def _family(name: str, text: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_filesystem_{name}", "gauge", text, LABELS, unit)
-
-
-SIZE = _family(
-    "size_bytes", "Size of the file system, from statvfs(3) f_blocks; absent when it has no fixed size.", "bytes"
-)
-FREE = _family("free_bytes", "Unused bytes, including those reserved for root, from statvfs(3) f_bfree.", "bytes")
-AVAIL = _family("avail_bytes", "Unused bytes that users other than root can use, from statvfs(3) f_bavail.", "bytes")
-FILES = _family("files", "Inodes, from statvfs(3) f_files; absent where the file system does not count them.")
-FILES_FREE = _family("files_free", "Unused inodes, from statvfs(3) f_ffree.")
-READONLY = _family("readonly", "1 when the file system is mounted read-only, from /proc/PID/mountinfo, else 0.")
-DEVICE_ERROR = _family(
-    "device_error",
-    "1 when statvfs(3) fails or has not returned for 5 s, else 0; absent where the daemon's user has no permission.",
-)
 
 _log = logging.getLogger("trackside")
 
@@ -56,7 +37,15 @@ class FilesystemCollector:
     """
 
     name = "filesystem"
-    metrics = (SIZE, FREE, AVAIL, FILES, FILES_FREE, READONLY, DEVICE_ERROR)
+    metrics = (
+        host.FILESYSTEM_SIZE,
+        host.FILESYSTEM_FREE,
+        host.FILESYSTEM_AVAIL,
+        host.FILESYSTEM_FILES,
+        host.FILESYSTEM_FILES_FREE,
+        host.FILESYSTEM_READONLY,
+        host.FILESYSTEM_DEVICE_ERROR,
+    )
 
     def __init__(
         self,
@@ -143,17 +132,17 @@ class FilesystemCollector:
         if isinstance(answer, PermissionError):  # the state of the file system is unknown
             return
         if isinstance(answer, OSError):
-            yield Sample(DEVICE_ERROR, labels, 1.0)
+            yield Sample(host.FILESYSTEM_DEVICE_ERROR, labels, 1.0)
             return
-        yield Sample(DEVICE_ERROR, labels, 0.0)
-        yield Sample(READONLY, labels, float(mount.readonly))
+        yield Sample(host.FILESYSTEM_DEVICE_ERROR, labels, 0.0)
+        yield Sample(host.FILESYSTEM_READONLY, labels, float(mount.readonly))
         if answer.blocks:
-            yield Sample(SIZE, labels, answer.unit * answer.blocks)
-            yield Sample(FREE, labels, answer.unit * answer.free)
-            yield Sample(AVAIL, labels, answer.unit * answer.avail)
+            yield Sample(host.FILESYSTEM_SIZE, labels, answer.unit * answer.blocks)
+            yield Sample(host.FILESYSTEM_FREE, labels, answer.unit * answer.free)
+            yield Sample(host.FILESYSTEM_AVAIL, labels, answer.unit * answer.avail)
         if answer.files:  # btrfs, for example, counts no inodes
-            yield Sample(FILES, labels, answer.files)
-            yield Sample(FILES_FREE, labels, answer.files_free)
+            yield Sample(host.FILESYSTEM_FILES, labels, answer.files)
+            yield Sample(host.FILESYSTEM_FILES_FREE, labels, answer.files_free)
 
     def _log_change(self, mount: Mount, answer: Answer) -> None:
         """Log once when a file system begins to fail, and once when it answers again."""

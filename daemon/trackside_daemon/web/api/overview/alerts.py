@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.families import FIRING, series_labels
+from trackside_daemon.alerts.alert_series import series_labels
 from trackside_daemon.history.record.alert_rows import alert_id
+from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def count_by_run(alerts: Iterable[Alert]) -> dict[str, Counter[str]]:
 
 def alert_json(alert: Alert, id_: int | None) -> dict[str, Any]:
     """Return an alert as JSON content; absent labels are omitted."""
-    values = dict(zip(FIRING.labels, series_labels(alert.alert, alert.severity, alert.labels), strict=True))
+    values = dict(
+        zip(alert_families.FIRING.labels, series_labels(alert.alert, alert.severity, alert.labels), strict=True)
+    )
     subject: dict[str, Any] = {name: values[name] for name in ("rank", "key", "gpu", "subject") if values[name]}
     if subject.get("rank", "").isdecimal():
         subject["rank"] = int(subject["rank"])

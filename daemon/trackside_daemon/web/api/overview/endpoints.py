@@ -15,7 +15,7 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.web.api.history_access import encode_json, json_response
 from trackside_daemon.web.api.overview.rates import attempt_from_info

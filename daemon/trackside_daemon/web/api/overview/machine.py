@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from trackside_daemon.collectors.gpu.gpu import INFO
-from trackside_daemon.collectors.host.cpu import CPUS
-from trackside_daemon.collectors.host.filesystem.filesystem import AVAIL, SIZE
-from trackside_daemon.collectors.host.memory import FIELDS, SWAP_USED
-from trackside_daemon.collectors.process.ranks import RANK_INFO
+from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.nvml.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +29,10 @@ _GPU_FAMILIES = {
 
 def host_json(state: State, now: float, name: str, rates: HostRates) -> dict[str, Any]:
     """Return the host's values; *now* is in seconds of the monotonic clock."""
-    memory, available = FIELDS["MemTotal"], FIELDS["MemAvailable"]
-    *numbers, sizes, free_bytes = state.values(now, CPUS, memory, available, SWAP_USED, SIZE, AVAIL)
+    memory, available = host.MEMORY, host.MEMORY_AVAILABLE
+    *numbers, sizes, free_bytes = state.values(
+        now, host.CPUS, memory, available, host.SWAP_USED, host.FILESYSTEM_SIZE, host.FILESYSTEM_AVAIL
+    )
     cpus, total_bytes, available_bytes, swap_bytes = (next(iter(series.values()), None) for series in numbers)
     return {
         "name": name,
@@ -55,10 +53,12 @@ def host_json(state: State, now: float, name: str, rates: HostRates) -> dict[str
 
 def gpus_json(state: State, now: float, run_ids: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the values of each GPU in numeric order; *run_ids* are by run name."""
-    metrics = [FAMILIES[family].metric for family in _GPU_FAMILIES]
-    up, limits = FAMILIES["up"].metric, FAMILIES["clock_limit_active"].metric
-    infos, ups, limited, ranks, *numbers = state.values(now, INFO, up, limits, RANK_INFO, *metrics)
-    names = {labels[:2]: labels[INFO.labels.index("name")] for labels in infos}
+    metrics = [gpu_families.FAMILIES[family].metric for family in _GPU_FAMILIES]
+    up, limits = gpu_families.UP, gpu_families.CLOCK_LIMIT_ACTIVE
+    infos, ups, limited, ranks, *numbers = state.values(
+        now, gpu_families.INFO, up, limits, gpu_families.RANK_INFO, *metrics
+    )
+    names = {labels[:2]: labels[gpu_families.INFO.labels.index("name")] for labels in infos}
     return [
         {
             "gpu": gpu,

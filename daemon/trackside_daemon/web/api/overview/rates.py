@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from trackside_daemon.collectors.host.cpu import SECONDS
-from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import host
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.web.api.overview.counter_rates import CounterGroup
 from trackside_daemon.web.api.overview.loss_curve import LossCurve
@@ -24,7 +23,6 @@ FEW_STEPS = 100  # a run first seen with more steps began before this daemon, so
 LOOPBACK = ("lo",)  # labels of the interface whose traffic stays on the host
 
 IDLE = frozenset(("idle", "iowait"))
-_NETWORK = [metric for column, metric in FIELDS if column in {0, 8}]
 
 _AMOUNTS = (f.TOKENS, f.SAMPLES)
 _LOSS = (f.KNOWN["loss"], f.STEP)
@@ -80,7 +78,7 @@ class RateTracker:
         if now - self._recorded < MIN_INTERVAL:
             return
         self._recorded = now
-        cpu, *network = self._state.values(now, SECONDS, *_NETWORK)
+        cpu, *network = self._state.values(now, host.CPU_SECONDS, host.NETWORK_RECEIVED, host.NETWORK_SENT)
         with self._lock:
             if cpu:
                 busy = sum(cast("float", value) for (mode,), value in cpu.items() if mode not in IDLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.ray import families as f
+from trackside_daemon.model.families import ray as f
 from trackside_daemon.web.api.overview.machine import without_none
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from trackside_daemon.model import training_families as f
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.web.api.overview.machine import without_none
 from trackside_daemon.web.api.overview.rates import Attempt, alternative_loss, attempt_from_info

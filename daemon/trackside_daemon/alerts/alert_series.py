@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.families import alerts as alert_families
+from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
@@ -14,33 +15,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.active_alert import ActiveAlert
 
-FIRING = Metric(
-    "trackside_alert_firing",
-    "gauge",
-    "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
-    ("alert", "severity", "run", "rank", "key", "gpu", "uuid", "subject"),
-)
-TEXT = Metric(
-    "trackside_alert_text_info",
-    "gauge",
-    "1 while the alert fires, with the daemon's own sentence about it, its begin, its machine and its run's page; for "
-    "annotations of rules.",
-    (*FIRING.labels, "summary", "description", "since", "host", "run_id", "dashboard_url"),
-)
-BEGUN = Metric("trackside_alerts_total", "counter", "Times that the alert began to fire.", ("alert", "severity", "run"))
-SILENCED = Metric(
-    "trackside_alert_silenced",
-    "gauge",
-    "1 while the alert fires and a silence mutes it.",
-    FIRING.labels,
-)
-EXCESS = Metric(
-    "trackside_alerts_excess_total",
-    "counter",
-    "Alerts that had no room because 1,000 others of at least their severity fire.",
-)
-
-_OWN = FIRING.labels[2:-1]
+_OWN = alert_families.FIRING.labels[2:-1]
 
 
 def series_labels(alert: str, severity: str, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -58,7 +33,9 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
             page = page_of(url, active.run)
             since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
             texts = (active.label, record.description, since, host, active.run, page)
-            samples.append(Sample(TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0))
+            samples.append(
+                Sample(alert_families.TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0)
+            )
     return samples
 
 
@@ -82,6 +59,6 @@ def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
             value = float(active.exported and severity == active.severity)
             firing[series] = max(value, firing.get(series, 0.0))
     return [
-        *(Sample(FIRING, series, value) for series, value in firing.items()),
-        *(Sample(SILENCED, series, 1.0) for series in silenced),
+        *(Sample(alert_families.FIRING, series, value) for series, value in firing.items()),
+        *(Sample(alert_families.SILENCED, series, 1.0) for series in silenced),
     ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from trackside_daemon.model.metric import Metric
-from trackside_daemon.model.training_families import RANK
+from trackside_daemon.model.families.training import RANK
+from trackside_daemon.model.metric import Metric, define
 
 _VARIANT = (*RANK, "variant")
 _LOAD = (*_VARIANT, "load")
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...] = _VARIANT, unit: str = "") -> Metric:
-    return Metric(f"trackside_model_{name}", "gauge", f"{text}, as trackside benchmark measured it.", labels, unit)
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _VARIANT) -> Metric:
+    return define(f"trackside_model_{name}", f"{text}, as trackside benchmark measured it.", *labels)
 
 
 _TIMES = {
@@ -20,7 +20,7 @@ _TIMES = {
     "itl": "Gap between two parts of an answer",
 }
 _AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the first variant", (*_VARIANT, "measure"))
-_SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"), "ratio")
+_SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"))
 _PERCENTILES = {"p50": "50", "p90": "90", "p99": "99"}
 
 SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
@@ -28,12 +28,12 @@ SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
     "requests_per_second": (_gauge("requests_per_second", "Completed requests per second", _LOAD), ()),
     "goodput_per_second": (_gauge("goodput_per_second", "Requests per second within the limits", _LOAD), ()),
     "parameters": (_gauge("parameters", "Number of parameters"), ()),
-    "weights_bytes": (_gauge("weights_bytes", "Weights in memory", unit="bytes"), ()),
-    "disk_bytes": (_gauge("disk_bytes", "Size of the stored weights", unit="bytes"), ()),
-    "memory_bytes": (_gauge("memory_bytes", "Peak host memory of loading and one call", unit="bytes"), ()),
-    "device_memory_bytes": (_gauge("device_memory_bytes", "Peak device memory", unit="bytes"), ()),
-    "load_seconds": (_gauge("load_seconds", "Time to load", unit="seconds"), ()),
-    "first_call_seconds": (_gauge("first_call_seconds", "Duration of the first call", unit="seconds"), ()),
+    "weights_bytes": (_gauge("weights_bytes", "Weights in memory"), ()),
+    "disk_bytes": (_gauge("disk_bytes", "Size of the stored weights"), ()),
+    "memory_bytes": (_gauge("memory_bytes", "Peak host memory of loading and one call"), ()),
+    "device_memory_bytes": (_gauge("device_memory_bytes", "Peak device memory"), ()),
+    "load_seconds": (_gauge("load_seconds", "Time to load"), ()),
+    "first_call_seconds": (_gauge("first_call_seconds", "Duration of the first call"), ()),
     "speedup": (_SPEEDUP, ("value",)),
     "speedup_low": (_SPEEDUP, ("low",)),
     "speedup_high": (_SPEEDUP, ("high",)),
@@ -45,8 +45,8 @@ SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
 """By the last part of a key: the family, and the values of its labels after variant and load."""
 
 for _name, _text in _TIMES.items():
-    _percentile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "percentile"), "seconds")
-    _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD, "seconds")
+    _percentile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "percentile"))
+    _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD)
     SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
     SERIES[f"{_name}_mean_seconds"] = (_mean, ())
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric, define
 
 LABELS = ("device", "port")
 PORT = "/sys/class/infiniband/DEVICE/ports/PORT"
 
 
-def _counter(name: str, text: str, file: str, unit: str = "") -> Metric:
+def _counter(name: str, text: str, file: str) -> Metric:
     name = f"trackside_host_infiniband_{name}_total"
-    return Metric(name, "counter", f"{text}, from {PORT}/{file}.", LABELS, unit)
+    return define(name, f"{text}, from {PORT}/{file}.", *LABELS)
 
 
-def _gauge(name: str, text: str, file: str, unit: str = "") -> Metric:
-    return Metric(f"trackside_host_infiniband_{name}", "gauge", f"{text}, from {PORT}/{file}.", LABELS, unit)
+def _gauge(name: str, text: str, file: str) -> Metric:
+    return define(f"trackside_host_infiniband_{name}", f"{text}, from {PORT}/{file}.", *LABELS)
 
 
 RECEIVED = _counter(
-    "port_data_received_bytes", "Bytes received", "counters/port_rcv_data times 4, or hw_counters/rx_bytes", "bytes"
+    "port_data_received_bytes", "Bytes received", "counters/port_rcv_data times 4, or hw_counters/rx_bytes"
 )
 TRANSMITTED = _counter(
-    "port_data_transmitted_bytes", "Bytes sent", "counters/port_xmit_data times 4, or hw_counters/tx_bytes", "bytes"
+    "port_data_transmitted_bytes", "Bytes sent", "counters/port_xmit_data times 4, or hw_counters/tx_bytes"
 )
 PACKETS_RECEIVED = _counter(
     "port_packets_received", "Packets received", "counters/port_rcv_packets, or hw_counters/rx_pkts"
@@ -31,7 +31,7 @@ PACKETS_TRANSMITTED = _counter(
 )
 
 # Name in node_exporter and meaning, by file of counters/.
-COUNTERS: dict[str, tuple[str, str]] = {
+_COUNTERS = {
     "port_xmit_wait": ("port_transmit_wait", "Ticks of the port in which data waited and could not be sent"),
     "port_xmit_discards": ("port_discards_transmitted", "Packets discarded before transmission"),
     "port_xmit_constraint_errors": (
@@ -53,8 +53,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "VL15_dropped": ("vl15_dropped", "Dropped packets of the fabric's management"),
 }
 
+COUNTERS = {file: _counter(name, text, f"counters/{file}") for file, (name, text) in _COUNTERS.items()}
+
 # Name in node_exporter and meaning, by file of hw_counters/.
-HW_COUNTERS: dict[str, tuple[str, str]] = {
+_HW_COUNTERS = {
     "np_cnp_sent": ("np_cnp_packets_sent", "Congestion notifications sent to senders that are too fast"),
     "np_ecn_marked_roce_packets": ("np_ecn_marked_roce_packets_received", "Packets received with a congestion mark"),
     "rp_cnp_handled": ("rp_cnp_packets_handled", "Congestion notifications received that reduced the send rate"),
@@ -85,7 +87,7 @@ IRDMA = {
 
 def _hw_counters() -> dict[str, tuple[Metric, int]]:
     counters = {}
-    for file, (name, text) in HW_COUNTERS.items():
+    for file, (name, text) in _HW_COUNTERS.items():
         files = [file, IRDMA[file]] if file in IRDMA else [file]
         metric = _counter(name, text, f"hw_counters/{' or '.join(files)}")
         counters.update(dict.fromkeys(files, (metric, 1)))
@@ -99,7 +101,7 @@ FILES: dict[str, dict[str, tuple[Metric, int]]] = {
         "port_xmit_data": (TRANSMITTED, 4),
         "port_rcv_packets": (PACKETS_RECEIVED, 1),
         "port_xmit_packets": (PACKETS_TRANSMITTED, 1),
-        **{file: (_counter(name, text, f"counters/{file}"), 1) for file, (name, text) in COUNTERS.items()},
+        **{file: (metric, 1) for file, metric in COUNTERS.items()},
     },
     "hw_counters": {
         "rx_bytes": (RECEIVED, 1),
@@ -116,10 +118,10 @@ PHYSICAL_STATE = _gauge(
     "State of the link, 1 sleep, 2 polling, 3 disabled, 4 training, 5 up, 6 recovering from an error, 7 testing",
     "phys_state",
 )
-RATE = _gauge("rate_bytes_per_second", "Rate of the link in one direction", "rate", "bytes_per_second")
-INFO = Metric(
+RATE = _gauge("rate_bytes_per_second", "Rate of the link in one direction", "rate")
+INFO = define(
     "trackside_host_infiniband_port_info",
-    "info",
     f"A port with its link_layer, InfiniBand or, with RoCE, Ethernet, from {PORT}/link_layer.",
-    (*LABELS, "link_layer"),
+    *LABELS,
+    "link_layer",
 )

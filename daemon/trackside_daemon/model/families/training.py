@@ -3,58 +3,50 @@
 from __future__ import annotations
 
 from trackside.wire import DURATION_BUCKETS
-from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric, define
 
+PREFIX = "trackside_training_"
 RANK = ("run", "rank")
 STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lost")
 
-RUN_INFO = Metric(
+RUN_INFO = define(
     "trackside_training_run_info",
-    "info",
     "Facts about a run, to be joined by its name; always 1; source is auto if trackside has found values by itself.",
-    ("run", "run_id", "attempt", "world_size", "host", "git_commit", "framework", "job_id", "source", "user"),
+    "run",
+    "run_id",
+    "attempt",
+    "world_size",
+    "host",
+    "git_commit",
+    "framework",
+    "job_id",
+    "source",
+    "user",
 )
-STATE = Metric(
+STATE = define(
     "trackside_training_state",
-    "gauge",
     "1 for the current state of the run, 0 for the others; stays for 15 minutes after its end.",
-    ("run", "state"),
+    "run",
+    "state",
 )
-RANK_STATE = Metric(
-    "trackside_training_rank_state",
-    "gauge",
-    "1 for the current state of the rank, 0 for the others.",
-    (*RANK, "state"),
+RANK_STATE = define(
+    "trackside_training_rank_state", "1 for the current state of the rank, 0 for the others.", *RANK, "state"
 )
-STARTED = Metric(
-    "trackside_training_start_timestamp_seconds",
-    "gauge",
-    "When the rank opened the run, in Unix time.",
-    RANK,
-    "seconds",
+STARTED = define("trackside_training_start_timestamp_seconds", "When the rank opened the run, in Unix time.", *RANK)
+ENDED_AT = define(
+    "trackside_training_end_timestamp_seconds", "When the rank ended, in Unix time; stays for 15 minutes.", *RANK
 )
-ENDED_AT = Metric(
-    "trackside_training_end_timestamp_seconds",
-    "gauge",
-    "When the rank ended, in Unix time; stays for 15 minutes.",
-    RANK,
-    "seconds",
-)
-STEPS = Metric(
-    "trackside_training_steps_total", "counter", "Steps: the increase of step over the highest of this attempt.", RANK
-)
-SAMPLES = Metric("trackside_training_samples_total", "counter", "Sum of the pushed amounts of samples.", RANK)
-TOKENS = Metric("trackside_training_tokens_total", "counter", "Sum of the pushed amounts of tokens.", RANK)
-STEP = Metric("trackside_training_step", "gauge", "The last pushed step.", RANK)
-VALUE = Metric(
+STEPS = define("trackside_training_steps_total", "Steps: the increase of step over the highest of this attempt.", *RANK)
+SAMPLES = define("trackside_training_samples_total", "Sum of the pushed amounts of samples.", *RANK)
+TOKENS = define("trackside_training_tokens_total", "Sum of the pushed amounts of tokens.", *RANK)
+STEP = define("trackside_training_step", "The last pushed step.", *RANK)
+VALUE = define(
     "trackside_training_value",
-    "gauge",
     "The last pushed value of a key without its own family; the label is the key as the user wrote it.",
-    (*RANK, "key"),
+    *RANK,
+    "key",
 )
-NONFINITE = Metric(
-    "trackside_training_nonfinite_total", "counter", "Pushed values that were NaN or infinite.", (*RANK, "key")
-)
+NONFINITE = define("trackside_training_nonfinite_total", "Pushed values that were NaN or infinite.", *RANK, "key")
 STEP_DURATION = Metric(
     "trackside_training_step_duration_seconds",
     "histogram",
@@ -79,34 +71,28 @@ FIRST_WAIT = Metric(
     "seconds",
     DURATION_BUCKETS,
 )
-PHASE_SECONDS = Metric(
+PHASE_SECONDS = define(
     "trackside_training_phase_seconds_total",
-    "counter",
     "Time by phase, without nested phases; time outside all phases is other, and the sum is the time since the start.",
-    (*RANK, "phase"),
-    "seconds",
+    *RANK,
+    "phase",
 )
-LOST = Metric(
+LOST = define(
     "trackside_training_lost_seconds_total",
-    "counter",
     "Time in which nothing is trained, over all attempts, by cause: data, checkpoint and eval from phases of that kind; "
     "restart from an attempt's end to the next attempt's first step beyond it; stall while the rank's state is stalled. No time "
     "counts twice.",
-    (*RANK, "cause"),
-    "seconds",
+    *RANK,
+    "cause",
 )
-DEVICE_PHASE_SECONDS = Metric(
+DEVICE_PHASE_SECONDS = define(
     "trackside_training_device_phase_seconds_total",
-    "counter",
     "Time that the rank's GPU worked on a phase, from CUDA events, if the model is watched.",
-    (*RANK, "phase"),
-    "seconds",
+    *RANK,
+    "phase",
 )
-CHECKPOINTS = Metric(
-    "trackside_training_checkpoints_total",
-    "counter",
-    "Checkpoints written, from the phase or the event checkpoint.",
-    RANK,
+CHECKPOINTS = define(
+    "trackside_training_checkpoints_total", "Checkpoints written, from the phase or the event checkpoint.", *RANK
 )
 CHECKPOINT_DURATION = Metric(
     "trackside_training_checkpoint_duration_seconds",
@@ -116,169 +102,126 @@ CHECKPOINT_DURATION = Metric(
     "seconds",
     DURATION_BUCKETS,
 )
-CHECKPOINT_BYTES = Metric(
-    "trackside_training_checkpoint_bytes", "gauge", "Size of the last checkpoint, from its event.", RANK, "bytes"
+CHECKPOINT_BYTES = define("trackside_training_checkpoint_bytes", "Size of the last checkpoint, from its event.", *RANK)
+CHECKPOINT_AT = define(
+    "trackside_training_last_checkpoint_timestamp_seconds", "When the last checkpoint was written, in Unix time.", *RANK
 )
-CHECKPOINT_AT = Metric(
-    "trackside_training_last_checkpoint_timestamp_seconds",
-    "gauge",
-    "When the last checkpoint was written, in Unix time.",
-    RANK,
-    "seconds",
-)
-STORED_CHECKPOINTS = Metric(
+STORED_CHECKPOINTS = define(
     "trackside_training_stored_checkpoints",
-    "gauge",
     "Checkpoints on disk by state (writing, complete, damaged), as the daemon's audits find them.",
-    ("run", "state"),
+    "run",
+    "state",
 )
-LAST_GOOD_CHECKPOINT = Metric(
+LAST_GOOD_CHECKPOINT = define(
     "trackside_training_last_good_checkpoint_timestamp_seconds",
-    "gauge",
     "When the newest checkpoint that an audit has found intact was written, in Unix time.",
-    ("run",),
-    "seconds",
+    "run",
 )
-LAST_GOOD_STEP = Metric(
+LAST_GOOD_STEP = define(
     "trackside_training_last_good_checkpoint_step",
-    "gauge",
     "Step of the newest checkpoint that an audit has found intact.",
-    ("run",),
+    "run",
 )
-NEXT_CHECKPOINT_BYTES = Metric(
-    "trackside_training_next_checkpoint_bytes",
-    "gauge",
-    "Expected size of the next checkpoint: that of the last one.",
-    ("run",),
-    "bytes",
+NEXT_CHECKPOINT_BYTES = define(
+    "trackside_training_next_checkpoint_bytes", "Expected size of the next checkpoint: that of the last one.", "run"
 )
-CHECKPOINT_ROOM = Metric(
+CHECKPOINT_ROOM = define(
     "trackside_training_checkpoint_room_ratio",
-    "gauge",
     "Free space of the checkpoints' directory, within the user's quota, over the expected size of the next one.",
-    ("run", "directory"),
-    "ratio",
+    "run",
+    "directory",
 )
 # The families that the daemon's audits of checkpoints export.
 AUDITED = (STORED_CHECKPOINTS, LAST_GOOD_CHECKPOINT, LAST_GOOD_STEP, NEXT_CHECKPOINT_BYTES, CHECKPOINT_ROOM)
-MODEL_FLOPS = Metric(
+MODEL_FLOPS = define(
     "trackside_training_model_flops_total",
-    "counter",
     "Floating-point operations of the model on the rank, if the run sets how many a step or token needs.",
-    RANK,
+    *RANK,
 )
-ENERGY = Metric(
+ENERGY = define(
     "trackside_training_energy_joules_total",
-    "counter",
     "Energy of the rank's GPUs since its run began, the difference of nvmlDeviceGetTotalEnergyConsumption; a GPU that several "
     "ranks share is divided; absent if a GPU of the rank has no counter.",
-    RANK,
-    "joules",
+    *RANK,
 )
-COST = Metric(
+COST = define(
     "trackside_training_cost_total",
-    "counter",
     "Costs of the rank since its run began, by the configured prices: its GPUs by time, and their energy with PUE; absent "
     "without a price.",
-    (*RANK, "currency"),
+    *RANK,
+    "currency",
 )
 # The families of a `trackside.wire.Memory`, by its fields.
 MEMORY = {
-    "allocated": Metric(
+    "allocated": define(
         "trackside_training_device_memory_allocated_bytes",
-        "gauge",
         "Memory of a GPU that tensors of the rank use, from torch.cuda.memory_stats.",
-        (*RANK, "uuid"),
-        "bytes",
+        *RANK,
+        "uuid",
     ),
-    "reserved": Metric(
+    "reserved": define(
         "trackside_training_device_memory_reserved_bytes",
-        "gauge",
         "Memory of a GPU that the rank's allocator has reserved, from torch.cuda.memory_stats.",
-        (*RANK, "uuid"),
-        "bytes",
+        *RANK,
+        "uuid",
     ),
-    "peak": Metric(
+    "peak": define(
         "trackside_training_device_memory_peak_bytes",
-        "gauge",
         "The most memory of a GPU that tensors of the rank have used since the run began, as sampled at steps.",
-        (*RANK, "uuid"),
-        "bytes",
+        *RANK,
+        "uuid",
     ),
-    "out_of_memory": Metric(
+    "out_of_memory": define(
         "trackside_training_device_out_of_memory_total",
-        "counter",
         "Failed allocations on a GPU, from torch.cuda.memory_stats.",
-        (*RANK, "uuid"),
+        *RANK,
+        "uuid",
     ),
 }
-LAST_STEP = Metric(
-    "trackside_training_last_step_timestamp_seconds",
-    "gauge",
-    "When the last push happened, in Unix time.",
-    RANK,
-    "seconds",
+LAST_STEP = define(
+    "trackside_training_last_step_timestamp_seconds", "When the last push happened, in Unix time.", *RANK
 )
-PROGRESS = Metric(
-    "trackside_training_progress_ratio", "gauge", "Completed share of the run's total_steps.", RANK, "ratio"
-)
-REMAINING = Metric(
+PROGRESS = define("trackside_training_progress_ratio", "Completed share of the run's total_steps.", *RANK)
+REMAINING = define(
     "trackside_training_remaining_seconds",
-    "gauge",
     "Remaining steps times the recent step duration; only if total_steps is known.",
-    RANK,
-    "seconds",
+    *RANK,
 )
-PUSHES = Metric("trackside_training_client_pushes_total", "counter", "Calls of push.", RANK)
-DROPPED = Metric(
+PUSHES = define("trackside_training_client_pushes_total", "Calls of push.", *RANK)
+DROPPED = define(
     "trackside_training_client_dropped_total",
-    "counter",
     "Pushed values that the client dropped: not a number, or no room while no daemon was running.",
-    RANK,
+    *RANK,
 )
-RESENT = Metric("trackside_training_client_resent_total", "counter", "Batches that the client resent.", RANK)
-SPOOLED = Metric(
+RESENT = define("trackside_training_client_resent_total", "Batches that the client resent.", *RANK)
+SPOOLED = define(
     "trackside_training_client_spooled_total",
-    "counter",
     "Messages that the client wrote to disk because no daemon had acknowledged them for a second.",
-    RANK,
+    *RANK,
 )
-OVERHEAD = Metric(
-    "trackside_training_client_overhead_seconds_total",
-    "counter",
-    "CPU time of the client's sender thread.",
-    RANK,
-    "seconds",
-)
-SHM_SIZE = Metric(
+OVERHEAD = define("trackside_training_client_overhead_seconds_total", "CPU time of the client's sender thread.", *RANK)
+SHM_SIZE = define(
     "trackside_training_shm_size_bytes",
-    "gauge",
     "Size of /dev/shm as the training process sees it, also in a container with a separate one, from statvfs(3).",
-    RANK,
-    "bytes",
+    *RANK,
 )
-SHM_USED = Metric(
+SHM_USED = define(
     "trackside_training_shm_used_bytes",
-    "gauge",
     "Used bytes of /dev/shm as the training process sees it, of all processes; from statvfs(3).",
-    RANK,
-    "bytes",
+    *RANK,
 )
-SHM_PEAK = Metric(
+SHM_PEAK = define(
     "trackside_training_shm_peak_bytes",
-    "gauge",
     "The most used bytes of /dev/shm since the client's previous report, at most 10 s ago; from statvfs(3).",
-    RANK,
-    "bytes",
+    *RANK,
 )
-OPEN_FDS = Metric(
-    "trackside_training_open_fds", "gauge", "Open file descriptors of the training process, from /proc/self/fd.", RANK
+OPEN_FDS = define(
+    "trackside_training_open_fds", "Open file descriptors of the training process, from /proc/self/fd.", *RANK
 )
-MAX_FDS = Metric(
+MAX_FDS = define(
     "trackside_training_max_fds",
-    "gauge",
     "Limit of open file descriptors of the training process, the soft RLIMIT_NOFILE; absent if there is none.",
-    RANK,
+    *RANK,
 )
 # The families of a `trackside.wire.Room`, by its fields.
 ROOM = {
@@ -289,11 +232,21 @@ ROOM = {
     "max_fds": MAX_FDS,
 }
 
-SERIES_REJECTED = Metric(
-    "trackside_series_rejected_total",
-    "counter",
-    "Series over a limit, which are not on this page.",
-    ("reason",),
+PEAK_FLOPS = define(
+    "trackside_training_peak_flops_per_second",
+    "Peak FLOP/s of the rank's GPUs: the run's own value, else dense tensor operations in bfloat16 (float16 before "
+    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, with MIG, or "
+    "while no process of the rank is on a GPU.",
+    *RANK,
+)
+STRAGGLER_RATIO = define(
+    "trackside_training_straggler_ratio",
+    "Own time per step of the rank (phases in which it waits for no other rank) divided by that of the median rank on this "
+    "machine, over 20 steps and 10 s or more. Absent if the run has one rank on this machine, or pushes no phases.",
+    *RANK,
+)
+SERIES_REJECTED = define(
+    "trackside_series_rejected_total", "Series over a limit, which are not on this page.", "reason"
 )
 REJECTIONS = ("runs", "sessions", "keys", "series", "label_length")
 
@@ -305,7 +258,7 @@ _GAUGES = {
     "epoch": "Epoch, as pushed.",
     "grad_norm_local_squared": "Sum of the squares of this rank's part of the gradients, if they are sharded.",
 }
-KNOWN = {key: Metric(f"trackside_training_{key}", "gauge", text, RANK) for key, text in _GAUGES.items()}
+KNOWN = {key: define(PREFIX + key, text, *RANK) for key, text in _GAUGES.items()}
 KNOWN["lr"] = KNOWN["learning_rate"]
 # Keys whose values are amounts of one step: the client sums them, and they have no series of their own.
 AMOUNTS = frozenset(("samples", "tokens"))

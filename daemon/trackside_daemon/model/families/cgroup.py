@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.metric import Metric, define
 
 # The cgroup's path in /proc/PID/cgroup; with v1, its path in the hierarchy of the memory controller. With v1, values of
 # the other hierarchies belong to the process's cgroup there, which may contain more processes.
@@ -11,21 +11,21 @@ SUBJECT = ("cgroup",)
 
 def _memory(name: str, text: str, v2: str, v1: str) -> Metric:
     source = f"{v2} of cgroup v2" + (f" or {v1} of v1" if v1 else "")
-    return Metric(f"trackside_cgroup_memory_{name}_bytes", "gauge", f"{text}, from {source}.", SUBJECT, "bytes")
+    return define(f"trackside_cgroup_memory_{name}_bytes", f"{text}, from {source}.", *SUBJECT)
 
 
-def _cpu(name: str, text: str, unit: str = "") -> Metric:
+def _cpu(name: str, text: str) -> Metric:
     source = (
         "from cpu.stat of the cgroup with the smallest limit, this one or one above it; the count continues when another "
         "becomes the smallest"
     )
-    return Metric(f"trackside_cgroup_cpu_{name}_total", "counter", f"{text}, {source}.", SUBJECT, unit)
+    return define(f"trackside_cgroup_cpu_{name}_total", f"{text}, {source}.", *SUBJECT)
 
 
 def _pressure(name: str, text: str, line: str) -> Metric:
     help_text = f"{text}, from {line} of cpu.pressure, io.pressure and memory.pressure of cgroup v2."
     labels = (*SUBJECT, "resource")
-    return Metric(f"trackside_cgroup_pressure_{name}_seconds_total", "counter", help_text, labels, "seconds")
+    return define(f"trackside_cgroup_pressure_{name}_seconds_total", help_text, *labels)
 
 
 LIMIT = _memory(
@@ -72,72 +72,45 @@ SHMEM = _memory(
     "memory.stat total_shmem",
 )
 SWAP = _memory("swap_used", "Swap in use", "memory.swap.current", "memory.stat total_swap")
-EVENTS = Metric(
+EVENTS = define(
     "trackside_cgroup_memory_events_total",
-    "counter",
     "Memory events: thresholds exceeded and their consequences, from memory.events of cgroup v2 or memory.failcnt and "
     "memory.oom_control of v1.",
-    (*SUBJECT, "event"),
+    *SUBJECT,
+    "event",
 )
-OOM_KILLS = Metric(
+OOM_KILLS = define(
     "trackside_cgroup_oom_kills_total",
-    "counter",
     "Processes killed by the OOM killer, from memory.events of cgroup v2 or memory.oom_control of v1; served for 15 "
     "minutes after the cgroup is gone, with its last kills from the count above it or /proc/vmstat, which may include a "
     "neighbour's; continued when a cgroup of the same name appears.",
-    SUBJECT,
+    *SUBJECT,
 )
-CPU_LIMIT = Metric(
+CPU_LIMIT = define(
     "trackside_cgroup_cpu_limit_cores",
-    "gauge",
     "Limit of CPU time per second, the smallest of the cgroup and those above it, from cpu.max of "
     "cgroup v2 or cpu.cfs_quota_us and cpu.cfs_period_us of v1.",
-    SUBJECT,
-    "cores",
+    *SUBJECT,
 )
-CPU_SECONDS = Metric(
+CPU_SECONDS = define(
     "trackside_cgroup_cpu_seconds_total",
-    "counter",
     "CPU time by mode, from cpu.stat of cgroup v2 or cpuacct.stat of v1.",
-    (*SUBJECT, "mode"),
-    "seconds",
+    *SUBJECT,
+    "mode",
 )
-THROTTLED = _cpu("throttled_seconds", "Time in which the CPU limit kept tasks from running", "seconds")
+THROTTLED = _cpu("throttled_seconds", "Time in which the CPU limit kept tasks from running")
 THROTTLED_PERIODS = _cpu("throttled_periods", "Periods in which the CPU limit was reached")
 PERIODS = _cpu("periods", "Periods of the CPU limit with runnable tasks")
 WAITING = _pressure("waiting", "Time in which at least one task waited for the resource", "some")
 STALLED = _pressure("stalled", "Time in which all non-idle tasks waited for the resource", "full")
-PROCESSES = Metric(
-    "trackside_cgroup_processes", "gauge", "Processes and threads, from pids.current of the cgroup.", SUBJECT
-)
-PROCESSES_LIMIT = Metric(
+PROCESSES = define("trackside_cgroup_processes", "Processes and threads, from pids.current of the cgroup.", *SUBJECT)
+PROCESSES_LIMIT = define(
     "trackside_cgroup_processes_limit",
-    "gauge",
     "Limit of processes and threads, the smallest pids.max of the cgroup and those above it.",
-    SUBJECT,
+    *SUBJECT,
 )
 
 FAMILIES = (
-    LIMIT,
-    LIMIT_USED,
-    HIGH,
-    USED,
-    PEAK,
-    WORKING_SET,
-    UNRECLAIMABLE,
-    ANONYMOUS,
-    FILE,
-    SHMEM,
-    SWAP,
-    EVENTS,
-    OOM_KILLS,
-    CPU_LIMIT,
-    CPU_SECONDS,
-    THROTTLED,
-    THROTTLED_PERIODS,
-    PERIODS,
-    WAITING,
-    STALLED,
-    PROCESSES,
-    PROCESSES_LIMIT,
+    *(LIMIT, LIMIT_USED, HIGH, USED, PEAK, WORKING_SET, UNRECLAIMABLE, ANONYMOUS, FILE, SHMEM, SWAP, EVENTS, OOM_KILLS),
+    *(CPU_LIMIT, CPU_SECONDS, THROTTLED, THROTTLED_PERIODS, PERIODS, WAITING, STALLED, PROCESSES, PROCESSES_LIMIT),
 )
