@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingest.conftest import SessionsHarness
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(mon
     class Sessions(dict[bytes, object]):
         """Counts how often all of them are looked at."""
 
-        def values(self) -> object:  # a view
+        def values(self) -> Any:
             looked.append("all")
             return super().values()
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
 from trackside.redact import redact, redact_text
-from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Clock, Envelope, Nack, Totals, encode, is_commit
+from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Clock, Envelope, Nack, Totals, WireError, encode, is_commit
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
@@ -39,6 +39,8 @@ MOST: dict[str, tuple[int, Any]] = {
     "about": (256 * 1024, None),
 }
 HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
+# Texts of the events and alerts of a batch: a client has some tens of KiB, and closes its batches at 256.
+TEXT_BYTES = 1 << 20
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 NOT_GREETED = ClientClock(Clock(0, 0), Moment(0.0, 0.0), same_boot=False, late=True)
@@ -232,6 +234,19 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
     sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in MOST}
     over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
     return replace(hello, identity=replace(bounded, git_commit=commit), **over)
+
+
+def check_texts(pushes: Pushes) -> None:
+    """Check the texts of events and alerts together, of which each byte can become twenty in memory.
+
+    Raises:
+        WireError: They are longer than `TEXT_BYTES`.
+    """
+    texts = [text for one in pushes.events for text in (one.kind, one.fields)]
+    texts += [text for one in pushes.alerts for text in (one.title, one.text)]
+    size = sum(map(len, texts))
+    if size > TEXT_BYTES:
+        raise WireError("size", f"{size} bytes of events and alerts, at most {TEXT_BYTES}")
 
 
 def checked_bye(bye: Bye) -> Bye:

@@ -237,12 +237,12 @@ class Unfinished(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """Its path while it is written."""
         return f"{self.store.path}/{self.own}"
 
     @property
     def target(self) -> str:
-        """Where it will lie."""
+        """Its final path."""
         return f"{self.store.path}/{self.name}"
 
     def stream(self) -> Any:
