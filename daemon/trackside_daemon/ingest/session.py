@@ -237,7 +237,7 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 
 
 def check_texts(pushes: Pushes) -> None:
-    """Check the texts of events and alerts together, of which each byte can become twenty in memory.
+    """Check the size of all texts of events and alerts: each byte can become twenty in memory.
 
     Raises:
         WireError: They are longer than `TEXT_BYTES`.

@@ -237,12 +237,12 @@ class Unfinished(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path while it is written."""
+        """Path while it is written."""
         return f"{self.store.path}/{self.own}"
 
     @property
     def target(self) -> str:
-        """Its final path."""
+        """Final path."""
         return f"{self.store.path}/{self.name}"
 
     def stream(self) -> Any:
