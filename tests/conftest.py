@@ -52,8 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in the background with SIGINT ignored, which all processes of the tests would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "only_soak: a case that has the fixture of this name")
     if config.getoption("--soak"):
         settings.load_profile("soak")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and item.get_closest_marker("only_soak"):
+        item.fixturenames = ["only_soak", *item.fixturenames]  # the list is that of all cases
 
 
 @pytest.hookimpl(wrapper=True)

@@ -46,6 +46,7 @@ class InProcessDaemon:
         section: The settings of the alerts.
         machine: The sources whose samples the history keeps.
         listeners: Returns further listeners of alerts.
+        sources: Returns further finding sources.
 
     Attributes:
         after: Seconds since the beginning.
@@ -64,6 +65,7 @@ class InProcessDaemon:
         *,
         machine: Collection[str] = (),
         listeners: Callable[[State, Recorder], Sequence[Any]] = lambda *_: (),
+        sources: Callable[[Recorder], Sequence[Any]] = lambda _: (),
     ) -> None:
         self.after = 0.0
         self.moved = 0.0
@@ -73,6 +75,7 @@ class InProcessDaemon:
         self.history.start()
         self.state, wall = State(), lambda: self.now.wall
         watchers = finding_sources(self.state, section or AlertsSection(), [], lambda: self.now.monotonic, wall)
+        watchers += sources(self.history)
         found = [*listeners(self.state, self.history), self]
         runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
         self.pipeline = Pipeline(

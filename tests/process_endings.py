@@ -86,8 +86,8 @@ def script(end: End) -> str:
 
 
 @contextmanager
-def memory_cgroup(name: str) -> Iterator[Path]:
-    """Yield the file by which a process joins a cgroup (v1 or v2) of `MEMORY_BYTES`; only root can make one.
+def memory_cgroup(name: str, size: int = MEMORY_BYTES) -> Iterator[Path]:
+    """Yield the file by which a process joins a cgroup (v1 or v2) of *size* bytes; only root can make one.
 
     Raises:
         OSError: This machine does not allow it.
@@ -97,7 +97,7 @@ def memory_cgroup(name: str) -> Iterator[Path]:
     place.mkdir()
     try:
         limit = place / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")
-        limit.write_text(str(MEMORY_BYTES))
+        limit.write_text(str(size))
         yield place / "cgroup.procs"
     finally:
         place.rmdir()

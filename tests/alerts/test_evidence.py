@@ -136,6 +136,21 @@ def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None
     assert "diagnosis" not in scene.gather(about())
 
 
+@pytest.mark.parametrize(
+    "name", ["SlowStep", "DataLoaderBottleneck", "StragglerRank", "TrainingProcessDied", "NonFinite"]
+)
+def test_what_reads_the_history_waits_until_it_has_what_led_to_the_alert(scene: Scene, name: str) -> None:
+    waits: list[bool] = []
+    scene.sources = scene.sources._replace(wait_written=lambda: waits.append(True))
+    EvidenceGatherer(scene.sources, scene._tell, wall=lambda: NOW).gather(about(name, key="loss", rank="0"), NOW)
+    assert waits == [True]
+
+
+def test_an_alert_of_the_machine_has_no_diagnosis(scene: Scene) -> None:
+    alert = Alert("GpuUnderutilized", "warning", NOW, "", {"gpu": "0"})
+    assert "diagnosis" not in scene.gather(alert)
+
+
 def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {

@@ -181,7 +181,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("damage", BROKEN)
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.only_soak)])
 def test_a_broken_file_is_left_out_and_named(tmp_path: Path, damage: str, number: int, *, local: bool) -> None:
     out = tmp_path / "out [a]*"
     write(filled(tmp_path / "history", "a", "b"), out)

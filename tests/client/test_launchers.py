@@ -259,8 +259,17 @@ while len(list(told.parent.glob(f"{job}.?"))) < 2:
 """
 
 
-@pytest.mark.parametrize("start", [RANK_BY_VARIABLE, RANK_BY_ARGUMENT])
-@pytest.mark.parametrize("jobs", ["job A 1; wait; job B 1", "job A 1; wait; job B 2", "job A 1; job B 2"])
+@pytest.mark.parametrize(
+    ("start", "jobs"),
+    [
+        (RANK_BY_VARIABLE, "job A 1; wait; job B 1"),
+        (RANK_BY_ARGUMENT, "job A 1; wait; job B 2"),
+        (RANK_BY_VARIABLE, "job A 1; job B 2"),
+        pytest.param(RANK_BY_ARGUMENT, "job A 1; wait; job B 1", marks=pytest.mark.only_soak),
+        pytest.param(RANK_BY_VARIABLE, "job A 1; wait; job B 2", marks=pytest.mark.only_soak),
+        pytest.param(RANK_BY_ARGUMENT, "job A 1; job B 2", marks=pytest.mark.only_soak),
+    ],
+)
 def test_jobs_that_one_shell_starts_are_runs_of_their_own_and_the_ranks_of_each_are_one(
     tmp_path: Path, start: str, jobs: str
 ) -> None:

@@ -7,17 +7,19 @@ GPU part of which depends on the clock, a barrier, and random noise. What a faul
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from histories import session
 from msgspec.structs import replace as with_fields
 from wire_messages import FakeSession, clock, pushed
 
-from trackside.wire import CheckpointTotals, Heartbeat, Pushes
+from trackside.wire import DURATION_BUCKETS, CheckpointTotals, Heartbeat, Histogram, Pushes
 from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from in_process_daemon import InProcessDaemon
 
@@ -48,6 +50,14 @@ class Job:
         gpus: The machine has GPUs.
         board: It has eight simulated H100 instead, whose values do not depend on the job.
         synced: The ranks report the time in which they wait for other ranks.
+        run: The run's id, and its *name*.
+        identity: Fields of the identity of each rank.
+        hello: Fields of the hello of each rank.
+        values: Further values of a step; their keys are always the same.
+        message: Further fields of a message of a rank with rows, each of which has its time and step.
+        tokens: Tokens that each rank processes in a step.
+        measures: The ranks report the durations of steps.
+        leaves: The ranks send nothing more after the last step, not even that they end.
     """
 
     steps: int = 2400
@@ -74,15 +84,26 @@ class Job:
     synced: bool = False
     start: float = 8.0
     end: float = 3.0
+    run: str = "job"
+    name: str = "job"
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    values: Callable[[int], Mapping[str, float]] = lambda _: {}
+    message: Callable[[int, Sequence[tuple[float, int]]], Mapping[str, Any]] = lambda _rank, _rows: {}
+    tokens: int = 0
+    measures: bool = False
+    leaves: bool = False
 
 
 class _Rank:
     """A rank of an attempt: its session, its totals so far, and the rows that it has not sent."""
 
     def __init__(self, job: Job, number: int, attempt: int, began: float) -> None:
-        self.session = FakeSession(
-            "job", name="job", rank=number, attempt=attempt, world=job.ranks, pid=0, boot="", host="node-1"
-        )
+        place = {"rank": number, "attempt": attempt, "world": job.ranks, "pid": 0, "boot": "", "host": "node-1"}
+        self.session = FakeSession(job.run, name=job.name, **(place | dict(job.identity)))
+        self.session.id = session(job.run, attempt, number)
+        self.durations = [0] * (len(DURATION_BUCKETS) + 1)
+        self.duration = self.last_row = 0.0
         self.phases: dict[str, float] = {}
         self.rows: list[tuple[float, int, tuple[float, ...]]] = []
         self.pauses: dict[int, float] = {}
@@ -146,7 +167,7 @@ class SimulatedJob:
         self._ranks = [_Rank(job, number, attempt, self._now) for number in range(job.ranks)]
         for rank in self._ranks:
             self._daemon.after = self._now
-            hello = with_fields(rank.session.hello(self._now), started=clock(self._now).wall)
+            hello = with_fields(rank.session.hello(self._now, **job.hello), started=clock(self._now).wall)
             self._daemon.receive(rank.session.frames("hello", hello))
         self._pass(job.start)
         for step in range(first, job.steps):
@@ -154,8 +175,9 @@ class SimulatedJob:
                 self._finish("failed")
                 return step
             self._step(step)
-        self._pass(job.end)
-        self._finish("finished")
+        if not job.leaves:
+            self._pass(job.end)
+            self._finish("finished")
         return 0
 
     def _finish(self, status: str) -> None:
@@ -172,7 +194,7 @@ class SimulatedJob:
         for rank, arrival in zip(self._ranks, arrivals, strict=True):
             rank.spend("all_reduce" if job.synced else "backward", slowest - arrival)
             rank.busy += slowest - arrival  # the kernel of a collective waits on the GPU
-            rank.rows.append((slowest, step, (self._loss(step),)))
+            rank.rows.append((slowest, step, (self._loss(step), *job.values(step).values())))
         self._until(slowest)
         if step == job.stalls[0]:
             self._pass(job.stalls[1])
@@ -229,10 +251,13 @@ class SimulatedJob:
         self._daemon.after = moment
 
     def _send(self) -> None:
-        for rank in self._ranks:
+        job = self._job
+        for number, rank in enumerate(self._ranks):
             due = [row for row in rank.rows if row[0] <= self._daemon.after]
-            for _, step, _ in due:
-                rank.paused += rank.pauses.pop(step, 0.0)
+            for at, step, _ in due:
+                paused = rank.pauses.pop(step, 0.0)
+                rank.paused += paused
+                self._measure(rank, at, paused)
             rank.rows = rank.rows[len(due) :]
             session = rank.session
             session.totals = with_fields(
@@ -242,14 +267,26 @@ class SimulatedJob:
                 phases=dict(rank.phases),
                 paused=rank.paused if due else session.totals.paused,
                 saves=CheckpointTotals(rank.saved, at=self._wall(rank.saved_at)) if rank.saved else None,
+                tokens=(session.totals.tokens or 0) + job.tokens * len(due) if job.tokens else None,
+                step_duration=Histogram(list(rank.durations), rank.duration) if job.measures else None,
             )
             if due:
                 rank.messages += 1
-                blocks = [pushed(["loss"], *due)]
-                body = Pushes(clock(self._daemon.after), session.totals, blocks)
+                blocks = [pushed(["loss", *job.values(0)], *due)]
+                more = job.message(number, [row[:2] for row in due])
+                body = Pushes(clock(self._daemon.after), session.totals, blocks, **more)
                 self._daemon.receive(session.frames("batch", body, rank.messages), len(due))
             else:
                 self._daemon.receive(session.frames("beat", Heartbeat(clock(self._daemon.after))))
+
+    @staticmethod
+    def _measure(rank: _Rank, at: float, paused: float) -> None:
+        """Count the duration of a step that ended at a time, without a pause before it."""
+        if rank.last_row:
+            seconds = at - rank.last_row - paused
+            rank.durations[bisect_left(DURATION_BUCKETS, seconds)] += 1
+            rank.duration += seconds
+        rank.last_row = at
 
     @staticmethod
     def _wall(moment: float) -> float:
@@ -258,7 +295,7 @@ class SimulatedJob:
     def _tick(self, moment: float) -> None:
         values = dict(self._machine(moment - self._begun))
         if self._job.board:
-            values["trackside_gpu_rank_info{gpu=0,uuid=" + uuid(0) + ",run=job,rank=0}"] = 1.0
+            values["trackside_gpu_rank_info{gpu=0,uuid=" + uuid(0) + f",run={self._job.name},rank=0}}"] = 1.0
         elif self._job.gpus:
             for number in range(self._job.ranks + self._job.idle_gpus):
                 values.update(self._gpu(number, moment - self._begun))
@@ -271,7 +308,9 @@ class SimulatedJob:
         yield "trackside_host_swap_in_pages_total", self._stalled * 5000
         yield "trackside_host_memory_available_bytes", 200 * GIB - job.leaks * since * job.ranks
         for number in range(job.ranks):
-            info = f"trackside_process_info{{pid={100 + number},role=rank,run=job,run_id=job,rank={number}}}"
+            info = (
+                f"trackside_process_info{{pid={100 + number},role=rank,run={job.name},run_id={job.run},rank={number}}}"
+            )
             yield info, 1.0
             yield f"trackside_process_anonymous_memory_bytes{{pid={100 + number}}}", 8 * GIB + job.leaks * since
 
@@ -293,5 +332,5 @@ class SimulatedJob:
             f"trackside_gpu_clock_limit_active{{{of},reason=hw_thermal}}": float(share < 1),
         }
         if number < job.ranks:
-            values[f"trackside_gpu_rank_info{{{of},run=job,rank={number}}}"] = 1.0
+            values[f"trackside_gpu_rank_info{{{of},run={job.name},rank={number}}}"] = 1.0
         return values

@@ -172,3 +172,19 @@ def test_after_a_restart_of_the_daemon_the_pauses_before_it_are_known(
     found = told(daemon)
     assert found.ledger["eval"] == pytest.approx(3.0, abs=0.2)
     assert found.ledger["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.2)
+
+
+def test_pauses_before_the_writer_has_forgotten_a_session_are_not_moved_behind_its_last_step(
+    daemon: InProcessDaemon, training: ScriptedTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripted_training.SENT_EACH", 100.0)
+    steps(training, number=STEPS // 2)
+    pause(training, "eval")
+    training.send(everything=True)
+    daemon.history.writer.call(lambda store: store.reset()).result(60)
+    steps(training, STEPS // 2, STEPS // 2)
+    training.wait(3.0)
+    training.finish()
+    found = told(daemon)
+    assert found.ledger["idle_after"] == pytest.approx(3.0, abs=0.2)
+    assert found.ledger["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.2)

@@ -31,7 +31,7 @@ for name in sys.argv[2:]:
     try:
         import_module(name)
     except ModuleNotFoundError as error:
-        if str(error.name).startswith("trackside"):
+        if str(error.name).partition(".")[0] in {"trackside", "trackside_daemon"}:
             raise  # other packages are those of extras
 """
 STARTED = "import sys; print('trackside.run' in sys.modules); sys.exit(3)"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from processes import ROOT, eventually
 
@@ -98,6 +98,15 @@ def runs(draw: st.DrawFn) -> list[Record]:
 
 
 @given(records=runs(), pinned=st.booleans())
+@example(
+    # The second attempt ends before it began, and after the first began.
+    records=[
+        opened("a", name="the run"),
+        *(opened("a", name="the run", attempt=1, started=BEGIN + 1020), ingested("a", [(1, 0, {"x": 1.0})], attempt=1)),
+        finished("a", attempt=1, after=10),
+    ],
+    pinned=False,
+)
 @settings(max_examples=settings().max_examples // 4)
 def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list[Record], pinned: bool) -> None:
     with tempfile.TemporaryDirectory() as place, history(Path(place, "first")) as first:

@@ -161,7 +161,7 @@ def test_what_is_salvaged_is_consistent_and_right(
     count: Callable[[int, int], int],
 ) -> None:
     total = sum(map(len, original.rows.values())) + 2
-    for seed in range(count(6, 200)):
+    for seed in range(count(3, 200)):
         files = dict(getattr(original, state))
         files[FILE] = damage(files[FILE], random.Random(seed))
         original.write(place, files)
@@ -215,7 +215,7 @@ def test_whatever_is_damaged_in_a_wal_nothing_comes_twice(
     original: Original, place: Path, count: Callable[[int, int], int]
 ) -> None:
     """The version of a page before its damaged one is older than the other pages."""
-    for seed in range(count(6, 200)):
+    for seed in range(count(3, 200)):
         dice = random.Random(seed)
         files = dict(original.killed)
         number = (len(files[f"{FILE}-wal"]) - 32) // FRAME

@@ -177,7 +177,15 @@ def window_in(rows: list[Sample], dice: random.Random) -> Range:
     )
 
 
-@pytest.mark.parametrize(("count_", "packed"), [(60_000, 60_000), (200_000, 190_000), (20_000, 0), (5000, 4096)])
+@pytest.mark.parametrize(
+    ("count_", "packed"),
+    [
+        (60_000, 60_000),
+        pytest.param(200_000, 190_000, marks=pytest.mark.only_soak),
+        (20_000, 0),
+        (5000, 4096),
+    ],
+)
 def test_with_blocks_of_4096_there_are_half_as_many_buckets_as_asked_for_or_more(
     count_: int, packed: int, bench: Bench
 ) -> None:

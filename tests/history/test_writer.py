@@ -179,7 +179,11 @@ def test_a_call_is_answered_with_what_it_gives_or_raises(house: House) -> None:
         assert connection.execute("SELECT name FROM run").fetchone()[0] == "run"
 
 
-def test_a_call_comes_after_what_was_put_before_it_and_before_what_was_put_behind(house: House) -> None:
+def test_a_call_comes_in_the_first_turn_after_what_was_put_before_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "GROUP_BYTES", 1)
+
     def committed(store: Any) -> int:
         return int(store.connection.execute("SELECT committed FROM session").fetchone()[0])
 

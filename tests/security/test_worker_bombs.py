@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import pytest
 from checkpoints.following import Following
 from checkpoints.test_checkpoints import save
 from histories import history
+from hostile_trainings import HEADERS, archive, header, trace
 from process_endings import MEMORY_BYTES, memory_cgroup
 from processes import DEADLINE, eventually
 from scripted_recorder import CapturesHarness
@@ -29,18 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORKER = 256 << 20  # a quarter of the unit's MemoryMax
-#: By name, how a header of safetensors begins, what is repeated in it how often, and how it ends.
-HEADERS = {
-    "arrays": (b'{"x":[', b"[],", 8_000_000, b"[]]}"),
-    "objects": (b"{", b'"x":{},', 4_000_000, b'"y":{}}'),
-    "tensors": (b"{", b'"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},', 1_000_000, b'"y":1}'),
-}
-
-
-def header(name: str) -> bytes:
-    begin, repeated, times, end = HEADERS[name]
-    text = begin + repeated * times + end
-    return len(text).to_bytes(8, "little") + text
 
 
 @pytest.fixture
@@ -77,9 +64,7 @@ def test_a_header_that_unpacks_to_gigabytes_is_refused_within_the_limit(tmp_path
 
 def test_an_archive_whose_members_unpack_a_thousandfold_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "step-1.pt"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(4):
-            archive.writestr(f"archive/data/{number}", bytes(16 << 20))
+    archive(path, 4, 16)
     answer = audited(path)
     assert answer.unread == "its members unpack to more than 32 times its size"
     assert not answer.problem
@@ -112,15 +97,10 @@ def test_users_take_turns_and_one_whose_audit_fails_goes_to_the_end(tmp_path: Pa
     assert users[:4] in (["good", "bad"] * 2, ["bad", "good"] * 2)
 
 
-def _bomb(events: int) -> bytes:
-    event = b'{"ph":"X","name":"aaaaaaa","ts":1,"dur":1,"tid":1,"pid":1},'
-    return gzip.compress(b'{"traceEvents":[' + event * events + b'{"ph":"X","ts":1,"dur":1}]}', 1)
-
-
 @pytest.mark.parametrize("events", [400_000, 4_300_000])
 def test_a_trace_of_too_many_events_is_refused_before_it_becomes_gigabytes(tmp_path: Path, events: int) -> None:
     path = tmp_path / "rank0.json.gz"
-    path.write_bytes(_bomb(events))
+    path.write_bytes(trace(events))
     with started(WORKER) as worker:
         summary = summarize(worker, {0: path}, 1)
     assert not summary["ranks"]

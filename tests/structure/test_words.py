@@ -70,11 +70,18 @@ class Definition(NamedTuple):
 
 def definitions(file: Path) -> Iterator[Definition]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module):
-            yield Definition(file, 1, "module", ast.get_docstring(node) or "")
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Definition(file, node.lineno, node.name, ast.get_docstring(node) or "")
+    yield Definition(file, 1, "module", ast.get_docstring(tree) or "")
+    yield from _definitions_in(file, tree)
+
+
+def _definitions_in(file: Path, node: ast.AST) -> Iterator[Definition]:
+    """Yield what a block defines: definitions are statements, and the expressions are nine tenths of a file."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield Definition(file, child.lineno, child.name, ast.get_docstring(child) or "")
+            if not isinstance(child, ast.expr):
+                yield from _definitions_in(file, child)
 
 
 @cache  # and no constants, which each process that collects the tests would make
@@ -82,14 +89,16 @@ def ours() -> list[Definition]:
     return [definition for file in FILES for definition in definitions(file)]
 
 
-@cache
-def of_tests() -> list[Definition]:
-    return [definition for file in TEST_FILES for definition in definitions(file)]
+def with_riddles() -> list[Definition]:
+    """Return the definitions of the tests' files that have a docstring with such an opening, if not others."""
+    opening = re.compile(rf'["\']{{3}}\s*{OPENINGS.pattern}')
+    files = [file for file in TEST_FILES if opening.search(file.read_text(encoding="utf-8"))]
+    return [definition for file in files for definition in definitions(file)]
 
 
 def test_there_is_something_to_read() -> None:
     assert len(ours()) > 2000
-    assert len(of_tests()) > 2000
+    assert len(TEST_FILES) > 500
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -103,7 +112,7 @@ def test_no_file_is_a_drawer() -> None:
 
 
 def test_no_docstring_opens_with_a_riddle() -> None:
-    assert [str(one) for one in [*ours(), *of_tests()] if OPENINGS.match(one.docstring)] == []
+    assert [str(one) for one in [*ours(), *with_riddles()] if OPENINGS.match(one.docstring)] == []
 
 
 def test_docstrings_are_plain() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 ROOM_SECONDS = 0.05  # how often a full pipeline is checked for room
-READ_MESSAGES = 100  # the most messages of one turn, so that acknowledgements never wait for long
+READ_SECONDS = 0.02  # the longest turn of reading, so that acknowledgements never wait for long
 
 
 class Server:
@@ -124,7 +124,8 @@ class Server:
         return min(timeout, RETRY_SECONDS) if self._watch.waits else timeout
 
     def _read(self) -> None:
-        for _ in range(READ_MESSAGES):
+        until = time.monotonic() + READ_SECONDS
+        while time.monotonic() < until:
             room = self._has_room()
             if not room and not self._is_stuck():
                 return

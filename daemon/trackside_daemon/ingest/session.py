@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
 from trackside.redact import redact, redact_text
-from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Clock, Envelope, Nack, Totals, WireError, encode, is_commit
+from trackside.wire import (
+    GATHER_SECONDS,
+    HOOK_FAILED,
+    Clock,
+    Envelope,
+    Nack,
+    Totals,
+    TrainingEvent,
+    WireError,
+    encode,
+    is_commit,
+)
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
@@ -25,7 +36,7 @@ from trackside_daemon.training.verdict import verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside.wire import Bye, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
+    from trackside.wire import Bye, Hello, Identity, Pushes, TrainingAlert
     from trackside_daemon.model.records import Record
     from trackside_daemon.training.run import RankSession
 
@@ -39,8 +50,7 @@ MOST: dict[str, tuple[int, Any]] = {
     "about": (256 * 1024, None),
 }
 HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
-# Texts of the events and alerts of a batch: a client has some tens of KiB, and closes its batches at 256.
-TEXT_BYTES = 1 << 20
+TEXT_BYTES = 1 << 20  # limit of the texts of a batch's events and alerts: a client closes it after 64 of 4 KiB
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 NOT_GREETED = ClientClock(Clock(0, 0), Moment(0.0, 0.0), same_boot=False, late=True)
@@ -237,7 +247,7 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 
 
 def check_texts(pushes: Pushes) -> None:
-    """Check the size of all texts of events and alerts: each byte can become twenty in memory.
+    """Check the texts of events and alerts together: a character of them can become twenty bytes in memory.
 
     Raises:
         WireError: They are longer than `TEXT_BYTES`.
@@ -246,7 +256,7 @@ def check_texts(pushes: Pushes) -> None:
     texts += [text for one in pushes.alerts for text in (one.title, one.text)]
     size = sum(map(len, texts))
     if size > TEXT_BYTES:
-        raise WireError("size", f"{size} bytes of events and alerts, at most {TEXT_BYTES}")
+        raise WireError("size", f"{size} characters of events and alerts, at most {TEXT_BYTES}")
 
 
 def checked_bye(bye: Bye) -> Bye:
@@ -272,7 +282,8 @@ def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Event]:
 
     def event(item: TrainingEvent | TrainingAlert, kind: str, fields: dict[str, Any]) -> Event:
         time = (item.time + shifted) / 1e9
-        return Event(session.run, session.attempt, time, kind, session.rank, item.step, fields)
+        size = len(item.fields if isinstance(item, TrainingEvent) else item.text)
+        return Event(session.run, session.attempt, time, kind, session.rank, item.step, fields, size)
 
     happened = [event(item, item.kind, _fields(item.fields)) for item in pushes.events]
     raised = [event(notice, USER_ALERT, _alert(notice)) for notice in pushes.alerts]

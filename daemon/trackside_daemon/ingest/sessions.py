@@ -44,7 +44,7 @@ from trackside_daemon.ingest.session import (
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record
+from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record, bounded
 from trackside_daemon.model.session import process_of
 from trackside_daemon.model.text import duration
 from trackside_daemon.training.export_limits import OwnerRate
@@ -513,7 +513,7 @@ class Sessions:
             number,
             columns,
             session.clock.shift,
-            message.totals.phases,
+            bounded(message.totals.phases),
             session.pause(message.totals.paused),
             late,
             message.distributions,
@@ -546,14 +546,14 @@ class Sessions:
         if message.steps is not None:
             fields["steps"] = "{} to {}".format(*message.steps)
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields=fields)
-        ingested = BatchIngested(ref, number, phases=message.totals.phases)
+        ingested = BatchIngested(ref, number, phases=bounded(message.totals.phases))
         outcome.add_records([ingested, gap], Receipt(ref.id, number))
 
     def _accept_bye(self, number: int, message: Bye, session: IngestSession, now: Moment, outcome: Outcome) -> None:
         """Apply the end of a session."""
         ref = session.ref
         message.clock = session.clock.receive(message.clock, now)
-        records: list[Record] = [BatchIngested(ref, number, phases=message.totals.phases)]
+        records: list[Record] = [BatchIngested(ref, number, phases=bounded(message.totals.phases))]
         if (exported := session.exported) is not None:
             outcome.batches.extend(self._runs.close(exported, message, now))
             outcome.add_records(records, Receipt(ref.id, number))

@@ -186,7 +186,11 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one moment; *rank* is None for an event of the whole run."""
+    """Something that happened at one moment; *rank* is None for an event of the whole run.
+
+    Attributes:
+        size: Characters of the fields as a client sent them.
+    """
 
     run: str
     attempt: int
@@ -195,6 +199,7 @@ class Event:
     rank: int | None = None
     step: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    size: int = field(default=0, compare=False)
 
 
 class Notified(NamedTuple):

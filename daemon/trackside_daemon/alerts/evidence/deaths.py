@@ -20,8 +20,6 @@ def deaths(case: Case) -> dict[str, Any]:
     errors = xids(case)
     if not case.alert.run:
         return errors
-    # The end of the rank may still be in the queue of the writer.
-    case.sources.wait_written()
     with case.sources.history.reading() as connection:
         latest = reader.events(connection, case.alert.run, EVENTS)
     recent = [event for event in latest if case.wall - event["time"] <= RECENT]

@@ -45,8 +45,11 @@ _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "cgroups": cgroups,
     "causes": causes,
     "checkpoint": last_good_checkpoint,
-    "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))},
+    "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))} if case.alert.run else {},
 }
+
+# Parts that read the history: what led to the alert may still be in the queue of its writer.
+_STORED: frozenset[Part] = frozenset({"samples", "deaths", "causes", "checkpoint", "diagnosis"})
 
 log = logging.getLogger("trackside")
 
@@ -149,7 +152,10 @@ class EvidenceGatherer:
         """Return the evidence of an alert; ``missing`` has the reasons why parts of it are absent."""
         case = Case(alert, self._sources, self._clock(), self._wall(), until, [])
         evidence: dict[str, Any] = {}
-        for part in required_parts(alert.alert, dict(alert.labels)):
+        parts = required_parts(alert.alert, dict(alert.labels))
+        if not _STORED.isdisjoint(parts):
+            self._sources.wait_written()
+        for part in parts:
             try:
                 evidence |= _GATHERERS[part](case)
             except Exception as error:  # a part that fails must not cost the others

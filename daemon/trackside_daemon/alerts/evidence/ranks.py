@@ -70,8 +70,6 @@ def samples(case: Case) -> dict[str, Any]:
     key, rank = case.alert.labels.get("key", ""), case.alert.labels.get("rank", "0")
     if not key or not case.alert.run or not rank.isdecimal():
         return {}
-    # Samples before the alert may still be in the queue of the writer.
-    case.sources.wait_written()
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
         stored = list(islice(reader.series(connection, case.alert.run, keys, [int(rank)]), MOST_SERIES))

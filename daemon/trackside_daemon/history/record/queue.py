@@ -1,14 +1,14 @@
-"""The queue of the history writer: records in order, and calls between them. It is bounded and thread-safe."""
+"""The queue of the history writer: records, whose owners take turns, and calls between them. It is bounded and thread-safe."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside_daemon.model.records import AccountUpdated, BatchIngested, Event, MachineSample, SessionOpened
+from trackside_daemon.model.records import AccountUpdated, BatchIngested, Event, MachineSample, SessionOpened, Silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024
-GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item more
+GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item of each owner more
+
+OWNERS = 10_000  # runs whose owner is known, the last ones in use: far more than wait
 
 # Least seconds between two transactions of rows alone, so that many clients share one. Whatever ends or begins is written
 # at once, since a client waits for its end.
@@ -32,12 +34,14 @@ class QueueItem(NamedTuple):
 
     Attributes:
         can_wait: They are only rows or samples, which may wait for others.
+        number: How many items were queued before it, ever.
     """
 
     records: Sequence[Record]
     receipt: Any
     size: int
     can_wait: bool = False
+    number: int = 0
 
 
 class Call(NamedTuple):
@@ -55,16 +59,21 @@ class Call(NamedTuple):
 class Queue:
     """A queue that many threads fill and one empties.
 
+    The owners of runs get equal shares of each transaction, in bytes, as long as they have something to write. The records of
+    one owner keep their order. Those of no owner, such as the machine's, come first: only the daemon makes them.
+
     Attributes:
         stopping: The writer writes what is queued, and then ends.
     """
 
     def __init__(self) -> None:
         self.stopping = False
-        self._items: deque[QueueItem] = deque()
+        self._waiting: dict[str, deque[QueueItem]] = {}
+        """By owner; whoever had no turn for longest is first."""
+        self._owners: dict[str, str] = {}
+        """By run, the one that was used last at the end."""
         self._calls: deque[Call] = deque()
-        self._size = 0
-        self._put = 0
+        self._length = self._size = self._put = 0
         self._closed = False
         self._urgent = 0
         self._collects = False
@@ -73,35 +82,60 @@ class Queue:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._length
 
     @property
     def has_room(self) -> bool:
         """True if more may be queued."""
-        return len(self._items) < QUEUE_ITEMS and self._size < QUEUE_BYTES
+        return self._length < QUEUE_ITEMS and self._size < QUEUE_BYTES
 
     @property
     def is_due(self) -> bool:
         """True if a transaction is to begin now."""
         is_old = time.monotonic() - self._got_at >= COMMIT_SECONDS
-        return bool(self._calls) or (bool(self._items) and (is_old or self._urgent > 0 or not self.has_room))
+        return bool(self._calls) or (self._length > 0 and (is_old or self._urgent > 0 or not self.has_room))
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:
         """Queue the records of one transaction; drop them if the queue is full and they are mere samples or accounts."""
-        item = QueueItem(records, receipt, sum(map(_size, records)), can_wait=all(map(_can_wait, records)))
         with self._changed:
-            if (
-                receipt is None
-                and not self.has_room
-                and all(isinstance(record, MachineSample | AccountUpdated) for record in records)
-            ):
-                return
-            self._items.append(item)
-            self._put += 1
-            self._size += item.size
-            self._urgent += not item.can_wait
-            if not self._collects or not item.can_wait or not self.has_room:
-                self._changed.notify_all()
+            parts: dict[str, list[Record]] = {}
+            for record in records:
+                parts.setdefault(self._owner(record), []).append(record)
+            if receipt is not None or not parts:  # one message, so of one owner
+                parts = {next(iter(parts), ""): [*records]}
+            for owner, part in parts.items():
+                self._add(owner, part, receipt)
+
+    def _add(self, owner: str, records: Sequence[Record], receipt: Any) -> None:
+        """Queue the records of one transaction, which are of one owner."""
+        waiting = self._waiting.get(owner, ())
+        is_dispensable = receipt is None and all(
+            isinstance(record, MachineSample | AccountUpdated) for record in records
+        )
+        if is_dispensable and not self.has_room and len(waiting) >= QUEUE_ITEMS / max(1, len(self._waiting)):
+            return
+        item = QueueItem(records, receipt, sum(map(_size, records)), all(map(_can_wait, records)), self._put)
+        self._waiting.setdefault(owner, deque()).append(item)
+        self._put += 1
+        self._length += 1
+        self._size += item.size
+        self._urgent += not item.can_wait
+        if not self._collects or not item.can_wait or not self.has_room:
+            self._changed.notify_all()
+
+    def _owner(self, record: Record) -> str:
+        """Return the owner of a record's run; empty without a run, or if no session has opened it since the daemon's start."""
+        if isinstance(record, Silence):
+            return ""
+        run = record.session.run if isinstance(record, BatchIngested | SessionOpened) else record.run
+        owner = self._owners.pop(run, "")
+        if isinstance(record, SessionOpened) and record.owner is not None:
+            owner = record.owner.id or "unknown"
+        if owner:
+            self._owners[run] = owner
+            if len(self._owners) > OWNERS:
+                del self._owners[next(iter(self._owners))]
+        return owner
 
     def call(self, work: Callable[[Store], T]) -> Future[T]:
         """Queue work; after `close` its future is cancelled."""
@@ -120,7 +154,7 @@ class Queue:
         Without a timeout the caller has other work, so that rows which may wait stay in the queue.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._calls or self.stopping or self._woken, timeout)
+            self._changed.wait_for(lambda: self._length or self._calls or self.stopping or self._woken, timeout)
             self._woken = False
             if timeout:
                 self._collect()
@@ -128,20 +162,27 @@ class Queue:
                 return [], None
             self._got_at = time.monotonic()
             group: list[QueueItem] = []
-            size = 0
-            removed = self._put - len(self._items)
-            before_call = self._calls[0].position - removed if self._calls else len(self._items)
-            while self._items and size < GROUP_BYTES and len(group) < before_call:
-                group.append(self._items.popleft())
-                size += group[-1].size
+            taken: Counter[str] = Counter()
+            share = GROUP_BYTES / max(1, len(self._waiting))  # of each owner, however large the items of others are
+            while self._waiting:
+                owner = "" if "" in self._waiting else min(self._waiting, key=taken.__getitem__)
+                if taken.total() >= GROUP_BYTES and taken[owner] >= share:
+                    break
+                items = self._waiting.pop(owner)
+                group.append(items.popleft())
+                if items:
+                    self._waiting[owner] = items  # at the end: of those that have as much in this group, it is the last
+                taken[owner] += group[-1].size
                 self._urgent -= not group[-1].can_wait
-            self._size -= size
-            return group, self._calls.popleft() if self._calls and len(group) >= before_call else None
+            self._size -= taken.total()
+            self._length -= len(group)
+            first = min((items[0].number for items in self._waiting.values()), default=self._put)
+            return group, self._calls.popleft() if self._calls and first >= self._calls[0].position else None
 
     def _collect(self) -> None:
         """Wait for further rows, if the last transaction was a moment ago."""
         left = self._got_at + COMMIT_SECONDS - time.monotonic()
-        if self._items and left > 0:
+        if self._length and left > 0:
             self._collects = True
             self._changed.wait_for(lambda: self.is_due or self.stopping, left)
             self._collects = False
@@ -182,7 +223,10 @@ def _can_wait(record: Record) -> bool:
 def _size(record: Record) -> int:
     """Return the approximate size of a record in memory, in bytes."""
     if isinstance(record, BatchIngested):
-        return 64 + sum(8 * (len(one.values) + 2 * len(one.steps)) + 64 for one in record.columns)
+        rows = sum(8 * (len(one.values) + 2 * len(one.steps)) + 64 for one in record.columns)
+        return 64 + rows + sum(256 + len(item.data) for item in record.media)
     if isinstance(record, SessionOpened):
-        return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags))
-    return 1024 if isinstance(record, Event) else 256
+        return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags)) + 128 * len(record.hello.last)
+    return (
+        1024 + 16 * record.size if isinstance(record, Event) else 256
+    )  # an empty list of three characters has 64 bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from array import array
 from contextlib import suppress
@@ -93,12 +94,12 @@ class Stream:
 
 
 class _Session:
-    def __init__(self, stream: Stream, committed: int, steps: str) -> None:
+    def __init__(self, stream: Stream, committed: int, phases: str, steps: str) -> None:
         self.stream = stream
         self.committed = committed
-        self.phases: Mapping[str, float] = {}
+        self.phases: Mapping[str, float] = json.loads(phases)
         self.steps = time_accounting.decode_steps(steps)
-        self._stored = {"steps": steps}
+        self._stored = {"phases": phases, "steps": steps}
 
     def changes(self) -> dict[str, Any]:
         """Return the columns that the table does not have yet."""
@@ -255,7 +256,9 @@ class Store:
         latest = self.connection.execute("SELECT max(number) FROM attempt WHERE run = ?", (run,)).fetchone()[0]
         if latest == record.attempt:
             self.connection.execute(
-                "UPDATE run SET state = ?, cause = ?, ended = max(?, started) WHERE id = ?", (*state, run)
+                "UPDATE run SET (state, cause, ended) = (SELECT state, cause, max(ended, run.started) FROM attempt "
+                "WHERE run = :run AND number = :number) WHERE id = :run",
+                {"run": run, "number": latest},
             )
         if record.state in ENDED:
             streams = self.connection.execute(
@@ -298,7 +301,7 @@ class Store:
     def _session(self, id_: bytes) -> _Session | None:
         if id_ not in self._sessions:
             row = self.connection.execute(
-                "SELECT stream, committed, steps FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
+                "SELECT stream, committed, phases, steps FROM session JOIN stream ON stream.id = stream JOIN run ON run.id = run "
                 "WHERE session.id = ? AND deleted != 1",
                 (id_,),
             ).fetchone()

@@ -68,7 +68,7 @@ log = logging.getLogger("trackside")
 
 
 class Writer:
-    """The thread that writes records in the order of the queue.
+    """The thread that writes records, those of each owner in their order.
 
     Args:
         database: The file.

@@ -1,0 +1,101 @@
+"""The product's answers are as recorded, to the byte: a change of code leaves them, or lists in its commit what differs.
+
+`recorded` has the help of the commands, the API's and the commands' answers about one recorded history, and the findings of the
+detectors over the logs of real trainings. Other tests hold the rest: tests/documentation and tests/deploy the generated pages and
+rules, tests/grafana the dashboards, tests/collectors and tests/web the golden pages. ``--update-golden`` rewrites all of them; the
+findings also need ``--soak``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import unified_diff
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from behavior import findings
+from behavior.questions import NOT_ASKED, answering, helps
+
+from bench.logs import PLACE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RECORDED = Path(__file__).with_name("recorded")
+TYPER = (0, 29)
+"""The version from which on the help has the recorded layout."""
+
+LINES = 40
+"""Lines of a difference that are shown of each file."""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    with answering(tmp_path_factory.mktemp("behavior")) as asked:
+        return asked.answers()
+
+
+@pytest.mark.parametrize("folder", ["api", "api/runs", "text", "text/runs"])
+def test_an_answer_about_the_recorded_history_is_as_recorded(
+    answers: Mapping[str, str], folder: str, update_golden: bool
+) -> None:
+    compare(folder, answers, update=update_golden)
+
+
+@pytest.mark.filterwarnings("ignore:The 'is_flag' and 'flag_value' parameters:DeprecationWarning")
+def test_the_help_of_each_command_is_as_recorded(update_golden: bool) -> None:
+    if tuple(map(int, typer.__version__.split(".")[:2])) < TYPER:
+        pytest.skip("typer is older than the recorded layout of the help")
+    compare("help", helps(), update=update_golden)
+
+
+@pytest.mark.parametrize("split", findings.SPLITS)
+@pytest.mark.usefixtures("only_soak")
+def test_the_findings_over_real_trainings_are_as_recorded(split: str, update_golden: bool) -> None:
+    if not findings.available():
+        pytest.skip(f"there are no logs of real trainings at {PLACE}")
+    compare("findings", {f"findings/{split}.txt": findings.findings(split)}, update=update_golden, whole=False)
+
+
+def test_each_endpoint_that_reads_is_asked(answers: Mapping[str, str]) -> None:
+    asked: set[str] = set()
+    paths: dict[str, Any] = {}
+    for file, text in answers.items():
+        if file.endswith(".json") and isinstance(found := json.loads(text), dict):
+            asked |= {question.partition("?")[0] for question in found}
+            paths |= found.get("GET /openapi.json", {}).get("paths", {})
+    reading = {path.removeprefix("/api/v1") for path, methods in paths.items() if "get" in methods}
+    templates = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", f"GET {path}")) for path in reading}
+    assert {path for path, one in templates.items() if not any(map(one.fullmatch, asked))} == set(NOT_ASKED)
+
+
+def compare(folder: str, answers: Mapping[str, str], *, update: bool, whole: bool = True) -> None:
+    """Compare the answers of one folder with the recorded ones, or rewrite those; *whole*: the folder has no other files."""
+    found = {path: text for path, text in answers.items() if str(Path(path).parent) == folder}
+    there = {str(path.relative_to(RECORDED)) for path in (RECORDED / folder).glob("*.*")}
+    if update:
+        (RECORDED / folder).mkdir(parents=True, exist_ok=True)
+        for path in there - set(found) if whole else ():
+            (RECORDED / path).unlink()
+        for path, text in found.items():
+            (RECORDED / path).write_text(text, encoding="utf-8")
+        return
+    assert set(found) <= there
+    assert set(found) == there or not whole
+    differing = [line for path, text in found.items() for line in _difference(path, text)]
+    if differing:
+        pytest.fail(
+            "if this is wanted, use --update-golden and name it in the commit:\n" + "\n".join(differing), pytrace=False
+        )
+
+
+def _difference(path: str, text: str) -> list[str]:
+    recorded = (RECORDED / path).read_text(encoding="utf-8")
+    if recorded == text:
+        return []
+    lines = unified_diff(recorded.splitlines(), text.splitlines(), f"recorded/{path}", "now", lineterm="", n=1)
+    return list(islice(lines, LINES))

@@ -1,0 +1,72 @@
+"""Whoever floods the history waits for himself: the others' batches are stored and acknowledged meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace as replace_record
+from typing import TYPE_CHECKING
+
+from histories import opened
+from ingest.conftest import SessionsHarness
+from msgspec.structs import replace
+from wire_messages import FakeSession
+
+from trackside.wire import TrainingEvent
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.record.queue import GROUP_BYTES, Queue
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.session import TEXT_BYTES
+from trackside_daemon.model.records import Event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+ALICE, BOB = Connection(b"\0alice", 50_001), Connection(b"\0bob", 50_002)
+
+
+def test_batches_of_one_user_are_acknowledged_although_five_hundred_of_another_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside_daemon.history.record.queue.GROUP_BYTES", GROUP_BYTES // 256)
+    desk, users = SessionsHarness(), {ALICE: FakeSession("alice"), BOB: FakeSession("bob")}
+    commits: list[list[bytes]] = [[]]
+    database = Database(tmp_path)
+    writer = Writer(database, Bounds(0), acknowledge=lambda receipt: commits[-1].append(receipt.session))
+    monkeypatch.setattr(writer, "_write_jsonl", lambda _: commits.append([]))
+
+    def send(who: Connection, *kinds: str) -> None:
+        session = users[who]
+        for number, kind in enumerate(kinds):
+            body = session.hello() if kind == "hello" else session.pushes({f"key{key}": 1.0 for key in range(64)})
+            frames = session.frames(kind, body, number)
+            for batch in desk.sessions.receive(who, list(frames), desk.house.now).batches:
+                writer.put(batch.records, batch.receipt)
+
+    send(ALICE, "hello", *["batch"] * 500)
+    send(BOB, "hello", *["batch"] * 3)
+    writer.start()
+    writer.stop()
+    database.close()
+    assert sum(commit.count(users[BOB].id) for commit in commits[:2]) == 3
+    assert sum(commit.count(users[ALICE].id) for commit in commits) == 500
+    assert len(commits) > 10
+
+
+def test_a_batch_with_texts_that_no_client_sends_is_refused_and_its_session_goes_on() -> None:
+    desk, who = SessionsHarness(), FakeSession("run")
+    desk.greet(who)
+    for number, size in ((1, TEXT_BYTES + 1), (2, 100)):
+        many = "[" + "0," * (size // 2) + "0]"
+        body = replace(who.pushes({"loss": 1.0}), events=[TrainingEvent("any", 1, 1, many)])
+        desk.say(*who.frames("batch", body, number))
+    assert [answer[:2] for answer in desk.commit()] == [("nack", 1), ("ack", 2)]
+
+
+def test_events_and_last_values_count_as_much_as_they_need_in_memory() -> None:
+    found, one = Queue(), opened("run")
+    found.put([Event("run", 0, 1.0, "any", fields={}, size=1 << 20)], 1)
+    found.put([replace_record(one, hello=replace(one.hello, last={str(number): 1.0 for number in range(1 << 17)}))], 2)
+    assert not found.has_room
