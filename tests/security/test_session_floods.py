@@ -12,6 +12,7 @@ from wire_messages import FakeSession, clock
 from trackside.wire import HOOK_FAILED, TrainingAlert, TrainingEvent
 from trackside_daemon.ingest import sessions as module
 from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.session import TEXT_BYTES
 from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.training.export_limits import BURST
@@ -99,3 +100,42 @@ def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
         assert not any(say(desk, ALICE, with_events(who, 1, [traceback])) for who in ranks)
     assert sum(one.kind == "exception" for one in stored(desk)) == 3 * number
     assert desk.counts(INGEST_REJECTED) == {}
+
+
+def test_texts_that_are_slow_to_search_for_secrets_keep_no_other_owner_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = SessionsHarness()
+    spent, searched = [0.0], []
+
+    def search(text: str) -> dict[str, str]:
+        spent[0] += 0.75
+        searched.append(text)
+        return {"text": text}
+
+    monkeypatch.setattr("trackside_daemon.ingest.session._fields", search)
+    desk.sessions._spent = lambda: spent[0]
+    slow = TrainingEvent("slow", clock().monotonic, 1, "pwd a=a")
+    mallory, other, alice = FakeSession(), FakeSession(), FakeSession("id-2")
+    greets(desk, MALLORY, mallory)
+    greets(desk, MALLORY, other)
+    greets(desk, ALICE, alice)
+    assert not say(desk, MALLORY, with_events(mallory, 1, [slow]))
+    assert not say(desk, MALLORY, with_events(mallory, 2, [slow]))
+    assert say(desk, MALLORY, with_events(mallory, 3, [slow])), "an answer at once: it has to come again"
+    assert say(desk, MALLORY, with_events(other, 1, [slow]))
+    assert not say(desk, MALLORY, mallory.batch(3)), "rows go on"
+    assert not say(desk, ALICE, with_events(alice, 1, [slow]))
+    assert len(searched) == 3
+    desk.house.after = 6.0
+    assert not say(desk, MALLORY, with_events(other, 1, [slow]))
+    assert len(searched) == 4
+
+
+def test_a_batch_has_a_bounded_size_of_texts() -> None:
+    desk = SessionsHarness()
+    who = FakeSession()
+    greets(desk, MALLORY, who)
+    before = len(stored(desk))
+    for number, (kind, text) in enumerate((("k", "x" * TEXT_BYTES), ("k" * TEXT_BYTES, "x")), 1):
+        say(desk, MALLORY, with_events(who, number, [TrainingEvent(kind, clock().monotonic, 1, text)]))
+    assert len(stored(desk)) == before
+    assert desk.counts(INGEST_REJECTED) == {"size": 2.0}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 4.0  # a client that has sent nothing for longer is not live: each sends something every 2.4 s at least
 
+ENDED = 10_000  # runs that the history is not asked for again
+
 KIND = "second_process"  # the event of both runs
 
 log = logging.getLogger("trackside")
@@ -49,6 +51,8 @@ class UndecidedError(Exception):
 class Rivals:
     """Finds the processes that are the same rank of the same run.
 
+    A client may greet at any time, with any number of others: a hello costs one look at the sessions.
+
     Args:
         sessions: All sessions, by id.
         runs: The runs.
@@ -59,6 +63,7 @@ class Rivals:
         self._sessions = sessions
         self._runs = runs
         self._owners = owners
+        self._ended: set[str] = set()
 
     def separate(self, entry: IngestSession, hello: Hello, settled: str, now: Moment) -> tuple[Hello, Rival | None]:
         """Return the hello with the id and the name of the run that its session gets, and the rival if it gets a new one.
@@ -80,42 +85,52 @@ class Rivals:
             return self._renamed(hello, settled, int(number)), None
         if settled and hello.late:  # the run may have gone on since
             return hello, None
-        rival = self._find(entry, hello, now)
+        peers = self._peers(entry, hello)
+        rival = self._find(peers, entry, hello, now)
         if rival is None or rival.identity is None:
             return hello, None
         first = Rival(hello.identity.run, rival.ref.attempt, f"{rival.identity.pid} on {rival.identity.host}")
-        others = (self._renamed(hello, f"{stem}{number}", number) for number in count(2))
-        return next(one for one in others if self._is_free(entry, one, now)), first
+        free = next(number for number in count(2) if self._is_free(f"{stem}{number}", peers, entry, hello, now))
+        return self._renamed(hello, f"{stem}{free}", free), first
 
     def _renamed(self, hello: Hello, run: str, number: int) -> Hello:
         name = next(islice(numbered(hello.identity.name, self._owners.label_bytes), number - 1, None))
         return replace(hello, identity=replace(hello.identity, run=run, name=name))
 
-    def _is_free(self, entry: IngestSession, hello: Hello, now: Moment) -> bool:
-        run = hello.identity.run
-        if (not hello.late and self._runs.has_ended(run)) or self._find(entry, hello, now) is not None:
+    def _is_free(
+        self, run: str, peers: Mapping[str, list[IngestSession]], entry: IngestSession, hello: Hello, now: Moment
+    ) -> bool:
+        if run in peers:
+            hello = replace(hello, identity=replace(hello.identity, run=run))
+            if self._find(peers, entry, hello, now) is not None:
+                return False
+        if not hello.late and (run in self._ended or self._runs.has_ended(run)):
+            self._ended = self._ended if len(self._ended) < ENDED else set()
+            self._ended.add(run)
             return False
         return self._owners.bind(run, entry.owner.id, now.monotonic)
 
-    def _find(self, entry: IngestSession, hello: Hello, now: Moment) -> IngestSession | None:
-        """Return a session of another process that is this rank of the run of the hello; None without one."""
-        identity, process, kin = hello.identity, process_of(hello.identity), entry.family
-        peers = [
-            one
-            for one in self._sessions.values()
-            if one.ref.run == identity.run
-            and one.ref.rank == identity.rank
-            and one is not entry
-            and kin
-            and one.family
-            and one.ref.process != process
-        ]
-        if any(one.family[0] in kin or kin[0] in one.family for one in peers):
+    def _peers(self, entry: IngestSession, hello: Hello) -> dict[str, list[IngestSession]]:
+        """Return the sessions of other processes that are the rank of the hello in a run of their owner, by the run's id."""
+        peers: dict[str, list[IngestSession]] = {}
+        process, rank = process_of(hello.identity), hello.identity.rank
+        for one in self._sessions.values() if entry.family else ():
+            if one.ref.rank == rank and one is not entry and one.family and one.ref.process != process:
+                peers.setdefault(one.ref.run, []).append(one)
+        return peers
+
+    def _find(
+        self, peers: Mapping[str, list[IngestSession]], entry: IngestSession, hello: Hello, now: Moment
+    ) -> IngestSession | None:
+        """Return the one of the peers that is this rank of the run of the hello; None without one."""
+        identity, kin = hello.identity, entry.family
+        here = peers.get(identity.run, [])
+        if any(one.family[0] in kin or kin[0] in one.family for one in here):
             return None
-        if hello.late and peers:
+        if hello.late and here:
             attempt = self._runs.attempt(identity, hello.started / 1e9)
-            return next((one for one in peers if one.ref.attempt == attempt), None)
-        return next((one for one in peers if self._is_live(one, entry, hello, now)), None)
+            return next((one for one in here if one.ref.attempt == attempt), None)
+        return next((one for one in here if self._is_live(one, entry, hello, now)), None)
 
     def _is_live(self, one: IngestSession, entry: IngestSession, hello: Hello, now: Moment) -> bool:
         if one.identity is None or one.identity.attempt != hello.identity.attempt or one.ended or one.ref.late:

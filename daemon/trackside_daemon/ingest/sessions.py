@@ -7,6 +7,7 @@ The file is longer than others, so that all messages of the protocol are handled
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -82,6 +83,8 @@ REFUSED = 64
 SESSIONS_BURST, SESSIONS_RATE = 4096.0, 16.0
 # Bytes of its events and alerts: each has some, and those of its texts.
 EVENTS_BURST, EVENTS_RATE, EVENT_BYTES = 2.0**26, 2.0**16, 100
+# Seconds of this thread for the secrets in them: a text can be made so that each MiB takes one. Further batches come again.
+SEARCH_BURST, SEARCH_RATE = 1.0, 0.1
 MEDIA_WAITING = 1024  # images, texts and tables of an owner that may wait for the history: a tenth of a second of it
 
 log = logging.getLogger("trackside")
@@ -101,6 +104,7 @@ class Sessions:
         rejected: Returns, by reason, what was refused before it reached the protocol.
         owners: Binds runs to their owners.
         restarts: Returns how often the worker was replaced.
+        spent: Returns the processor time of this thread in seconds.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class Sessions:
         *,
         owners: RunOwners | None = None,
         restarts: Callable[[], int] = lambda: 0,
+        spent: Callable[[], float] = time.thread_time,
     ) -> None:
         self._runs = runs
         self._stored = stored
@@ -121,12 +126,14 @@ class Sessions:
         self._rejected_before = rejected
         self._owners = owners or RunOwners()
         self._restarts = restarts
+        self._spent = spent
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
         self._logged_spools = OwnerRate()
         self._logged_hooks = OwnerRate()
         self._new_sessions = OwnerRate(SESSIONS_BURST, SESSIONS_RATE)
         self._event_bytes = OwnerRate(EVENTS_BURST, EVENTS_RATE)
+        self._search_seconds = OwnerRate(SEARCH_BURST, SEARCH_RATE)
         self._questions = Questions()
         self._pacing = Pacing()
         self._rivals = Rivals(self._sessions, runs, self._owners)
@@ -451,11 +458,10 @@ class Sessions:
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "batch":
-                if message.media:
-                    if self._media_waiting(session) > MEDIA_WAITING:
-                        outcome.answers.append(session.answer(session.committed))  # it has to come again
-                        return
-                    session.media[envelope.number] = len(message.media)
+                check_texts(message)
+                if self._has_to_wait(message, session, now):
+                    outcome.answers.append(session.answer(session.committed))  # it has to come again
+                    return
                 self._accept_batch(envelope.number, message, session, now, outcome)
             elif envelope.kind == "bye":
                 self._accept_bye(envelope.number, checked_bye(message), session, now, outcome)
@@ -473,9 +479,14 @@ class Sessions:
             self._counts.accept(envelope.kind)
         session.accepted = envelope.number
 
-    def _media_waiting(self, session: IngestSession) -> int:
-        """Return how many images, texts and tables of the session's owner are to be written: each costs all owners time."""
-        return sum(sum(one.media.values()) for one in self._sessions.values() if one.owner.id == session.owner.id)
+    def _has_to_wait(self, message: Pushes, session: IngestSession, now: Moment) -> bool:
+        """Return whether a batch has to come again: its owner's earlier texts or media still cost all owners time."""
+        owner = session.owner.id
+        if (message.events or message.alerts) and not self._search_seconds.admit(owner, now.monotonic, 0.0):
+            return True
+        if not message.media:
+            return False
+        return sum(sum(one.media.values()) for one in self._sessions.values() if one.owner.id == owner) > MEDIA_WAITING
 
     def _accept_batch(
         self, number: int, message: Pushes, session: IngestSession, now: Moment, outcome: Outcome
@@ -484,10 +495,13 @@ class Sessions:
         ref, columns = session.ref, decode(message.blocks)
         for frame in message.distributions:
             frame.check()
-        check_texts(message)
         message.clock = session.clock.receive(message.clock, now)
+        if message.media:
+            session.media[number] = len(message.media)
         self._drop_events(message, session.owner.id, now)
+        began = self._spent()
         happened = events(ref, message, session.clock.shift)
+        self._search_seconds.charge(session.owner.id, now.monotonic, self._spent() - began)
         log_failed_hooks(session, happened, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
         late = ref.late or session.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
@@ -511,7 +525,7 @@ class Sessions:
 
     def _drop_events(self, message: Pushes, owner: str, now: Moment) -> None:
         """Remove the events and alerts of a batch if its owner sends more of them than others have room for."""
-        size = sum(EVENT_BYTES + len(one.fields) for one in message.events)
+        size = sum(EVENT_BYTES + len(one.kind) + len(one.fields) for one in message.events)
         size += sum(EVENT_BYTES + len(one.title) + len(one.text) for one in message.alerts)
         if not self._event_bytes.admit(owner, now.monotonic, size):
             message.events, message.alerts = [], []

@@ -59,11 +59,17 @@ class OwnerRate:
 
     def admit(self, owner: str, now: float, amount: float = 1.0) -> bool:
         """Return whether an owner may have an amount more at *now*, in monotonic seconds, and count it."""
-        left, then = self._owners.get(owner, (self._burst, now))
-        left = min(self._burst, left + self._rate * (now - then))
-        admitted = left >= amount
-        self._owners[owner] = left - amount * admitted, now
+        admitted = self._left(owner, now) >= amount
+        self.charge(owner, now, amount * admitted)
         return admitted
+
+    def charge(self, owner: str, now: float, amount: float) -> None:
+        """Count an amount that an owner has had at *now*, also beyond the limit: the next ones wait until it is made up for."""
+        self._owners[owner] = self._left(owner, now) - amount, now
+
+    def _left(self, owner: str, now: float) -> float:
+        left, then = self._owners.get(owner, (self._burst, now))
+        return min(self._burst, left + self._rate * (now - then))
 
 
 class Rejections:

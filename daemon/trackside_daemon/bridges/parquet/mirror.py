@@ -179,7 +179,7 @@ class ParquetFiles:
         try:
             # An object store completes a file even after an error, so its final name comes only afterwards.
             with (
-                self.store.files.open_output_stream(file.path) as stream,
+                file.stream() as stream,
                 parquet.ParquetWriter(
                     stream,
                     self._schemas[kind].with_metadata(footer),

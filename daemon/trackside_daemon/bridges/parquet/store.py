@@ -27,6 +27,8 @@ YOUNG_SECONDS = 60.0  # a younger file may be about to be locked
 SUFFIX = ".parquet"
 MISSING = "is missing"
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
 
 class FileError(Exception):
     """A file is missing or cannot be read; the text is the reason."""
@@ -120,18 +122,18 @@ class Store:
         """
         # No other process uses this name, so that nobody truncates or moves what somebody else writes.
         own = f"{UNFINISHED}/{_boot()}-{os.getpid()}-{secrets.token_hex(8)}+{name.rpartition('/')[2]}"
-        path, lock = f"{self.path}/{own}", -1
+        lock = -1
         try:
             if self.local:
-                self.files.create_dir(f"{self.path}/{UNFINISHED}", recursive=True)
-                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                with self.folder(own, make=True) as (folder, file):
+                    lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
         except OSError as error:
-            raise failed(path, error) from None
+            raise failed(f"{self.path}/{own}", error) from None
         try:
             if self.local:
                 with suppress(OSError):  # a file system without locks: the file's age decides
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # shows others that the writer lives
-            yield Unfinished(self.files, path, f"{self.path}/{name}", lock)
+            yield Unfinished(self, own, name, lock)
         finally:
             self.delete(own)
             if self.local:
@@ -159,7 +161,11 @@ class Store:
     def delete(self, name: str) -> None:
         """Delete a file, if it is there and may be deleted."""
         with suppress(OSError):
-            self.files.delete_file(f"{self.path}/{name}")
+            if not self.local:
+                self.files.delete_file(f"{self.path}/{name}")
+                return
+            with self.folder(name) as (folder, file):
+                os.unlink(file, dir_fd=folder)
 
     def prepare(self, name: str) -> None:
         """Create the folders of a file, on a disk.
@@ -167,12 +173,36 @@ class Store:
         Raises:
             SendError: One cannot be created; other files may have others.
         """
-        path = f"{self.path}/{name}"
         try:
             if self.local:
-                self.files.create_dir(path.rpartition("/")[0], recursive=True)
+                with self.folder(name, make=True):
+                    pass
         except OSError as error:
-            raise failed(path, error, "later") from None
+            raise failed(f"{self.path}/{name}", error, "later") from None
+
+    @contextmanager
+    def folder(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of the folder of a file, on a disk, and the file's name in it.
+
+        No part below the place may be a link, through which others who write there would have files elsewhere written or deleted.
+
+        Raises:
+            OSError: The folder cannot be opened or, with *make*, created.
+        """
+        *folders, file = name.split("/")
+        if make:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+        opened = [os.open(self.path, _FOLDER)]
+        try:
+            for folder in folders:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=opened[-1])
+                opened.append(os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=opened[-1]))
+            yield opened[-1], file
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
 
     def abandoned(self) -> list[str]:
         """Return the names of the unfinished files whose writers have ended for sure.
@@ -194,16 +224,30 @@ class Unfinished(NamedTuple):
     """A file that no reader finds until it is published.
 
     Attributes:
-        files: Its file system.
-        path: Where it lies.
-        target: Where it will lie.
+        store: Its store.
+        own: Its name while it is written.
+        name: Its final name.
         lock: A descriptor of it, which has the lock; -1 in an object store.
     """
 
-    files: Any
-    path: str
-    target: str
+    store: Store
+    own: str
+    name: str
     lock: int
+
+    @property
+    def path(self) -> str:
+        """Path while it is written."""
+        return f"{self.store.path}/{self.own}"
+
+    @property
+    def target(self) -> str:
+        """Final path."""
+        return f"{self.store.path}/{self.name}"
+
+    def stream(self) -> Any:
+        """Return a stream that writes it, and not what somebody has put in its place."""
+        return self.store.files.open_output_stream(self.path if self.lock < 0 else f"/dev/fd/{self.lock}")
 
     def publish(self) -> None:
         """Give the file its final name, in the place of an earlier one, and write that to the disk.
@@ -212,11 +256,13 @@ class Unfinished(NamedTuple):
             SendError: It cannot have this name.
         """
         try:
-            if self.lock >= 0:
-                os.fsync(self.lock)  # before the name: otherwise a power cut could leave it empty
-            self.files.move(self.path, self.target)
-            if self.lock >= 0:
-                _sync(self.target.rpartition("/")[0])
+            if self.lock < 0:
+                self.store.files.move(self.path, self.target)
+                return
+            os.fsync(self.lock)  # before the name: otherwise a power cut could leave it empty
+            with self.store.folder(self.own) as (before, own), self.store.folder(self.name) as (folder, name):
+                os.rename(own, name, src_dir_fd=before, dst_dir_fd=folder)
+                os.fsync(folder)
         except OSError as error:
             raise failed(self.target, error, "soon" if self.lock < 0 else "later") from None
 
@@ -249,11 +295,3 @@ def _boot() -> str:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _sync(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

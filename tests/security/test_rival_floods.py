@@ -1,0 +1,51 @@
+"""Processes of one user that claim one rank keep nobody waiting: a hello looks at the sessions and the history once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ingest.conftest import SessionsHarness
+from msgspec.structs import replace
+from wire_messages import FakeSession
+
+from trackside.wire import ProcessInfo
+
+if TYPE_CHECKING:
+    import pytest
+
+    from trackside_daemon.ingest.rivals import Rivals
+
+
+RIVALS = 40
+
+
+def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = SessionsHarness()
+    monkeypatch.setattr(desk.house.runs, "exists", lambda *_: True)
+    ended: list[str] = []
+    looked: list[str] = []
+
+    class Sessions(dict[bytes, object]):
+        """Counts how often all of them are looked at."""
+
+        def values(self) -> Any:
+            looked.append("all")
+            return super().values()
+
+    def has_ended(run: str) -> bool:
+        ended.append(run)
+        return int(run.partition("~")[2]) % 2 == 0
+
+    monkeypatch.setattr(desk.house.runs, "has_ended", has_ended)
+    rivals: Rivals = desk.sessions._rivals
+    got = []
+    for pid in range(1, RIVALS + 1):
+        who = FakeSession("train", pid=pid, start=pid)
+        rivals._sessions = Sessions(desk.sessions._sessions)  # type: ignore[assignment]
+        body = replace(who.hello(), about=ProcessInfo(parents=((os.getpid(), 1),)))
+        assert desk.say(*who.frames("hello", body))
+        got.append(desk.sessions._sessions[who.id].ref.run)
+    assert got == ["train", *(f"train~{number}" for number in range(3, 2 * RIVALS + 1, 2))]
+    assert len(looked) == RIVALS
+    assert len(ended) == len({*ended})
