@@ -228,7 +228,7 @@ def test_what_was_sampled_or_reckoned_gives_way_when_there_is_no_room(house: Hou
     for _ in range(QUEUE_ITEMS + 50):
         house.writer.put([MachineSample(float(WALL), {"x": 1.0})])
     assert not house.writer.has_room()
-    house.writer.put([AccountUpdated("run", 0, 0, Account(stall=1.0))])
+    house.writer.put([AccountUpdated("", 0, 0, Account(stall=1.0))])
     assert len(house.writer._queue) == QUEUE_ITEMS
     house.put(1, 1.0)
     house.writer.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace as replace_record
 from typing import TYPE_CHECKING
 
-from histories import opened
+from histories import ingested, opened
 from ingest.conftest import SessionsHarness
 from msgspec.structs import replace
 from wire_messages import FakeSession
@@ -18,6 +18,7 @@ from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.session import TEXT_BYTES
 from trackside_daemon.model.records import Event
+from trackside_daemon.model.session import Owner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,22 @@ def test_events_and_last_values_count_as_much_as_they_need_in_memory() -> None:
     found.put([Event("run", 0, 1.0, "any", fields={}, size=1 << 20)], 1)
     found.put([replace_record(one, hello=replace(one.hello, last={str(number): 1.0 for number in range(1 << 17)}))], 2)
     assert not found.has_room
+
+
+def test_a_run_that_is_forgotten_does_not_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside_daemon.history.record.queue.OWNERS", 3)
+    queue = Queue()
+
+    def opens(run: str, owner: str) -> None:
+        queue.put([replace_record(opened(run), owner=Owner(owner))], None)
+
+    opens("bob", "uid:2")
+    for run in ("first", "second", "third"):
+        opens(run, "uid:1")
+        queue.put([ingested("bob", [(1, 1, {"loss": 1.0})])], None)
+        queue.get(0)
+    for run in ("first", "bob"):
+        for number in range(3):
+            queue.put([ingested(run, [(1, 1, {"loss": 1.0})])], (run, number))
+    group, _ = queue.get(5.0)
+    assert [item.receipt[0] for item in group[:4]] == ["first", "bob"] * 2

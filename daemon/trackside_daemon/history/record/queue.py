@@ -20,6 +20,7 @@ QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024
 GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item of each owner more
 
+UNKNOWN = "unknown"  # owner of the runs that no session has opened since the daemon's start, or too long ago
 OWNERS = 10_000  # runs whose owner is known, the last ones in use: far more than wait
 
 # Least seconds between two transactions of rows alone, so that many clients share one. Whatever ends or begins is written
@@ -124,13 +125,16 @@ class Queue:
             self._changed.notify_all()
 
     def _owner(self, record: Record) -> str:
-        """Return the owner of a record's run; empty without a run, or if no session has opened it since the daemon's start."""
+        """Return the owner of a record's run; empty without a run, so that nobody comes first by a run that was forgotten."""
         if isinstance(record, Silence):
             return ""
-        run = record.session.run if isinstance(record, BatchIngested | SessionOpened) else record.run
+        pushed = record.session if isinstance(record, BatchIngested | SessionOpened) else None
+        run = record.run if pushed is None else pushed.run  # type: ignore[union-attr]  # all others have one
         owner = self._owners.pop(run, "")
         if isinstance(record, SessionOpened) and record.owner is not None:
-            owner = record.owner.id or "unknown"
+            owner = record.owner.id or UNKNOWN
+        if not owner and (run or pushed is not None):
+            return UNKNOWN
         if owner:
             self._owners[run] = owner
             if len(self._owners) > OWNERS:
