@@ -92,6 +92,18 @@ epochs, evaluate, save, step, loss, x, clip_grad_norm_ = 2, float, str, 1, 0.5, 
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_each_boundary_of_the_policy_names_its_tests_and_no_test_of_security_is_left_out() -> None:
+    policy = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!who|---).*\|$", policy, re.MULTILINE)
+    assert rows
+    assert all("test_" in row.rpartition(" | ")[2] or "sinks" in row.rpartition(" | ")[2] for row in rows)
+    named = {
+        ROOT / ("" if name.startswith("bench") else "tests") / name for name in re.findall(r"`([\w/]+\.py)`", policy)
+    }
+    assert not [path for path in named if not path.exists()]
+    assert {*(ROOT / "tests" / "security").glob("test_*.py")} <= named
+
+
 def test_every_make_target_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", README)) <= targets
