@@ -18,10 +18,10 @@ T = TypeVar("T", bound=Sized)
 
 
 class Turns(Generic[T]):
-    """The items of each owner in their order. The owner with the fewest bytes so far is next.
+    """The items of each owner in their order; the owner with the fewest bytes is next.
 
     Attributes:
-        waiting: The items by owner; whoever had no turn for longest is first.
+        waiting: The items by owner; the one that has waited for longest for a turn is first.
         taken: Bytes by owner since the last `clear` of it.
     """
 

@@ -47,6 +47,11 @@ class Connections:
         """Return whether the connection with this descriptor is open."""
         return descriptor in self._places
 
+    @property
+    def has_several_peers(self) -> bool:
+        """True if not all are of one peer."""
+        return len({place.peer for place in self._groups}) > 1
+
     def accepted(self, descriptor: int) -> bool:
         """Note a connection by ZeroMQ's descriptor; return whether there were too many, so that one is shut down."""
         self.closed(descriptor)

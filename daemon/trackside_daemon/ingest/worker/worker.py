@@ -7,12 +7,13 @@ import re
 import resource
 import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind
 from trackside_daemon.ingest.worker.connections import Connections, pidfd
+from trackside_daemon.ingest.worker.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,16 @@ class ServeError(Exception):
     """The sockets cannot be served; the message states why."""
 
 
+class _Client(NamedTuple):
+    """The other end of a connection, as `Connection`; the owner is a user, the name of a key or an address."""
+
+    descriptor: int
+    uid: int
+    pid: int
+    key: str
+    owner: str
+
+
 class Worker:
     """Serves the listening sockets until the daemon closes the channel.
 
@@ -64,6 +75,7 @@ class Worker:
                 "install one with ZeroMQ 4.3.5 or later: pip install --upgrade pyzmq"
             )
         self._channel = channel
+        self._queue = MessageQueue(channel)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = LINGER_MILLISECONDS
@@ -73,9 +85,9 @@ class Worker:
         self._socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
         self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
         self._connections = Connections(_most_connections())
-        self._crowded = False
+        self._logged: set[bytes] = set()
         self._names: dict[int, bytes] = {}  # routing ids of the connections that have sent a message, by descriptor
-        self._descriptors: dict[bytes, int] = {}
+        self._clients: dict[bytes, _Client] = {}
         self._authenticator = self._make_authenticator(keys) if keys else None
         events = _EVENTS if self._authenticator is None else _EVENTS | self._authenticator.EVENTS
         self._monitor = self._socket.get_monitor_socket(events)
@@ -91,9 +103,11 @@ class Worker:
             poller.register(self._authenticator.socket, zmq.POLLIN)
         with suppress(ChannelClosed):
             while True:
-                self._channel.flush()
-                # While the daemon reads nothing, messages stay with ZeroMQ and the clients.
-                poller.register(self._socket, 0 if self._channel.unsent else zmq.POLLIN)
+                self._queue.flush()
+                # While the daemon reads nothing, messages stay with ZeroMQ and the clients. But ZeroMQ lets connections take
+                # turns, whoever has them: with several peers all is read, and what exceeds an owner's share is dropped.
+                reads = not self._channel.unsent or self._connections.has_several_peers
+                poller.register(self._socket, zmq.POLLIN if reads else 0)
                 poller.register(self._channel, zmq.POLLIN | (zmq.POLLOUT if self._channel.unsent else 0))
                 ready = dict(poller.poll())
                 if self._monitor in ready:
@@ -149,15 +163,18 @@ class Worker:
                     self._authenticator.handshake_failed(endpoint.decode())
 
     def _accept(self, descriptor: int) -> None:
-        if not self._connections.accepted(descriptor):
-            return
-        self._channel.add(Kind.REFUSED, [b"connections"])
-        if not self._crowded:
-            self._crowded = True
+        if self._connections.accepted(descriptor):
             text = (
                 f"the push socket has more than {self._connections.most} connections; of the user or address that has most,"
                 " those are closed that send nothing or have been silent for longest; further ones are only counted"
             )
+            self._refuse(b"connections", text)
+
+    def _refuse(self, reason: bytes, text: str) -> None:
+        """Count a connection or a message, and log the first."""
+        self._channel.add(Kind.REFUSED, [reason])
+        if reason not in self._logged:
+            self._logged.add(reason)
             self._channel.add(Kind.LOG, [text.encode()])
 
     def _read(self) -> None:
@@ -169,48 +186,58 @@ class Worker:
             except zmq.Again:
                 return
             name = frame.bytes
-            descriptor = self._descriptors.get(name)
-            if descriptor is None:
-                descriptor = self._introduce(name, frame)
+            client = self._clients.get(name) or self._identify(frame)
             parts: list[bytes | memoryview] = [name]
             while frame.more:
                 frame = self._socket.recv(copy=False)
                 if len(parts) <= FRAMES:
                     parts.append(frame.buffer)
-            if descriptor is None:
+            if client is None:
                 continue
-            self._connections.spoke(descriptor)
-            self._channel.add(Kind.MESSAGE, parts)
-            if self._names.get(descriptor) != name:
-                self._channel.add(Kind.DISCONNECTED, [name])
-                del self._descriptors[name]
+            self._connections.spoke(client.descriptor)
+            if not self._queue.has_room(client.owner, parts):
+                self._refuse(
+                    b"backlog", f"{client.owner} sends more than the daemon reads: messages are dropped, and sent again"
+                )
+                continue
+            if name not in self._clients:
+                self._introduce(name, client)
+            self._queue.add(client.owner, Kind.MESSAGE, parts)
+            if self._names.get(client.descriptor) != name:
+                self._end(name)
 
-    def _introduce(self, name: bytes, frame: zmq.Frame) -> int | None:
-        """Report the connection of a first message, by its first frame; return its descriptor, or None for no client."""
-        descriptor, uid, pid, key = -1, -1, 0, ""
-        if _GLIBC:
-            try:
-                descriptor = int(frame.get(zmq.SRCFD))
-                user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
-                if user is not None:
-                    uid, pid = int(user[1]), int(user[2])
-                elif self._authenticator is not None:
-                    key = str(frame.get("User-Id"))
-            except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
-                return None
-        self._channel.add(Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
+    def _identify(self, frame: zmq.Frame) -> _Client | None:
+        """Return who has sent the first frame of a message; None for no client."""
+        if not _GLIBC:
+            return _Client(-1, -1, 0, "", "")
+        try:
+            descriptor, address = int(frame.get(zmq.SRCFD)), str(frame.get("Peer-Address"))
+            user = _UNIX.fullmatch(address)
+            if user is not None:
+                return _Client(descriptor, int(user[1]), int(user[2]), "", f"user {user[1]}")
+            key = "" if self._authenticator is None else str(frame.get("User-Id"))
+            return _Client(descriptor, -1, 0, key, f"key {key}" if key else address)
+        except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
+            return None
+
+    def _introduce(self, name: bytes, client: _Client) -> None:
+        """Report the connection of a first message."""
+        descriptor, uid, pid, key, owner = client
+        self._queue.add(owner, Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
         self._handle_events()  # it may have been accepted, or closed, since the last turn
-        self._descriptors[name] = descriptor
+        self._clients[name] = client
         if descriptor in self._connections:
             self._forget(descriptor)
             self._names[descriptor] = name
-        return descriptor
 
     def _forget(self, descriptor: int) -> None:
         name = self._names.pop(descriptor, None)
         if name is not None:
-            del self._descriptors[name]
-            self._channel.add(Kind.DISCONNECTED, [name])
+            self._end(name)
+
+    def _end(self, name: bytes) -> None:
+        """Report the end of a connection, after its messages."""
+        self._queue.add(self._clients.pop(name).owner, Kind.DISCONNECTED, [name])
 
     def _answer(self) -> None:
         for kind, parts, _ in self._channel.receive():
