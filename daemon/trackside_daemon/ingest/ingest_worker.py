@@ -58,7 +58,7 @@ class IngestWorker:
 
     def __init__(self, push_socket: PushSocket) -> None:
         self.restarts = 0
-        self.refused = {"key": 0, "connections": 0, "backlog": 0}
+        self.refused = {"key": 0, "connections": 0, "backlog": 0, "memory": 0}
         self._push_socket = push_socket
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None

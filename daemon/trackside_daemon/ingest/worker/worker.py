@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import resource
 import struct
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
@@ -31,6 +34,10 @@ KEEPALIVE_SECONDS = 60  # a TCP connection that has been silent for so long is p
 MESSAGES_WAITING = 16
 READ_MESSAGES = 100  # the most messages of one turn, so that answers never wait for long
 FRAMES = 4  # of a message that are passed on; a valid one has three
+
+# ZeroMQ has no limit for a message that has not arrived whole, and does not name its connection. A thousand clients need less.
+MEMORY_BYTES = 192 << 20
+LOOK_SECONDS = 0.05  # in which a flood of 1 GB/s needs a quarter of what is left until the limit of this process
 
 CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
 
@@ -86,6 +93,8 @@ class Worker:
         self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
         self._connections = Connections(_most_connections())
         self._logged: set[bytes] = set()
+        self._look_at = 0.0
+        self._is_large = False
         self._names: dict[int, bytes] = {}  # routing ids of the connections that have sent a message, by descriptor
         self._clients: dict[bytes, _Client] = {}
         self._authenticator = self._make_authenticator(keys) if keys else None
@@ -109,7 +118,8 @@ class Worker:
                 reads = not self._channel.unsent or self._connections.has_several_peers
                 poller.register(self._socket, zmq.POLLIN if reads else 0)
                 poller.register(self._channel, zmq.POLLIN | (zmq.POLLOUT if self._channel.unsent else 0))
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(round(1000 * LOOK_SECONDS) if self._connections or self._is_large else None))
+                self._limit_memory()
                 if self._monitor in ready:
                     self._handle_events()
                 if self._authenticator is not None and self._authenticator.socket in ready:
@@ -169,6 +179,25 @@ class Worker:
                 " those are closed that send nothing or have been silent for longest; further ones are only counted"
             )
             self._refuse(b"connections", text)
+
+    def _limit_memory(self) -> None:
+        """Close connections while this process is too large, before it is aborted, which costs all connections more."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        was_large = self._is_large
+        if was_large and _GLIBC:
+            ctypes.CDLL(None).malloc_trim(0)  # what the closed connections had, and is free by now, would count
+        self._is_large = _resident() > MEMORY_BYTES
+        if not self._is_large:
+            return
+        text = (
+            f"the process that receives pushes needs more than {MEMORY_BYTES >> 20} MiB: it closes connections that have sent"
+            " no message, and then those that have been silent for longest; further ones are only counted"
+        )
+        for _ in range(self._connections.shed(also_silent=was_large)):
+            self._refuse(b"memory", text)
 
     def _refuse(self, reason: bytes, text: str) -> None:
         """Count a connection or a message, and log the first."""
@@ -246,6 +275,14 @@ class Worker:
             else:
                 with suppress(zmq.Again):  # the client does not read, and asks again when it does
                     self._socket.send_multipart(parts, zmq.NOBLOCK)
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes; 0 where that is unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _most_connections() -> int:
