@@ -37,7 +37,7 @@ FRAMES = 4  # of a message that are passed on; a valid one has three
 
 # ZeroMQ has no limit for a message that has not arrived whole, and does not name its connection. A thousand clients need less.
 MEMORY_BYTES = 192 << 20
-LOOK_SECONDS = 0.05  # in which a flood of 1 GB/s needs a quarter of what is left until the limit of this process
+LOOK_SECONDS = 0.1  # in which a flood of 1 GB/s needs half of what is left until the limit of this process; each costs 0.1 ms or more
 
 CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
 
