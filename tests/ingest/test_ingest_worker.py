@@ -19,6 +19,7 @@ from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
+from trackside_daemon.ingest.worker import worker as worker_module
 from trackside_daemon.ingest.worker.connections import Connections
 from trackside_daemon.ingest.worker.worker import ServeError, Worker
 
@@ -402,6 +403,41 @@ class TestConnections:
             made.spoke(one)
         assert not any(self.shut(one) for one in honest)
         assert sum(self.shut(one) for one in flood) == 44
+
+    def test_for_lack_of_memory_those_without_a_message_go_and_then_the_half_that_is_silent_for_longest(
+        self, peers: Callable[[str], int]
+    ) -> None:
+        made = Connections(10)
+        speaking, mute = [peers("1000") for _ in range(4)], [peers("1000") for _ in range(2)]
+        for one in (*speaking, *mute):
+            made.accepted(one)
+        for one in reversed(speaking):
+            made.spoke(one)
+        assert made.shed(also_silent=False) == 2
+        assert [self.shut(one) for one in (*speaking, *mute)] == [False] * 4 + [True] * 2
+        assert [made.shed(also_silent=True) for _ in range(4)] == [2, 1, 1, 0]
+        assert len(made) == 0
+
+    def test_a_worker_that_is_large_closes_connections_until_it_is_not(
+        self, peers: Callable[[str], int], channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours, theirs = channels
+        one, sizes = Worker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
+        monkeypatch.setattr(worker_module, "_resident", lambda: sizes.pop(0))
+        monkeypatch.setattr(worker_module, "LOOK_SECONDS", 0.0)
+        speaking, mute = [peers("1000") for _ in range(2)], peers("1000")
+        for descriptor in (*speaking, mute):
+            one._connections.accepted(descriptor)
+        for descriptor in speaking:
+            one._connections.spoke(descriptor)
+        left = []
+        for _ in range(4):
+            one._limit_memory()
+            left.append(len(one._connections))
+        assert left == [2, 1, 1, 1]
+        kinds = [record.kind for record in received(ours, theirs, 4)]
+        assert (kinds.count(Kind.REFUSED), kinds.count(Kind.LOG)) == (2, 1)
+        one.close()
 
     def test_a_closed_connection_makes_room(self, peers: Callable[[str], int]) -> None:
         made = Connections(1)

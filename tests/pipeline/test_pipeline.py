@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.families import alerts, daemon
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.records import BatchIngested
+from trackside_daemon.model.session import SessionRef
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline import pipeline as module
-from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING, TICKS_WAITING
+from trackside_daemon.pipeline.batch_queue import PUSHED_BYTES, PUSHES_WAITING, TICKS_WAITING
 from trackside_daemon.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -164,6 +168,19 @@ def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, stat
     pipeline.stop()
     assert pipeline.has_room()
     assert state.taken[-1] == "last"
+
+
+def test_a_few_large_pushes_leave_no_room(pipeline: Pipeline, state: Watched) -> None:
+    hold(pipeline, state)
+    columns = Columns(["loss"], array("q", [1]), array("q", [1]), array("d", [1.0]) * (PUSHED_BYTES // 16))
+    large = Batch("s", records=[BatchIngested(SessionRef(bytes(16)), 1, [columns])])
+    pipeline.push([large])
+    assert pipeline.has_room()
+    pipeline.push([large])
+    assert not pipeline.has_room()
+    state.go_on.set()
+    pipeline.stop()
+    assert pipeline.has_room()
 
 
 def test_a_tick_never_waits_and_the_oldest_gives_way(pipeline: Pipeline, state: Watched) -> None:

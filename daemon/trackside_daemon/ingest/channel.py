@@ -29,8 +29,8 @@ class Kind(IntEnum):
 
     The worker sends ``READY`` once it accepts connections; ``CONNECTED`` with a connection's id, uid, pid and name of its key
     before its first message, and with its pidfd if there is one; ``MESSAGE`` with the connection's id and the frames;
-    ``DISCONNECTED`` with an id; ``REFUSED`` with a reason, one for each connection; ``LOG`` with a warning. The daemon sends
-    ``MESSAGE`` with an id and frames. ``PING`` is returned as it came.
+    ``DISCONNECTED`` with an id; ``REFUSED`` with a reason, one for each connection or message; ``LOG`` with a warning. The
+    daemon sends ``MESSAGE`` with an id and frames. ``PING`` is returned as it came.
     """
 
     READY = 0

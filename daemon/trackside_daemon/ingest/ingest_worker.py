@@ -53,12 +53,12 @@ class IngestWorker:
 
     Attributes:
         restarts: The number of workers that ended and were replaced.
-        refused: Connections that were refused, by reason.
+        refused: Connections that were refused, and messages that were dropped, by reason.
     """
 
     def __init__(self, push_socket: PushSocket) -> None:
         self.restarts = 0
-        self.refused = {"key": 0, "connections": 0}
+        self.refused = {"key": 0, "connections": 0, "backlog": 0, "memory": 0}
         self._push_socket = push_socket
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.model.records import AccountUpdated, BatchIngested, Event, MachineSample, SessionOpened, Silence
+from trackside_daemon.model.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,8 +70,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.stopping = False
-        self._waiting: dict[str, deque[QueueItem]] = {}
-        """By owner; whoever had no turn for longest is first."""
+        self._turns: Turns[QueueItem] = Turns()
         self._owners: dict[str, str] = {}
         """By run, the one that was used last at the end."""
         self._calls: deque[Call] = deque()
@@ -109,14 +109,14 @@ class Queue:
 
     def _add(self, owner: str, records: Sequence[Record], receipt: Any) -> None:
         """Queue the records of one transaction, which are of one owner."""
-        waiting = self._waiting.get(owner, ())
+        waiting = self._turns.waiting.get(owner, ())
         is_dispensable = receipt is None and all(
             isinstance(record, MachineSample | AccountUpdated) for record in records
         )
-        if is_dispensable and not self.has_room and len(waiting) >= QUEUE_ITEMS / max(1, len(self._waiting)):
+        if is_dispensable and not self.has_room and len(waiting) >= QUEUE_ITEMS / max(1, len(self._turns.waiting)):
             return
-        item = QueueItem(records, receipt, sum(map(_size, records)), all(map(_can_wait, records)), self._put)
-        self._waiting.setdefault(owner, deque()).append(item)
+        item = QueueItem(records, receipt, sum(map(record_size, records)), all(map(_can_wait, records)), self._put)
+        self._turns.add(owner, item)
         self._put += 1
         self._length += 1
         self._size += item.size
@@ -166,21 +166,18 @@ class Queue:
                 return [], None
             self._got_at = time.monotonic()
             group: list[QueueItem] = []
-            taken: Counter[str] = Counter()
-            share = GROUP_BYTES / max(1, len(self._waiting))  # of each owner, however large the items of others are
-            while self._waiting:
-                owner = "" if "" in self._waiting else min(self._waiting, key=taken.__getitem__)
+            waiting, taken = self._turns.waiting, self._turns.taken
+            taken.clear()
+            share = GROUP_BYTES / max(1, len(waiting))  # of each owner, however large the items of others are
+            while waiting:
+                owner = "" if "" in waiting else self._turns.next()
                 if taken.total() >= GROUP_BYTES and taken[owner] >= share:
                     break
-                items = self._waiting.pop(owner)
-                group.append(items.popleft())
-                if items:
-                    self._waiting[owner] = items  # at the end: of those that have as much in this group, it is the last
-                taken[owner] += group[-1].size
+                group.append(self._turns.get(owner))
                 self._urgent -= not group[-1].can_wait
             self._size -= taken.total()
             self._length -= len(group)
-            first = min((items[0].number for items in self._waiting.values()), default=self._put)
+            first = min((items[0].number for items in waiting.values()), default=self._put)
             return group, self._calls.popleft() if self._calls and first >= self._calls[0].position else None
 
     def _collect(self) -> None:
@@ -224,7 +221,7 @@ def _can_wait(record: Record) -> bool:
     return isinstance(record, MachineSample | AccountUpdated)
 
 
-def _size(record: Record) -> int:
+def record_size(record: Record) -> int:
     """Return the approximate size of a record in memory, in bytes."""
     if isinstance(record, BatchIngested):
         rows = sum(8 * (len(one.values) + 2 * len(one.steps)) + 64 for one in record.columns)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
 # A thousand clients need 70 MiB, and twice that if all connect anew while their last connections are open.
-DATA_BYTES = 256 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
+DATA_BYTES = 384 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
 
 END_SECONDS = 1.0  # time for the kernel to close the sockets of a daemon that was killed
 

@@ -43,9 +43,18 @@ class Connections:
         self._places: dict[int, _Place] = {}
         self._groups: dict[_Place, dict[int, None]] = {}  # descriptors, the one that has been silent for longest first
 
+    def __len__(self) -> int:
+        """Return the number of open connections."""
+        return len(self._places)
+
     def __contains__(self, descriptor: int) -> bool:
         """Return whether the connection with this descriptor is open."""
         return descriptor in self._places
+
+    @property
+    def has_several_peers(self) -> bool:
+        """True if not all are of one peer."""
+        return len({place.peer for place in self._groups}) > 1
 
     def accepted(self, descriptor: int) -> bool:
         """Note a connection by ZeroMQ's descriptor; return whether there were too many, so that one is shut down."""
@@ -71,6 +80,15 @@ class Connections:
             if not self._groups[place]:
                 del self._groups[place]
 
+    def shed(self, *, also_silent: bool) -> int:
+        """Shut down those that have sent no message, if asked also the half that is silent for longest; return how many."""
+        going = [one for one, place in self._places.items() if not place.speaks]
+        if also_silent:
+            going += [one for one, place in self._places.items() if place.speaks][: (len(self._places) + 1) // 2]
+        for descriptor in going:
+            self._shut_down(descriptor)
+        return len(going)
+
     def _put(self, descriptor: int, place: _Place) -> None:
         self._places[descriptor] = place
         self._groups.setdefault(place, {})[descriptor] = None
@@ -82,7 +100,9 @@ class Connections:
         peer = max(totals, key=totals.__getitem__)
         # The newest has had no time to send anything.
         groups = (self._groups.get(_Place(peer, speaks), {}) for speaks in (False, True))
-        descriptor = next((one for group in groups for one in group if one != newest), newest)
+        self._shut_down(next((one for group in groups for one in group if one != newest), newest))
+
+    def _shut_down(self, descriptor: int) -> None:
         self.closed(descriptor)
         # ZeroMQ then reads the end of the stream. Should the descriptor belong to a newer connection by now, that one goes.
         with suppress(OSError), _borrowed(descriptor) as connection:

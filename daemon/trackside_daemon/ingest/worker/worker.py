@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import resource
 import struct
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind
 from trackside_daemon.ingest.worker.connections import Connections, pidfd
+from trackside_daemon.ingest.worker.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +35,10 @@ MESSAGES_WAITING = 16
 READ_MESSAGES = 100  # the most messages of one turn, so that answers never wait for long
 FRAMES = 4  # of a message that are passed on; a valid one has three
 
+# ZeroMQ has no limit for a message that has not arrived whole, and does not name its connection. A thousand clients need less.
+MEMORY_BYTES = 192 << 20
+LOOK_SECONDS = 0.1  # in which a flood of 1 GB/s needs half of what is left until the limit of this process; each costs 0.1 ms or more
+
 CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
@@ -42,6 +50,16 @@ _UNIX = re.compile(r"[^:]*:(\d+):\d+:(\d+)")  # uid, gid and pid of a Unix socke
 
 class ServeError(Exception):
     """The sockets cannot be served; the message states why."""
+
+
+class _Client(NamedTuple):
+    """The other end of a connection, as `Connection`; the owner is a user, the name of a key or an address."""
+
+    descriptor: int
+    uid: int
+    pid: int
+    key: str
+    owner: str
 
 
 class Worker:
@@ -64,6 +82,7 @@ class Worker:
                 "install one with ZeroMQ 4.3.5 or later: pip install --upgrade pyzmq"
             )
         self._channel = channel
+        self._queue = MessageQueue(channel)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = LINGER_MILLISECONDS
@@ -73,9 +92,11 @@ class Worker:
         self._socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
         self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
         self._connections = Connections(_most_connections())
-        self._crowded = False
+        self._logged: set[bytes] = set()
+        self._look_at = 0.0
+        self._is_large = False
         self._names: dict[int, bytes] = {}  # routing ids of the connections that have sent a message, by descriptor
-        self._descriptors: dict[bytes, int] = {}
+        self._clients: dict[bytes, _Client] = {}
         self._authenticator = self._make_authenticator(keys) if keys else None
         events = _EVENTS if self._authenticator is None else _EVENTS | self._authenticator.EVENTS
         self._monitor = self._socket.get_monitor_socket(events)
@@ -91,11 +112,14 @@ class Worker:
             poller.register(self._authenticator.socket, zmq.POLLIN)
         with suppress(ChannelClosed):
             while True:
-                self._channel.flush()
-                # While the daemon reads nothing, messages stay with ZeroMQ and the clients.
-                poller.register(self._socket, 0 if self._channel.unsent else zmq.POLLIN)
+                self._queue.flush()
+                # While the daemon reads nothing, messages stay with ZeroMQ and the clients. But ZeroMQ lets connections take
+                # turns, whoever has them: with several peers all is read, and what exceeds an owner's share is dropped.
+                reads = not self._channel.unsent or self._connections.has_several_peers
+                poller.register(self._socket, zmq.POLLIN if reads else 0)
                 poller.register(self._channel, zmq.POLLIN | (zmq.POLLOUT if self._channel.unsent else 0))
-                ready = dict(poller.poll())
+                ready = dict(poller.poll(round(1000 * LOOK_SECONDS) if self._connections or self._is_large else None))
+                self._limit_memory()
                 if self._monitor in ready:
                     self._handle_events()
                 if self._authenticator is not None and self._authenticator.socket in ready:
@@ -149,15 +173,37 @@ class Worker:
                     self._authenticator.handshake_failed(endpoint.decode())
 
     def _accept(self, descriptor: int) -> None:
-        if not self._connections.accepted(descriptor):
-            return
-        self._channel.add(Kind.REFUSED, [b"connections"])
-        if not self._crowded:
-            self._crowded = True
+        if self._connections.accepted(descriptor):
             text = (
                 f"the push socket has more than {self._connections.most} connections; of the user or address that has most,"
                 " those are closed that send nothing or have been silent for longest; further ones are only counted"
             )
+            self._refuse(b"connections", text)
+
+    def _limit_memory(self) -> None:
+        """Close connections while this process is too large, before it is aborted, which costs all connections more."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        was_large = self._is_large
+        if was_large and _GLIBC:
+            ctypes.CDLL(None).malloc_trim(0)  # what the closed connections had, and is free by now, would count
+        self._is_large = _resident() > MEMORY_BYTES
+        if not self._is_large:
+            return
+        text = (
+            f"the process that receives pushes needs more than {MEMORY_BYTES >> 20} MiB: it closes connections that have sent"
+            " no message, and then those that have been silent for longest; further ones are only counted"
+        )
+        for _ in range(self._connections.shed(also_silent=was_large)):
+            self._refuse(b"memory", text)
+
+    def _refuse(self, reason: bytes, text: str) -> None:
+        """Count a connection or a message, and log the first."""
+        self._channel.add(Kind.REFUSED, [reason])
+        if reason not in self._logged:
+            self._logged.add(reason)
             self._channel.add(Kind.LOG, [text.encode()])
 
     def _read(self) -> None:
@@ -169,48 +215,58 @@ class Worker:
             except zmq.Again:
                 return
             name = frame.bytes
-            descriptor = self._descriptors.get(name)
-            if descriptor is None:
-                descriptor = self._introduce(name, frame)
+            client = self._clients.get(name) or self._identify(frame)
             parts: list[bytes | memoryview] = [name]
             while frame.more:
                 frame = self._socket.recv(copy=False)
                 if len(parts) <= FRAMES:
                     parts.append(frame.buffer)
-            if descriptor is None:
+            if client is None:
                 continue
-            self._connections.spoke(descriptor)
-            self._channel.add(Kind.MESSAGE, parts)
-            if self._names.get(descriptor) != name:
-                self._channel.add(Kind.DISCONNECTED, [name])
-                del self._descriptors[name]
+            self._connections.spoke(client.descriptor)
+            if not self._queue.has_room(client.owner, parts):
+                self._refuse(
+                    b"backlog", f"{client.owner} sends more than the daemon reads: messages are dropped, and sent again"
+                )
+                continue
+            if name not in self._clients:
+                self._introduce(name, client)
+            self._queue.add(client.owner, Kind.MESSAGE, parts)
+            if self._names.get(client.descriptor) != name:
+                self._end(name)
 
-    def _introduce(self, name: bytes, frame: zmq.Frame) -> int | None:
-        """Report the connection of a first message, by its first frame; return its descriptor, or None for no client."""
-        descriptor, uid, pid, key = -1, -1, 0, ""
-        if _GLIBC:
-            try:
-                descriptor = int(frame.get(zmq.SRCFD))
-                user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
-                if user is not None:
-                    uid, pid = int(user[1]), int(user[2])
-                elif self._authenticator is not None:
-                    key = str(frame.get("User-Id"))
-            except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
-                return None
-        self._channel.add(Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
+    def _identify(self, frame: zmq.Frame) -> _Client | None:
+        """Return who has sent the first frame of a message; None for no client."""
+        if not _GLIBC:
+            return _Client(-1, -1, 0, "", "")
+        try:
+            descriptor, address = int(frame.get(zmq.SRCFD)), str(frame.get("Peer-Address"))
+            user = _UNIX.fullmatch(address)
+            if user is not None:
+                return _Client(descriptor, int(user[1]), int(user[2]), "", f"user {user[1]}")
+            key = "" if self._authenticator is None else str(frame.get("User-Id"))
+            return _Client(descriptor, -1, 0, key, f"key {key}" if key else address)
+        except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
+            return None
+
+    def _introduce(self, name: bytes, client: _Client) -> None:
+        """Report the connection of a first message."""
+        descriptor, uid, pid, key, owner = client
+        self._queue.add(owner, Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
         self._handle_events()  # it may have been accepted, or closed, since the last turn
-        self._descriptors[name] = descriptor
+        self._clients[name] = client
         if descriptor in self._connections:
             self._forget(descriptor)
             self._names[descriptor] = name
-        return descriptor
 
     def _forget(self, descriptor: int) -> None:
         name = self._names.pop(descriptor, None)
         if name is not None:
-            del self._descriptors[name]
-            self._channel.add(Kind.DISCONNECTED, [name])
+            self._end(name)
+
+    def _end(self, name: bytes) -> None:
+        """Report the end of a connection, after its messages."""
+        self._queue.add(self._clients.pop(name).owner, Kind.DISCONNECTED, [name])
 
     def _answer(self) -> None:
         for kind, parts, _ in self._channel.receive():
@@ -219,6 +275,14 @@ class Worker:
             else:
                 with suppress(zmq.Again):  # the client does not read, and asks again when it does
                     self._socket.send_multipart(parts, zmq.NOBLOCK)
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes; 0 where that is unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _most_connections() -> int:
