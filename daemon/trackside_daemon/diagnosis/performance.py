@@ -7,7 +7,6 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.diagnosis.ledger import RankSpan, own_seconds, waits
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.history.read.resources import machine_stream, read_resources
@@ -16,6 +15,7 @@ from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account
+from trackside_daemon.model.time_ledger import RankSpan, own_seconds, waits
 
 if TYPE_CHECKING:
     import sqlite3

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
-from trackside_daemon.detectors.run_view import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

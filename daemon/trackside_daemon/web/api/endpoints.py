@@ -187,9 +187,9 @@ ENDPOINTS = (
         "Return everything about a run except its samples.",
         ("limit", "offset"),
         "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
-        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds without training, "
-        "by cause: data, checkpoint, eval, restart, stall. They are absent if the run did not report them. The run's lost "
-        "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
+        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
+        "are not useful compute, by rank and account of the ledger of time. The run's goodput is the share of useful compute in its "
+        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
         "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",
     ),
