@@ -13,6 +13,7 @@ import re
 from difflib import unified_diff
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +71,7 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
     if not any(attempt.get("phases") for attempt in about["attempt_list"]):
         assert "goodput" not in about, "nothing of the time was measured"
         return
+    assert about["goodput"] == pytest.approx(fmean(json.loads(answers["goodput.json"])[run]), rel=0.02), "of a live run"
     assert about["goodput"] == pytest.approx(shares.pop("compute"))
     assert about["lost"] == pytest.approx(shares, abs=1e-9)
     report = asked[f"GET /runs/{run}/report?size=2000"]

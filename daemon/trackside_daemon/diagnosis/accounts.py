@@ -38,13 +38,30 @@ def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, o
     """
     run = reader.run(connection, uid, limit, offset)
     facts, accounts = divide(read_times(connection, uid, LogTails(connection)))
-    if not facts.wall or not any(span.phases or span.account != Account() for span in facts.spans):
+    if not _is_measured(facts):
         return run
     for attempt in run["attempt_list"]:
         by_rank = accounts.by_attempt.get(attempt["attempt"], {})
         attempt["lost"] = {str(rank): _lost(seconds) for rank, seconds in by_rank.items()}
     shares = {account: min(1.0, seconds / facts.wall) for account, seconds in accounts.whole.items()}
     return {**run, "goodput": shares.get("compute", 0.0), "lost": _lost(shares)}
+
+
+def read_goodput(connection: sqlite3.Connection, uid: str) -> dict[int, float] | None:
+    """Return the share of useful compute in the time of each rank of a run, by its id; None if the time was not measured.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    facts, accounts = divide(read_times(connection, uid, LogTails(connection)))
+    totals = {rank: sum(seconds.values()) for rank, seconds in accounts.by_rank.items()}
+    known = [rank for rank, total in totals.items() if total] if _is_measured(facts) else []
+    return {rank: accounts.by_rank[rank].get("compute", 0.0) / totals[rank] for rank in known} or None
+
+
+def _is_measured(facts: Facts) -> bool:
+    return facts.wall > 0 and any(span.phases or span.account != Account() for span in facts.spans)
 
 
 def _lost(entries: Mapping[str, float]) -> dict[str, float]:

@@ -153,13 +153,12 @@ def _waits(place: str) -> list[RecordingRule]:
 
 
 def _efficiency(place: str) -> list[RecordingRule]:
-    """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
-    lost, done = f.LOST.name, f.MODEL_FLOPS.name
-    peak = f.PEAK_FLOPS.name
+    """Return the rules for goodput, the share of useful compute so far, and for MFU, model FLOPs over peak FLOPs."""
+    done, peak = f.MODEL_FLOPS.name, f.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
-            f"clamp_min(1 - avg without ({place}, rank) ({_increase(lost, 'cause')}) / {SECONDS}, 0)",
+            f"avg without ({place}, rank) ({f.GOODPUT.name})",
         ),
         RecordingRule(
             "run:trackside_training_mfu:ratio",

@@ -85,6 +85,12 @@ LOST = define(
     *RANK,
     "cause",
 )
+GOODPUT = define(
+    "trackside_training_goodput_ratio",
+    "Share of useful compute in the time of the rank since its run began, over all attempts, as trackside show has it; read from "
+    "the history every 15 s.",
+    *RANK,
+)
 DEVICE_PHASE_SECONDS = define(
     "trackside_training_device_phase_seconds_total",
     "Time that the rank's GPU worked on a phase, from CUDA events, if the model is watched.",
