@@ -219,8 +219,9 @@ ENDPOINTS = (
         description="times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
         "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
         "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
-        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, and wait, those in "
-        "which it waits for the slowest one; of the lowest 64 ranks (most_ranks), if they name phases.",
+        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, wait, those in "
+        "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
+        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases.",
     ),
     Endpoint(
         "GET",
