@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
-from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.resources import Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
@@ -84,13 +84,12 @@ def read_performance(
 
 def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Window) -> list[Resource]:
     """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
-    families = [metric.name for metric in FAMILIES]
-    found = read_resources(connection, families, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
+    resources = Resources(connection, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
     begin = (float(run["started"]), 0.0)
     return [
         one._replace(points=[begin, *one.points]) if one.points[0][0] > begin[0] >= window.low else one
-        for one in found
-        if one.labels.get("run") == run["name"]
+        for metric in FAMILIES
+        for one in resources.of(metric.name, lambda labels: labels.get("run") == run["name"])
     ]
 
 

@@ -80,12 +80,6 @@ class RankTime(NamedTuple):
         seconds, count = self.steps
         return seconds / count if count else None
 
-    @property
-    def lost(self) -> dict[str, float]:
-        """Lost seconds by cause."""
-        daemon = {"restart": self.account.restart, "stall": self.account.stall}
-        return {**lost_in(self.phases), **{cause: seconds for cause, seconds in daemon.items() if seconds}}
-
 
 def write_account(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
     """Replace the account of a rank; do nothing if the history does not have its run."""
@@ -131,9 +125,13 @@ def earlier_attempts(connection: sqlite3.Connection, uid: str, attempt: int) -> 
     last = max(time.attempt for time in earlier)
     (ended,) = connection.execute("SELECT ended FROM attempt WHERE run = ? AND number = ?", (row[0], last)).fetchone()
     ended = last_time(connection, uid, last) if ended is None else ended
-    return EarlierAttempts(
-        {time.rank: _lost(earlier, time.rank) for time in earlier}, highest(connection, row[0], last), ended, kept
-    )
+    lost: dict[int, dict[str, float]] = {}
+    for time in earlier:
+        daemon = {"restart": time.account.restart, "stall": time.account.stall}
+        own, total = lost_in(time.phases), lost.setdefault(time.rank, {})
+        for cause, seconds in {**own, **{cause: seconds for cause, seconds in daemon.items() if seconds}}.items():
+            total[cause] = total.get(cause, 0.0) + seconds
+    return EarlierAttempts(lost, highest(connection, row[0], last), ended, kept)
 
 
 def mfu(times: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> float | None:
@@ -148,15 +146,6 @@ def mfu(times: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: f
     working = [one for one in times if one.account.flops is not None and one.account.peak]
     most = sum((one.account.peak or 0.0) * lengths[one.attempt] for one in working)
     return sum(one.account.flops or 0.0 for one in working) / most if most > 0 else None
-
-
-def _lost(times: Iterable[RankTime], rank: int | None = None) -> dict[str, float]:
-    """Return the lost seconds by cause, of one rank or of all."""
-    lost: dict[str, float] = {}
-    for time in times:
-        for cause, seconds in time.lost.items() if rank in {None, time.rank} else ():
-            lost[cause] = lost.get(cause, 0.0) + seconds
-    return lost
 
 
 def decode_steps(text: str) -> StepTimes:

@@ -13,7 +13,7 @@ from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
 
@@ -137,17 +137,3 @@ class Resources:
             family = series.key.partition("{")[0]
             self._read[series.key] = Resource(family, self._labels_of(series), values, low, high)
         return self._read[series.key]
-
-
-def read_resources(
-    connection: sqlite3.Connection,
-    families: Collection[str],
-    window: Window,
-    points: int,
-    newest: int | None = None,
-    *,
-    stream: int | None = HOST,
-) -> list[Resource]:
-    """Return the series of these metric families of the machine that have samples in a window; see `Resources`."""
-    resources = Resources(connection, window, points, newest, stream=stream)
-    return [one for family in families for one in resources.of(family)]

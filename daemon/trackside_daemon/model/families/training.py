@@ -80,8 +80,8 @@ PHASE_SECONDS = define(
 LOST = define(
     "trackside_training_lost_seconds_total",
     "Time in which nothing is trained, over all attempts, by cause: data, checkpoint and eval from phases of that kind; "
-    "restart from an attempt's end to the next attempt's first step beyond it; stall while the rank's state is stalled. No time "
-    "counts twice.",
+    "restart from an attempt's end to the next attempt's first step beyond it: gap, start, idle_before and repeated of the ledger; "
+    "stall while the rank's state is stalled. No time counts twice.",
     *RANK,
     "cause",
 )
