@@ -136,7 +136,7 @@ ADVICE = (
         0.0,
         "a restart trained the same steps again",
         "save checkpoints more often, and resume from the newest one",
-        "cause `restart` in trackside show",
+        "steps done again after a restart, in trackside show",
         ("LossRestart",),
     ),
     Advice(
