@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.run_view import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
+from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
 
 PHASES = "trackside_training_phase_seconds_total"
 

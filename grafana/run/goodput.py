@@ -23,13 +23,14 @@ def _goodput() -> list[object]:
     return [
         lines(
             "Ledger of time",
-            "Shares of the ranks' time: useful compute (goodput), what was lost by cause, and the mean wait for the slowest rank, by the "
-            "phases in which ranks wait for no other. A restart counts at once, with the time since the previous attempt; select a "
-            "long range to see its cost. `trackside why` has the ledger of the whole run.",
+            "Shares of the ranks' time: what was lost by cause, the mean wait for the slowest rank, by the phases in which ranks wait for "
+            "no other, and the rest, in which are throttled clocks and steps after NaN too. A restart counts at once, with the time "
+            "since the previous attempt; select a long range to see its cost. `trackside_training_goodput_ratio` is the share of useful "
+            "compute in the whole run, and `trackside why` has its ledger.",
             "percentunit",
             Query(
                 f"clamp_min(1 - (sum(avg by (cause) ({lost})) or vector(0)) - ({waits} or vector(0)), 0) and on () ({running})",
-                "useful compute",
+                "the rest",
             ),
             Query(f"avg by (cause) ({lost})", "{{cause}}"),
             Query(waits, "wait for the slowest rank"),

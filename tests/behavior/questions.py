@@ -20,6 +20,8 @@ from web.conftest import Site
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.main import COMMANDS, app, load
+from trackside_daemon.diagnosis.accounts import read_goodput
+from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.web.api import history_access
 
@@ -193,12 +195,15 @@ class Asked:
         self._client = site.client()
 
     def answers(self) -> dict[str, str]:
-        """Return the content of each file by its path."""
+        """Return the content of each file by its path; that of ``goodput.json``, which is compared with others, by run."""
         found = {f"api/{name}.json": self._asked(paths) for name, paths in COMMON.items()}
         found["api/capture.json"] = self._asked([f"/captures/{id_}" for id_ in CAPTURES])
         found["api/alert.json"] = self._asked([f"/alerts/{number}" for number in self._alerts()])
         found["api/message.json"] = self._answered()
         found["api/refused.json"] = self._refused()
+        with self._site.history.database.reading() as connection:
+            shares = {run: read_goodput(connection, reader.resolve(connection, run)) or {} for run in RUNS}
+        found["goodput.json"] = json.dumps({run: list(of_run.values()) for run, of_run in shares.items()})
         for run in RUNS:
             paths = (*OF_RUN, *MORE_OF_RUN.get(run, ()))
             found[f"api/runs/{run}.json"] = self._asked(f"/runs/{run}{path}" for path in paths)

@@ -13,12 +13,14 @@ import re
 from difflib import unified_diff
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 from behavior import findings
 from behavior.questions import NOT_ASKED, answering, helps
+from behavior.recorded_history import RUNS
 
 from bench.logs import PLACE
 
@@ -59,6 +61,24 @@ def test_the_findings_over_real_trainings_are_as_recorded(split: str, update_gol
     if not findings.available():
         pytest.skip(f"there are no logs of real trainings at {PLACE}")
     compare("findings", {f"findings/{split}.txt": findings.findings(split)}, update=update_golden, whole=False)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], run: str) -> None:
+    asked = json.loads(answers[f"api/runs/{run}.json"])
+    about, why = asked[f"GET /runs/{run}"], asked[f"GET /runs/{run}/diagnosis"]
+    shares = {account: seconds / why["wall_seconds"] for account, seconds in why["ledger"].items()}
+    if not any(attempt.get("phases") for attempt in about["attempt_list"]):
+        assert "goodput" not in about, "nothing of the time was measured"
+        return
+    assert about["goodput"] == pytest.approx(fmean(json.loads(answers["goodput.json"])[run]), rel=0.02), "of a live run"
+    assert about["goodput"] == pytest.approx(shares.pop("compute"))
+    assert about["lost"] == pytest.approx(shares, abs=1e-9)
+    report = asked[f"GET /runs/{run}/report?size=2000"]
+    assert (report["run"]["goodput"], report["diagnosis"]["ledger"]) == (about["goodput"], why["ledger"])
+    text = answers[f"text/runs/{run}.txt"]
+    (shown,) = set(re.findall(r"^goodput +([\d.]+) %", text, re.MULTILINE))
+    assert set(re.findall(r"useful compute (?:\| )?([\d.]+)%", text)) == {shown}
 
 
 def test_each_endpoint_that_reads_is_asked(answers: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.simulation.simulate import simulate, uuid
-from trackside_daemon.service.run_begins import RunBegins
+from trackside_daemon.service.run_readings import RunReadings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ def test_the_history_has_the_same_energy_and_the_begin_of_the_run(tmp_path: Path
     assert found["energy"]["gpus"] == {"0": joules(0, first, last)}
     kwh = found["energy"]["gpu_joules"] / 3.6e6 * 1.25
     assert found["costs"]["cost"] == pytest.approx(seconds / 3600 * 3.6 + kwh * 0.36)
-    begins = RunBegins(daemon.history.database)
+    begins = RunReadings(daemon.history.database, read_begin)
     eventually(lambda: begins("job") == begin)
     assert begin is not None
     assert begin.places[0] == "node-1"

@@ -68,6 +68,7 @@ def test_rates_own_times_and_waits_follow_from_recorded_counters(tmp_path: Path)
         # Rank 1 waits for nobody: its backward is all its own. Half of its ratio is left for rank 0.
         assert (slow["own"][4], slow["wait"][4]) == pytest.approx((0.1, 0.0))
         assert (fast["own"][4], fast["wait"][4]) == pytest.approx((0.05, 0.05))
+        assert (slow["ratio"][4], fast["ratio"][4]) == pytest.approx((0.1 / 0.075, 0.05 / 0.075))
         part = read(5, (BEGIN + 20, BEGIN + 30))
         assert (part["times"][0], part["times"][-1]) == pytest.approx((BEGIN + 22, BEGIN + 30))
         assert part["ranks"][1]["own"] == pytest.approx([0.1] * 5)

@@ -42,6 +42,7 @@ from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
+from trackside_daemon.diagnosis.live_goodput import goodput_batch
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
@@ -160,6 +161,7 @@ def machine() -> State:
     prices = CostSection(gpu_hour=("*H100*=2.5",), currency="EUR", kwh=0.25)
     begin = Begin(NOW.wall - 600, (), {_gpu(0, 0).uuid: 123456789.125})
     state.update(LiveCosts(state, lambda: (MEMBER,), lambda _: begin, prices).batch(NOW.monotonic, NOW.wall))
+    state.update(goodput_batch(state, NOW.monotonic, lambda _: {0: 0.875, 1: 0.75}, {}))
     return state
 
 

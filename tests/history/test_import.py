@@ -30,7 +30,7 @@ from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.resources import Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.run_changes import delete, pin
 from trackside_daemon.model.capture import AlertLink, Capture, CaptureFile, ProfileOptions
@@ -160,7 +160,7 @@ def test_resources_of_the_time_of_a_run_come_back_and_stay_with_it(tmp_path: Pat
             with second_history.database.reading() as connection:
                 window = Window("time", BEGIN, BEGIN + 60)
                 stream = machine_stream(connection, imported.run)
-                (power_,) = read_resources(connection, ["trackside_gpu_power_watts"], window, 100, stream=stream)
+                (power_,) = Resources(connection, window, 100, stream=stream).of("trackside_gpu_power_watts")
                 assert (len(power_.points), power_.points[0]) == (12, (BEGIN + 0.123456, 100.0))
             second_history.writer.call(partial(delete, uid=imported.run)).result(60)
             eventually(partial(only_the_host_is_left, second_history))

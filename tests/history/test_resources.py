@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from histories import BEGIN, history, opened
 
-from trackside_daemon.history.read.resources import Resource, read_resources
+from trackside_daemon.history.read.resources import Resource, Resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.records import MachineSample
 
@@ -22,9 +22,9 @@ def test_the_series_of_the_wanted_families_in_a_window(tmp_path: Path) -> None:
         kept.put([opened("net-1"), *samples])
         with kept.database.reading() as connection:
             window = Window("time", BEGIN + 2, BEGIN + 7)
-            (clock,) = read_resources(connection, ["trackside_gpu_clock_hertz"], window, 100)
-            (newest,) = read_resources(connection, ["trackside_gpu_clock_hertz"], window, 100, newest=4)
-            assert read_resources(connection, ["trackside_gpu_clock_hertz"], Window("time", 0.0, 1.0), 100) == []
+            (clock,) = Resources(connection, window, 100).of("trackside_gpu_clock_hertz")
+            (newest,) = Resources(connection, window, 100, 4).of("trackside_gpu_clock_hertz")
+            assert Resources(connection, Window("time", 0.0, 1.0), 100).of("trackside_gpu_clock_hertz") == []
     points = [(BEGIN + second, float(second)) for second in range(2, 8)]
     assert clock == Resource("trackside_gpu_clock_hertz", {"gpu": "0"}, points, 2.0, 7.0)
     assert newest.points == points[-3:], "four rows of the log, of which the last is after the window"

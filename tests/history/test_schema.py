@@ -98,7 +98,7 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.check()
     assert sum(bench.chart(1, "a", EVERYTHING, 10).nonfinite) == 11
     (one,) = time_accounting.rank_times(bench.connection, 1)
-    assert one.lost == {"data": 5.0, "stall": 2.0}
+    assert (one.phases["data"], one.account.stall) == (5.0, 2.0)
     bench.close()
 
 

@@ -12,6 +12,7 @@ from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside.wire import Device
 from trackside_daemon.cli.commands.run_report import describe
+from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.records import (
@@ -19,9 +20,9 @@ from trackside_daemon.model.records import (
     AccountUpdated,
     EarlierAttempts,
     RunState,
-    lost_in,
 )
 from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.time_ledger import lost_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -249,24 +250,17 @@ def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -
             assert "mfu" not in reader.run(connection, "id-1")
 
 
-def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:
+def test_mfu_is_of_all_ranks_and_attempts() -> None:
     attempts: list[dict[str, Any]] = [
         {"attempt": 0, "started": 0.0, "ended": 60.0},
         {"attempt": 1, "started": 80.0, "ended": None},
     ]
     work = Account(flops=3e15, peak=1e14)
-    every = [
-        time_accounting.RankTime(0, 0, {"data": 5.0, "other": 1.0}, work),
-        time_accounting.RankTime(0, 1, {"data": 15.0}, work),
-        time_accounting.RankTime(1, 0, {"save": 1.0}, Account(restart=20.0)),
-        time_accounting.RankTime(1, 1, {"save": 1.0}, Account(restart=20.0)),
-    ]
-    found = time_accounting.efficiency(every, attempts, now=100.0)
-    assert found["lost"] == pytest.approx({"data": 0.1, "checkpoint": 0.01, "restart": 0.2})
-    assert found["goodput"] == pytest.approx(0.69)
-    assert found["mfu"] == pytest.approx(2 * 3e15 / (2 * 60 * 1e14))
-    assert time_accounting.efficiency([], attempts, now=100.0) == {}
-    assert time_accounting.efficiency([time_accounting.RankTime(0, 0, {}, Account())], attempts, now=100.0) == {}
+    ranks = [time_accounting.RankTime(attempt, rank, {}, work) for attempt in (0, 1) for rank in (0, 1)]
+    assert time_accounting.mfu(ranks[:2], attempts, now=100.0) == pytest.approx(2 * 3e15 / (2 * 60 * 1e14))
+    assert time_accounting.mfu(ranks, attempts, now=100.0) == pytest.approx(4 * 3e15 / (2 * 80 * 1e14))
+    assert time_accounting.mfu([], attempts, now=100.0) is None
+    assert time_accounting.mfu([time_accounting.RankTime(0, 0, {}, Account())], attempts, now=100.0) is None
 
 
 def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None:
@@ -282,12 +276,9 @@ def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None
             ]
         )
         with file.database.reading() as connection:
-            run = reader.run(connection, "id-1")
-    assert run["attempt_list"][0]["lost"] == {"0": {"stall": 10.0}}
-    assert (run["goodput"], run["lost"], run["mfu"]) == (
-        pytest.approx(0.9),
-        {"stall": pytest.approx(0.1)},
-        pytest.approx(0.1),
-    )
+            run = read_run(connection, "id-1")
+    lost = run["attempt_list"][0]["lost"]["0"]
+    assert lost == {"start": pytest.approx(90.0), "stall": 10.0}
+    assert (run["goodput"], run["lost"], run["mfu"]) == (0.0, {"start": 0.9, "stall": 0.1}, pytest.approx(0.1))
     lines = list(describe({**run, "alerts": []}, [], None, WALL + 200))
-    assert {"goodput   90.0 % (stall 10.0 %)", "MFU       10.0 %"} <= set(lines)
+    assert {"goodput   0.0 % (start-up 90.0 %, stalled 10.0 %)", "MFU       10.0 %"} <= set(lines)

@@ -166,7 +166,7 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
-            diagnosis=DiagnosisApi(kept, CostSection),
+            diagnosis=DiagnosisApi(kept, CostSection, straggler_ratio=1.25),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             captures=captures,
             agents=AgentsApi(

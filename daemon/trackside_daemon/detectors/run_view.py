@@ -11,6 +11,7 @@ from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.model.stall import Stall
+from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 # Phases that are part of every step.
 STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
-
-# Phases in which a rank waits for other ranks, which are part of a step too.
-SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
 
 _ORDINARY = STEP_PHASES | SYNC_PHASES
 

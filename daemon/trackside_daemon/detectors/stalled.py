@@ -8,14 +8,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_view import SYNC_PHASES, RankProgress
 from trackside_daemon.detectors.wording import count, span
+from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RunProgress
+    from trackside_daemon.detectors.run_view import RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 

@@ -11,6 +11,7 @@ from zlib import crc32
 from trackside_daemon.detectors.wording import span
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.run_view import RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
-
-OWN = ("data", "forward")  # phases in which a rank waits for no other rank
-
-# Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in
-# backward().
-OWN_WITH_SYNC = ("backward", "optimizer")
 
 STEPS, SECONDS = 20, 10.0  # least steps and seconds of a window
 

@@ -7,9 +7,9 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.diagnosis.causes import LEAST_SHARE, Cause, Evidence, alert_evidence
-from trackside_daemon.diagnosis.ledger import ACCOUNTS, own_seconds
 from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.text import duration, shown
+from trackside_daemon.model.time_ledger import ACCOUNTS, own_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -136,7 +136,7 @@ ADVICE = (
         0.0,
         "a restart trained the same steps again",
         "save checkpoints more often, and resume from the newest one",
-        "cause `restart` in trackside show",
+        "steps done again after a restart, in trackside show",
         ("LossRestart",),
     ),
     Advice(

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.diagnosis.facts import Facts
-    from trackside_daemon.diagnosis.ledger import Ledger
     from trackside_daemon.model.metric import Metric
+    from trackside_daemon.model.time_ledger import Ledger
 
 LEAST_SHARE = 0.01  # a cause below this share of the wall time is not worth anybody's time
 

@@ -11,7 +11,7 @@ from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import Estimate, batched, difference, half_width, pooled
-from trackside_daemon.diagnosis.facts import USAGE, read_facts
+from trackside_daemon.diagnosis.facts import read_facts
 from trackside_daemon.diagnosis.measures import END, read_bins, read_measures, scaled, with_usage
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LOSSES, LogTails, Window
@@ -173,7 +173,7 @@ def as_json(effect: Effect) -> dict[str, Any]:
 
 def read_whole(connection: sqlite3.Connection, uid: str, prices: CostSection | None, tails: LogTails) -> Measures:
     """Return the measures of a run with what it used."""
-    facts, measures = read_facts(connection, uid, tails, USAGE), read_measures(connection, uid, tails)
+    facts, measures = read_facts(connection, uid, tails), read_measures(connection, uid, tails)
     joules = energy(facts)
     cost = None if prices is None else costs(facts, joules, {}, measures, prices)["cost"]
     return with_usage(measures, facts, total_joules(joules), cost)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.account_causes import account_causes
+from trackside_daemon.diagnosis.accounts import divide
 from trackside_daemon.diagnosis.causes import Pools, as_json
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.facts import read_facts
-from trackside_daemon.diagnosis.gpu_causes import gpu_causes, throttled, with_busy
+from trackside_daemon.diagnosis.gpu_causes import gpu_causes
 from trackside_daemon.diagnosis.host_causes import host_causes
-from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.diagnosis.resources import resources
 from trackside_daemon.diagnosis.resume_causes import resume_causes
@@ -22,17 +22,16 @@ from trackside_daemon.diagnosis.unknown import unknown
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
+from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from trackside_daemon.diagnosis.causes import Cause
     from trackside_daemon.diagnosis.facts import Facts
-    from trackside_daemon.diagnosis.ledger import Ledger
     from trackside_daemon.diagnosis.settings import CostSection
-
-_BAD_LOSS = ("NonFinite", "LossDiverging")
+    from trackside_daemon.model.time_ledger import Ledger
 
 
 def diagnose(
@@ -64,9 +63,7 @@ def diagnose(
         ValueError: A block is damaged.
     """
     tails = LogTails(connection)
-    facts = read_facts(connection, uid, tails)
-    facts = facts._replace(spans=with_busy(facts))
-    accounts = ledger(facts.spans, [*_wasted(facts), *throttled(facts)])
+    facts, accounts = divide(read_facts(connection, uid, tails))
     joules = energy(facts)
     measures = read_measures(connection, uid, tails)
     cost = costs(facts, joules, accounts.whole, measures, prices)
@@ -115,14 +112,3 @@ def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None
     firing = alert_reader.alerts(connection, alert_reader.AlertFilter(facts.run["id"], firing=facts.ended))
     verdicts = [alert["evidence"].get("hang") for alert in firing if alert["alert"] in STALLS]
     return next(filter(None, reversed(verdicts)), None)
-
-
-def _wasted(facts: Facts) -> Iterator[Slowed]:
-    """Yield the times in which a critical alert about the loss fired, without overlap, until the end if it never ended."""
-    bad = [alert for alert in facts.alerts if alert["alert"] in _BAD_LOSS and alert["severity"] == "critical"]
-    until = 0.0
-    for alert in sorted(bad, key=lambda alert: float(alert["started"])):
-        ended = facts.ended if alert["ended"] is None else alert["ended"]
-        if ended > until:
-            yield Slowed("wasted", max(until, alert["started"]), ended, 1.0)
-            until = ended

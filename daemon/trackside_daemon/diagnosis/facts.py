@@ -5,19 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.clock_moves import clock_moves
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.axes import push_times
-from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
+from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
-from trackside_daemon.model.families import cgroup, gpu, host, process
+from trackside_daemon.model.families import gpu, process
+from trackside_daemon.model.time_ledger import RankSpan
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
@@ -28,18 +28,6 @@ POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, w
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
 
-JOINS = (gpu.INFO, gpu.RANK_INFO, process.PROCESS_INFO)
-FAMILIES = (
-    *(gpu.UTILIZATION, gpu.BUSY, gpu.SM_ACTIVE, gpu.TENSOR_ACTIVE, gpu.MEMORY, gpu.MEMORY_USED, gpu.POWER, gpu.ENERGY),
-    *(gpu.CLOCK, gpu.CLOCK_LIMIT_ACTIVE, host.CPU_SECONDS, host.CPUS, host.MEMORY, host.MEMORY_AVAILABLE),
-    *(host.DISK_READ, host.DISK_WRITTEN, host.NETWORK_RECEIVED, host.NETWORK_SENT, host.CPU_ENERGY),
-    *(host.MEMORY_STALLED, host.IO_STALLED, host.SWAP_IN, cgroup.STALLED, cgroup.THROTTLED),
-    *(cgroup.CPU_LIMIT, cgroup.WORKING_SET, cgroup.LIMIT, process.CPU, process.WORKERS_CPU, process.CHILDREN_CPU),
-    *(process.RESIDENT, process.MAJOR_FAULTS, process.WORKERS, process.CPU_WAIT, *JOINS),
-)
-"""Families of the machine that a diagnosis reads."""
-USAGE = (gpu.UTILIZATION, gpu.MEMORY_USED, gpu.ENERGY, host.CPU_ENERGY, process.RESIDENT, *JOINS)
-"""Those that a comparison reads."""
 HOT = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))  # limits that are a fault, not a setting
 _UNREAD = ('domain="memory"', 'domain="video"', 'domain="graphics"', 'mode="idle"', 'mode="iowait"', 'mode="steal"')
 
@@ -63,22 +51,22 @@ class Facts(NamedTuple):
         run: The run, without metrics.
         spans: Its ranks by attempt.
         alerts: Its alerts, oldest first.
+        resources: Series of the machine, which are read when they are needed.
+        ended: The run's end, or now, in Unix seconds.
         events: Its newest events, oldest first.
         profile: Its newest profile that is summarised; None without one.
         reliability: Failures in this history.
-        resources: Series of the machine.
-        ended: The run's end, or now, in Unix seconds.
         resumes: The verdicts on its resumes, oldest first.
     """
 
     run: Mapping[str, Any]
     spans: Sequence[RankSpan]
     alerts: Sequence[Mapping[str, Any]]
-    events: Sequence[Mapping[str, Any]]
-    profile: Capture | None
-    reliability: Reliability
-    resources: Sequence[Resource]
+    resources: Resources
     ended: float
+    events: Sequence[Mapping[str, Any]] = ()
+    profile: Capture | None = None
+    reliability: Reliability = Reliability(0, 0.0)
     resumes: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -98,11 +86,7 @@ class Facts(NamedTuple):
 
     def of(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have samples and these labels."""
-        return [
-            resource
-            for resource in self.resources
-            if resource.family == family.name and labels.items() <= resource.labels.items()
-        ]
+        return self.resources.of(family.name, lambda own: labels.items() <= own.items())
 
     def gpu_ranks(self) -> dict[str, set[int]]:
         """Return the ranks of the run on each GPU, by its UUID; empty if no rank was seen on one."""
@@ -116,10 +100,14 @@ class Facts(NamedTuple):
         infos = self.of(process.PROCESS_INFO, run_id=self.run["id"])
         return {info.labels["pid"]: int(info.labels["rank"]) for info in infos}
 
-    def gpus(self, family: Metric, **labels: str) -> list[Resource]:
-        """Return the series of the run's GPUs: of those with a rank, or of all if no rank was seen on one."""
+    def gpus(self, family: Metric, domain: str | None = None, *, nonzero: bool = False) -> list[Resource]:
+        """Return the series of the run's GPUs, of one clock or all: of GPUs with a rank, or of all if no rank was seen on one."""
         used = self.gpu_ranks()
-        return [one for one in self.of(family, **labels) if not used or one.labels.get("uuid") in used]
+
+        def wanted(labels: Mapping[str, str]) -> bool:
+            return domain in {None, labels.get("domain")} and (not used or labels.get("uuid") in used)
+
+        return self.resources.of(family.name, wanted, nonzero=nonzero)
 
     def cgroups(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of the cgroups of the run's processes, or of all if they are unknown."""
@@ -127,16 +115,24 @@ class Facts(NamedTuple):
         return [one for one in self.of(family, **labels) if not paths or one.labels.get("cgroup") in paths]
 
 
-def read_facts(
-    connection: sqlite3.Connection, uid: str, tails: LogTails, families: Collection[Metric] = FAMILIES
-) -> Facts:
-    """Return the facts about a run, by its id.
+def read_facts(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Facts:
+    """Return all facts about a run, by its id; see `read_times`."""
+    profiles = [one for one in captures(connection, uid) if one.kind == "profile" and one.summary.get("ranks")]
+    return read_times(connection, uid, tails)._replace(
+        events=reader.events(connection, uid),
+        profile=profiles[-1] if profiles else None,
+        reliability=_reliability(connection, uid),
+        resumes=_resumes(connection, uid),
+    )
+
+
+def read_times(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Facts:
+    """Return the facts about a run, by its id, that say where its time went.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
         tails: Logs of streams.
-        families: Metric families of the machine to read.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -145,24 +141,12 @@ def read_facts(
     run = reader.head(connection, uid)
     ended = time.time() if run["ended"] is None else float(run["ended"])
     window = Window("time", float(run["started"]), ended + LAST_TICK)
-    profiles = [one for one in captures(connection, uid) if one.kind == "profile" and one.summary.get("ranks")]
     return Facts(
         run,
         _spans(connection, run, ended, tails),
         alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False)),
-        reader.events(connection, uid),
-        profiles[-1] if profiles else None,
-        _reliability(connection, uid),
-        read_resources(
-            connection,
-            [one.name for one in families],
-            window,
-            POINTS,
-            only=_is_read,
-            stream=machine_stream(connection, uid),
-        ),
+        Resources(connection, window, POINTS, only=_is_read, stream=machine_stream(connection, uid)),
         ended,
-        _resumes(connection, uid),
     )
 
 

@@ -3,98 +3,24 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.causes import Cause, Evidence, series_evidence
-from trackside_daemon.diagnosis.ledger import Slowed
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from trackside_daemon.diagnosis.causes import Pools
     from trackside_daemon.diagnosis.facts import Facts
-    from trackside_daemon.diagnosis.ledger import RankSpan
-    from trackside_daemon.history.read.resources import Resource
 
 IDLE = 0.01  # mean utilization below which a GPU did nothing
 BUSY = 0.1  # mean utilization from which a GPU trained
 IDLE_IN_STEPS = 0.2  # share of the compute time without a kernel from which it is worth a profile
 # Phases of reinforcement learning in which the GPU of the training waits by design.
 BY_DESIGN = re.compile(r"rollouts?|generat\w*|sampl(e|ing)|env(ironment)?|rewards?|collect\w*|act(ing)?")
-
-
-def with_busy(facts: Facts) -> list[RankSpan]:
-    """Return the spans of the ranks with the share of time in which their GPUs worked, where it is measured."""
-    ranks = facts.gpu_ranks()
-    spans = []
-    for span in facts.spans:
-        own = {uuid for uuid, on in ranks.items() if span.rank in on}
-        if not own or span.first is None or span.last is None:
-            spans.append(span)
-            continue
-        busy = _busy(facts, own, span.first, span.last)
-        spans.append(span._replace(busy=busy, busy_before=_busy(facts, own, span.started, span.first)))
-    return spans
-
-
-def _busy(facts: Facts, uuids: set[str], began: float, ended: float) -> float | None:
-    """Return the share of a time in which GPUs worked: by the counter of it, else by the mean of their utilization."""
-    for family in (gpu_families.BUSY, gpu_families.UTILIZATION):
-        shares = [
-            min(1.0, value)
-            for series in facts.of(family)
-            if series.labels.get("uuid") in uuids
-            for moment, value in (series.rates if family is gpu_families.BUSY else series.points)
-            if began <= moment <= ended
-        ]
-        if shares:
-            return fmean(shares)
-    return None
-
-
-def throttled(facts: Facts) -> list[Slowed]:
-    """Return the times in which a limit held the SM clock of ranks' GPUs down, with the share of the clock that was lost.
-
-    Of GPUs whose ranks are unknown, the one that lost most counts for all ranks, because the others wait for it.
-    """
-    clocks = {clock.labels.get("uuid", ""): clock for clock in facts.gpus(gpu_families.CLOCK, domain="sm")}
-    limits = facts.gpus(gpu_families.CLOCK_LIMIT_ACTIVE)
-    held = {uuid: _held_moments(clock, limits) for uuid, clock in clocks.items()}
-    free = {
-        uuid: [value for moment, value in clock.points if moment not in held[uuid]] for uuid, clock in clocks.items()
-    }
-    every = [value for values in free.values() for value in values]
-    usual = {uuid: median(values or every) for uuid, values in free.items() if values or every}
-    ranks = facts.gpu_ranks()
-    by_gpu = [
-        [slowed._replace(ranks=frozenset(ranks.get(uuid, ()))) for slowed in _held_down(clock, held[uuid], usual[uuid])]
-        for uuid, clock in clocks.items()
-        if uuid in usual
-    ]
-    if ranks:
-        return [slowed for one in by_gpu for slowed in one]
-    return max(by_gpu, key=lambda slowed: sum((one.ended - one.began) * one.share for one in slowed), default=[])
-
-
-def _held_moments(clock: Resource, limits: Iterable[Resource]) -> set[float]:
-    return {
-        moment
-        for limit in limits
-        if limit.labels.get("uuid") == clock.labels.get("uuid")
-        for moment, active in limit.points
-        if active
-    }
-
-
-def _held_down(clock: Resource, held: set[float], usual: float) -> Iterator[Slowed]:
-    """Yield the times in which a GPU's clock was below the usual one, because of a fault."""
-    for (began, _), (ended, value) in pairwise(clock.points):
-        if ended in held and value < usual:
-            yield Slowed("throttled", began, ended, 1 - value / usual)
 
 
 def gpu_causes(facts: Facts, pools: Pools) -> Iterator[Cause]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH, places
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.history.read.resources import read_resources
+from trackside_daemon.history.read.resources import Resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import training as families
@@ -51,7 +51,7 @@ def read_begin(connection: sqlite3.Connection, uid: str) -> Begin | None:
     except UnknownRunError:
         return None
     window = Window("time", float(run["started"]), float(run["started"]) + FIRST)
-    counters = read_resources(connection, [gpu.ENERGY.name], window, 2)
+    counters = Resources(connection, window, 2).of(gpu.ENERGY.name)
     joules = {one.labels["uuid"]: one.points[0][1] for one in counters}
     return Begin(float(run["started"]), places(run), joules)
 

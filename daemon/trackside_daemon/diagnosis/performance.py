@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.diagnosis.ledger import RankSpan, own_seconds, waits
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
-from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.resources import Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account
+from trackside_daemon.model.time_ledger import RankSpan, own_seconds, waits
 
 if TYPE_CHECKING:
     import sqlite3
@@ -53,7 +54,8 @@ def read_performance(
         ``times``: the end of each part, in Unix seconds; lists with a value of each part, null where it is unknown:
         ``step``: ``p50`` and ``p99`` of the seconds per step of the lowest rank, ``tokens_per_second`` and
         ``samples_per_second`` over all ranks, ``mfu``, and by phase ``phases``, seconds per step as means over the ranks;
-        ``ranks``: for each its ``rank``, and lists ``own`` (seconds per step in which it waits for no other rank) and ``wait``.
+        ``ranks``: for each its ``rank``, and lists ``own`` (seconds per step in which it waits for no other rank), ``wait``, and
+        ``ratio``: ``own`` over that of the median rank, unknown where most ranks made no step.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -82,13 +84,12 @@ def read_performance(
 
 def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Window) -> list[Resource]:
     """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
-    families = [metric.name for metric in FAMILIES]
-    found = read_resources(connection, families, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
+    resources = Resources(connection, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
     begin = (float(run["started"]), 0.0)
     return [
         one._replace(points=[begin, *one.points]) if one.points[0][0] > begin[0] >= window.low else one
-        for one in found
-        if one.labels.get("run") == run["name"]
+        for metric in FAMILIES
+        for one in resources.of(metric.name, lambda labels: labels.get("run") == run["name"])
     ]
 
 
@@ -158,7 +159,7 @@ def _each_step(seconds: _Parts, steps: _Parts) -> _Parts:
 def _ranks(
     phases: Mapping[int, Mapping[str, _Parts]], grid: _Grid, steps: Mapping[int, _Parts]
 ) -> list[dict[str, Any]]:
-    """Return the own seconds and the wait per step of each rank in each part; none without phases."""
+    """Return the own seconds, the wait and the ratio of each rank in each part; none without phases."""
     known = sorted(rank for rank in phases if rank in steps)
     own: dict[int, _Parts] = {rank: [None] * grid.parts for rank in known}
     wait: dict[int, _Parts] = {rank: [None] * grid.parts for rank in known}
@@ -170,7 +171,26 @@ def _ranks(
             count = steps[span.rank][part] or 1.0
             own[span.rank][part] = seconds / count
             wait[span.rank][part] = waited.get("communication", 0.0) / count
-    return [{"rank": rank, "own": own[rank], "wait": wait[rank]} for rank in known]
+    usual = [_usual(part) for part in zip(*own.values(), strict=True)]
+    return [
+        {
+            "rank": rank,
+            "own": own[rank],
+            "wait": wait[rank],
+            "ratio": [_ratio(*pair) for pair in zip(own[rank], usual, strict=True)],
+        }
+        for rank in known
+    ]
+
+
+def _usual(part: Sequence[float | None]) -> float | None:
+    """Return the own time of the median rank; None where few ranks made steps."""
+    present = [value for value in part if value is not None]
+    return median(present) if 2 * len(present) > len(part) else None
+
+
+def _ratio(value: float | None, usual: float | None) -> float | None:
+    return value / usual if value is not None and usual else None
 
 
 def _span(grid: _Grid, part: int, rank: int, phases: Mapping[str, _Parts]) -> RankSpan:

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
-from trackside_daemon.diagnosis.ledger import ACCOUNTS
 from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

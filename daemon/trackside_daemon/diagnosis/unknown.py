@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside.totals.phases import SAVES
-from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.model.families import cgroup, host
 from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

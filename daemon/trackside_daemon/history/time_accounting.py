@@ -9,7 +9,8 @@ import msgspec
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.history.read.attempts import highest, last_time
-from trackside_daemon.model.records import Account, EarlierAttempts, bounded, lost_in
+from trackside_daemon.model.records import Account, EarlierAttempts, bounded
+from trackside_daemon.model.time_ledger import lost_in
 
 if TYPE_CHECKING:
     import sqlite3
@@ -79,12 +80,6 @@ class RankTime(NamedTuple):
         seconds, count = self.steps
         return seconds / count if count else None
 
-    @property
-    def lost(self) -> dict[str, float]:
-        """Lost seconds by cause."""
-        daemon = {"restart": self.account.restart, "stall": self.account.stall}
-        return {**lost_in(self.phases), **{cause: seconds for cause, seconds in daemon.items() if seconds}}
-
 
 def write_account(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
     """Replace the account of a rank; do nothing if the history does not have its run."""
@@ -130,46 +125,27 @@ def earlier_attempts(connection: sqlite3.Connection, uid: str, attempt: int) -> 
     last = max(time.attempt for time in earlier)
     (ended,) = connection.execute("SELECT ended FROM attempt WHERE run = ? AND number = ?", (row[0], last)).fetchone()
     ended = last_time(connection, uid, last) if ended is None else ended
-    return EarlierAttempts(
-        {time.rank: _lost(earlier, time.rank) for time in earlier}, highest(connection, row[0], last), ended, kept
-    )
+    lost: dict[int, dict[str, float]] = {}
+    for time in earlier:
+        daemon = {"restart": time.account.restart, "stall": time.account.stall}
+        own, total = lost_in(time.phases), lost.setdefault(time.rank, {})
+        for cause, seconds in {**own, **{cause: seconds for cause, seconds in daemon.items() if seconds}}.items():
+            total[cause] = total.get(cause, 0.0) + seconds
+    return EarlierAttempts(lost, highest(connection, row[0], last), ended, kept)
 
 
-def efficiency(times: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
-    """Return ``goodput``, ``lost`` by cause as shares of the time, and ``mfu``; without those that are unknown.
+def mfu(times: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> float | None:
+    """Return the FLOPs of the model divided by what the GPUs could have done in the attempts; None if that is unknown.
 
     Args:
         times: The times of the run's ranks.
         attempts: The run's attempts with ``attempt``, ``started`` and ``ended``.
         now: The end, in Unix seconds, of attempts that have not ended.
     """
-    spans = {
-        attempt["attempt"]: (attempt["started"], now if attempt["ended"] is None else attempt["ended"])
-        for attempt in attempts
-    }
-    ranks = list(times)
-    begin = min((span[0] for span in spans.values()), default=0.0)
-    end = max((span[1] for span in spans.values()), default=0.0)
-    if not ranks or end <= begin:
-        return {}
-    rank_count = len({rank.rank for rank in ranks})
-    shares = {cause: min(1.0, seconds / (end - begin) / rank_count) for cause, seconds in _lost(ranks).items()}
-    measured = any(rank.phases or rank.account != Account() for rank in ranks)
-    result: dict[str, Any] = {"goodput": max(0.0, 1.0 - sum(shares.values())), "lost": shares} if measured else {}
-    working = [rank for rank in ranks if rank.account.flops is not None and rank.account.peak]
-    peak_flops = sum((rank.account.peak or 0.0) * (spans[rank.attempt][1] - spans[rank.attempt][0]) for rank in working)
-    if peak_flops > 0:
-        result["mfu"] = sum(rank.account.flops or 0.0 for rank in working) / peak_flops
-    return result
-
-
-def _lost(times: Iterable[RankTime], rank: int | None = None) -> dict[str, float]:
-    """Return the lost seconds by cause, of one rank or of all."""
-    lost: dict[str, float] = {}
-    for time in times:
-        for cause, seconds in time.lost.items() if rank in {None, time.rank} else ():
-            lost[cause] = lost.get(cause, 0.0) + seconds
-    return lost
+    lengths = {one["attempt"]: (now if one["ended"] is None else one["ended"]) - one["started"] for one in attempts}
+    working = [one for one in times if one.account.flops is not None and one.account.peak]
+    most = sum((one.account.peak or 0.0) * lengths[one.attempt] for one in working)
+    return sum(one.account.flops or 0.0 for one in working) / most if most > 0 else None
 
 
 def decode_steps(text: str) -> StepTimes:

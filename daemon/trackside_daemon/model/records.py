@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint
 
@@ -47,19 +46,6 @@ PHASE_BYTES = 512
 def bounded(values: Mapping[str, T]) -> dict[str, T]:
     """Return a session's values by phase or by device, within the limits of a client."""
     return dict(islice((item for item in values.items() if len(item[0].encode()) <= PHASE_BYTES), PHASES))
-
-
-# Phases in which nothing is trained, by the cause of the lost time.
-LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
-
-
-def lost_in(phases: Mapping[str, float]) -> dict[str, float]:
-    """Return lost seconds by cause, for the causes that have at least one of these phases."""
-    lost: dict[str, float] = {}
-    for cause, names in LOST_PHASES.items():
-        if not names.isdisjoint(phases):
-            lost[cause] = sum(phases.get(name, 0.0) for name in names)
-    return lost
 
 
 class Account(NamedTuple):

@@ -29,8 +29,10 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.diagnosis.accounts import read_goodput
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.live_costs import LiveCosts
+from trackside_daemon.diagnosis.live_costs import LiveCosts, read_begin
+from trackside_daemon.diagnosis.live_goodput import EVERY, goodput_batch
 from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import (
     UnavailableError,
@@ -63,7 +65,7 @@ from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.service.reports import Reports
-from trackside_daemon.service.run_begins import RunBegins
+from trackside_daemon.service.run_readings import RunReadings
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -122,6 +124,7 @@ class Parts:
         ingest: The thread of the push socket.
         kineto: The socket for PyTorch's profiler.
         costs: Counts energy and costs of live runs.
+        goodput: Reads the goodput of live runs.
         sampler: The tick.
 
     Raises:
@@ -267,8 +270,9 @@ class Parts:
             watch=watch,
         )
         self.costs = LiveCosts(
-            self.state, self.ranks.get, RunBegins(self.history.database), config.cost, config.run.linger
+            self.state, self.ranks.get, RunReadings(self.history.database, read_begin), config.cost, config.run.linger
         )
+        self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
         self.set_interval(config.sample.interval)
@@ -390,7 +394,8 @@ def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
     own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
     costs = parts.costs.batch(time.monotonic(), time.time())
-    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs])
+    goodput = goodput_batch(parts.state, time.monotonic(), parts.goodput, parts.goodput.read_at)
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs, goodput])
     for automatic in parts.automatic:
         automatic.tick()
     parts.planned.tick()

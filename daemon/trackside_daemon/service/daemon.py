@@ -234,7 +234,12 @@ class Daemon:
                 lambda: self._config.cost,
                 deleted=parts.captures.sweep,
             ),
-            diagnosis=DiagnosisApi(access, lambda: self._config.cost, hang=parts.alerting.hangs.judge_now),
+            diagnosis=DiagnosisApi(
+                access,
+                lambda: self._config.cost,
+                straggler_ratio=self._config.alerts.thresholds.straggler_ratio,
+                hang=parts.alerting.hangs.judge_now,
+            ),
             alerts=AlertsApi(
                 access,
                 parts.alerting.silences,

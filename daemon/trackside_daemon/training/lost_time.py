@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
+from trackside_daemon.model.records import Account, EarlierAttempts
+from trackside_daemon.model.time_ledger import lost_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

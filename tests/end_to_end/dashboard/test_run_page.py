@@ -329,9 +329,6 @@ def test_the_mathematics_of_lines(shared_daemon: Daemon, open_page: Callable[...
         None,
     ]
     assert made("phases.totals([{phases: {0: {constructor: 2}, 1: {constructor: 3}}}])") == [["constructor", 5]]
-    worth = made("phases.efficiency(0.912, {restart: 0.031, eval: 0.0004, data: 0.05}, 0.41)")
-    assert worth == ["goodput 91.2 % (data 5.0 %, restart 3.1 %)", "MFU 41.0 %"]
-    assert made("phases.efficiency(undefined, {}, undefined)") == ["", ""]
     gpus = [
         {"key": f'gpu{{gpu="{gpu}",uuid="{uuid}"}}', "points": points}
         for gpu, uuid, points in (

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion
 from trackside_daemon.alerts.evidence.causes.readings import RankPlace, Readings
 from trackside_daemon.alerts.evidence.changes import changes
 from trackside_daemon.alerts.evidence.neighbours import heaviest, read_processes
-from trackside_daemon.history.read.resources import Resource, read_resources
+from trackside_daemon.history.read.resources import Resource, Resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import process as process_families
@@ -100,7 +100,8 @@ def _machine(case: Case, slow: SlowDown) -> list[Resource]:
     """Return the machine's series, whose last point is the value now."""
     window = Window("time", slow.began - BEFORE, slow.ended + APART)
     with case.sources.history.reading() as connection:
-        stored = read_resources(connection, _FAMILIES, window, POINTS, NEWEST)
+        resources = Resources(connection, window, POINTS, NEWEST)
+        stored = [one for family in _FAMILIES for one in resources.of(family)]
     points = {(one.family, frozenset(one.labels.items())): list(one.points) for one in stored}
     now = case.wall + APART
     for family, (metric, values) in case.sources.state.named(case.now, set(_FAMILIES)).items():

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
-from trackside_daemon.detectors.run_view import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,13 +153,12 @@ def _waits(place: str) -> list[RecordingRule]:
 
 
 def _efficiency(place: str) -> list[RecordingRule]:
-    """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
-    lost, done = f.LOST.name, f.MODEL_FLOPS.name
-    peak = f.PEAK_FLOPS.name
+    """Return the rules for goodput, the share of useful compute so far, and for MFU, model FLOPs over peak FLOPs."""
+    done, peak = f.MODEL_FLOPS.name, f.PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
-            f"clamp_min(1 - avg without ({place}, rank) ({_increase(lost, 'cause')}) / {SECONDS}, 0)",
+            f"avg without ({place}, rank) ({f.GOODPUT.name})",
         ),
         RecordingRule(
             "run:trackside_training_mfu:ratio",

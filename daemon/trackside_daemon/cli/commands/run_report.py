@@ -10,6 +10,7 @@ from trackside_daemon.cli.output import elapsed, moment, table
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.records import CONTINUITY, MODEL
 from trackside_daemon.model.text import cells, duration, number, shown
+from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ HIGHER_IS_BETTER = frozenset(
 SPREAD = frozenset(("std", "stddev", "stdev", "var", "variance"))  # of a reward, say: neither end is the better one
 
 EVENTS = 10  # maximum number of events to show, the newest
-LEAST = 0.0005  # minimum share of lost time to show
+LEAST = 0.0005  # minimum share of the time to show
 
 
 def best(key: str, low: Any, high: Any) -> Any:
@@ -152,12 +153,12 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
 
 
 def _goodput(run: Mapping[str, Any]) -> str:
-    """Return the share of time spent training and the causes of lost time: ``91.2 % (data 3.1 %, restart 3.7 %)``."""
+    """Return the share of useful compute and those of the other accounts: ``91.2 % (data wait 3.1 %, stalled 3.7 %)``."""
     if "goodput" not in run:
         return ""
     lost = sorted(run["lost"].items(), key=lambda item: -item[1])
-    causes = ", ".join(f"{cause} {100 * share:.1f} %" for cause, share in lost if share >= LEAST)
-    return f"{100 * run['goodput']:.1f} %" + (f" ({causes})" if causes else "")
+    accounts = ", ".join(f"{ACCOUNTS.get(name, name)} {100 * share:.1f} %" for name, share in lost if share >= LEAST)
+    return f"{100 * run['goodput']:.1f} %" + (f" ({accounts})" if accounts else "")
 
 
 def _parts(hardware: Mapping[str, Any]) -> Iterator[str]:

@@ -57,8 +57,10 @@ class FileSource:
 
     def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.diagnosis.accounts import read_run
+
         with self._file().reading() as connection:
-            return reader.run(connection, reader.resolve(connection, text), SUMMARIES if limit is None else limit)
+            return read_run(connection, reader.resolve(connection, text), SUMMARIES if limit is None else limit)
 
     def events(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""

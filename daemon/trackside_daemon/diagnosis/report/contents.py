@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.captures import summaries
+from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report import media
 from trackside_daemon.diagnosis.report.changes import changes
@@ -61,7 +62,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         UnknownRunError: There is no run with this id.
         ValueError: A block is damaged.
     """
-    run = reader.run(connection, uid, MAX_KEYS)
+    run = read_run(connection, uid, MAX_KEYS)
     diagnosis = diagnose(connection, uid, prices)
     alerts = alert_reader.alerts(connection, alert_reader.AlertFilter(uid, limit=MOST, evidence=False))
     return {

@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
-from trackside_daemon.diagnosis.ledger import ACCOUNTS
 from trackside_daemon.diagnosis.report import benchmarks, measured
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.history.read import layer_ranking
 from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from trackside_daemon.history.read.reinforcement import reinforcement
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
-from trackside_daemon.history.time_accounting import efficiency, rank_times
+from trackside_daemon.history.time_accounting import mfu, rank_times
 from trackside_daemon.model.architecture import Architecture
 from trackside_daemon.model.records import CONTINUITY, MODEL
 
@@ -141,7 +141,7 @@ def resolve(connection: sqlite3.Connection, text: str) -> str:
 
 
 def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset: int = 0) -> dict[str, Any]:
-    """Return everything about a run except its samples.
+    """Return everything about a run except its samples, and where its time went: see `diagnosis.accounts.read_run`.
 
     Its ``metrics`` are *limit* summaries after the first *offset*, of ``series`` in all; see `summary.metrics`.
 
@@ -149,11 +149,12 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
         UnknownRunError: There is no run with this id.
     """
     id_, about = _about(connection, uid)
-    goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
+    share = mfu(rank_times(connection, id_), about["attempt_list"], time.time())
     found = metrics(connection, id_, limit, offset)
     notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
     notes["reinforcement"] = reinforcement(found, about["attempt_list"])
-    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": found}
+    work = {} if share is None else {"mfu": share}
+    return {**about, **work, **totals(connection, id_), **notes, "metrics": found}
 
 
 def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:
@@ -206,10 +207,10 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
 
 
 def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
-    """Return phases, lost time and step time of ranks, each by rank; without those that no rank has."""
+    """Return phases and step time of ranks, each by rank; without those that no rank has."""
     found: dict[str, dict[str, Any]] = {}
     for rank in ranks:
-        for name in ("phases", "lost", "step_seconds"):
+        for name in ("phases", "step_seconds"):
             if value := getattr(rank, name):
                 found.setdefault(name, {})[str(rank.rank)] = value
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +13,7 @@ from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
 
@@ -64,51 +65,75 @@ def machine_stream(connection: sqlite3.Connection, uid: str) -> int | None:
     return None if imported is None else int(imported[0])
 
 
-def read_resources(
-    connection: sqlite3.Connection,
-    families: Collection[str],
-    window: Window,
-    points: int,
-    newest: int | None = None,
-    *,
-    only: Callable[[str], bool] = lambda _: True,
-    stream: int | None = HOST,
-) -> list[Resource]:
-    """Return the series of these metric families of the machine that have samples in a window.
+class Resources:
+    """The series of the machine that have samples in a window, each read when it is first asked for.
 
     Args:
         connection: In a transaction.
-        families: Names of metric families.
         window: Range of Unix seconds.
         points: Most points of a series.
         newest: Most samples of the log to read, of all sources; None for all.
         only: Returns whether to read a series, by its name with labels as on ``/metrics``.
         stream: The `machine_stream`.
-
-    Raises:
-        ValueError: A block is damaged.
     """
-    if stream is None:
-        return []
-    tail = LogTail(connection, stream, newest)
-    wanted = frozenset(families)
-    machine = (
-        series
-        for series in find(connection, stream, tail)
-        if series.key.partition("{")[0] in wanted and only(series.key)
-    )
-    read = (_resource(connection, series, tail, window, points) for series in machine)
-    return [resource for resource in read if resource.points]
 
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        window: Window,
+        points: int,
+        newest: int | None = None,
+        *,
+        only: Callable[[str], bool] = lambda _: True,
+        stream: int | None = HOST,
+    ) -> None:
+        self._connection, self._window, self._points, self._only = connection, window, points, only
+        self._families: defaultdict[str, list[StoredSeries]] = defaultdict(list)
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._read: dict[str, Resource] = {}
+        if stream is not None:
+            self._tail = LogTail(connection, stream, newest)
+            for series in find(connection, stream, self._tail):
+                self._families[series.key.partition("{")[0]].append(series)
 
-def _resource(
-    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, window: Window, points: int
-) -> Resource:
-    drawn = chart(connection, series, tail, window, points)
-    # The first bucket also has the value that a counter began with: its lowest one.
-    values = [(bucket[1], bucket[4]) for bucket in drawn.points]
-    if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
-        values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
-    low = min((bucket[2] for bucket in drawn.points), default=None)
-    high = max((bucket[3] for bucket in drawn.points), default=None)
-    return Resource(series.key.partition("{")[0], series_labels(series.key), values, low, high)
+    def of(
+        self, family: str, wanted: Callable[[Mapping[str, str]], bool] = lambda _: True, *, nonzero: bool = False
+    ) -> list[Resource]:
+        """Return the series of a family, in the order in which they began.
+
+        Args:
+            family: The metric's name.
+            wanted: Returns whether to read a series, by its labels.
+            nonzero: Leave out series that have been 0 all the time.
+
+        Raises:
+            ValueError: A block is damaged.
+        """
+        found = (
+            self._resource(series)
+            for series in self._families.get(family, ())
+            if self._only(series.key) and wanted(self._labels_of(series)) and not (nonzero and self._is_zero(series))
+        )
+        return [resource for resource in found if resource.points]
+
+    def _labels_of(self, series: StoredSeries) -> Mapping[str, str]:
+        if series.key not in self._labels:
+            self._labels[series.key] = series_labels(series.key)
+        return self._labels[series.key]
+
+    def _is_zero(self, series: StoredSeries) -> bool:
+        query = "SELECT 1 FROM series WHERE id = ? AND (min != 0 OR max != 0)"
+        return not any(self._tail.read(series)[2]) and not self._connection.execute(query, (series.id,)).fetchone()
+
+    def _resource(self, series: StoredSeries) -> Resource:
+        if series.key not in self._read:
+            drawn = chart(self._connection, series, self._tail, self._window, self._points)
+            # The first bucket also has the value that a counter began with: its lowest one.
+            values = [(bucket[1], bucket[4]) for bucket in drawn.points]
+            if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
+                values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
+            low = min((bucket[2] for bucket in drawn.points), default=None)
+            high = max((bucket[3] for bucket in drawn.points), default=None)
+            family = series.key.partition("{")[0]
+            self._read[series.key] = Resource(family, self._labels_of(series), values, low, high)
+        return self._read[series.key]

@@ -80,10 +80,16 @@ PHASE_SECONDS = define(
 LOST = define(
     "trackside_training_lost_seconds_total",
     "Time in which nothing is trained, over all attempts, by cause: data, checkpoint and eval from phases of that kind; "
-    "restart from an attempt's end to the next attempt's first step beyond it; stall while the rank's state is stalled. No time "
-    "counts twice.",
+    "restart from an attempt's end to the next attempt's first step beyond it: gap, start, idle_before and repeated of the ledger; "
+    "stall while the rank's state is stalled. No time counts twice.",
     *RANK,
     "cause",
+)
+GOODPUT = define(
+    "trackside_training_goodput_ratio",
+    "Share of useful compute in the time of the rank since its run began, over all attempts, as trackside show has it; read from "
+    "the history every 15 s.",
+    *RANK,
 )
 DEVICE_PHASE_SECONDS = define(
     "trackside_training_device_phase_seconds_total",

@@ -209,7 +209,7 @@ def _resolve_run(connection: Any, text: str) -> tuple[str, str]:
         uid = reader.resolve(connection, text)
     except UnknownRunError:
         return "", text
-    return uid, str(reader.run(connection, uid)["name"])
+    return uid, str(reader.head(connection, uid)["name"])
 
 
 class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ class DiagnosisApi:
     Args:
         history: The history.
         prices: Returns the configured prices.
+        straggler_ratio: The multiple of the median rank's own time from which `StragglerRank` counts a rank as slow.
         hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
     """
 
@@ -41,8 +42,10 @@ class DiagnosisApi:
         history: HistoryAccess,
         prices: Callable[[], CostSection],
         *,
+        straggler_ratio: float,
         hang: Callable[[str], dict[str, Any] | None] = lambda _: None,
     ) -> None:
+        self._straggler_ratio = straggler_ratio
         self._history = history
         self._prices = prices
         self._hang = hang
@@ -67,13 +70,12 @@ class DiagnosisApi:
         points = max(1, parse_bounded(params, "points", POINTS, MAX_POINTS))
         low, high = parse_number(params, "from"), parse_number(params, "to")
         window = Window("time", -inf if low is None else low, inf if high is None else high)
-        return json_response(
-            await self._history.read(
-                lambda connection: read_performance(
-                    connection, reader.resolve(connection, name), LogTails(connection), points, window
-                )
+        found = await self._history.read(
+            lambda connection: read_performance(
+                connection, reader.resolve(connection, name), LogTails(connection), points, window
             )
         )
+        return json_response({**found, "straggler_ratio": self._straggler_ratio})
 
     async def comparison(self, request: Request) -> Response:
         """Return how runs differ from their baseline."""

@@ -187,9 +187,9 @@ ENDPOINTS = (
         "Return everything about a run except its samples.",
         ("limit", "offset"),
         "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
-        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds without training, "
-        "by cause: data, checkpoint, eval, restart, stall. They are absent if the run did not report them. The run's lost "
-        "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
+        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
+        "are not useful compute, by rank and account of the ledger of time. The run's goodput is the share of useful compute in its "
+        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
         "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",
     ),
@@ -219,8 +219,9 @@ ENDPOINTS = (
         description="times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
         "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
         "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
-        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, and wait, those in "
-        "which it waits for the slowest one; of the lowest 64 ranks (most_ranks), if they name phases.",
+        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, wait, those in "
+        "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
+        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases.",
     ),
     Endpoint(
         "GET",

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
+from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
@@ -185,7 +186,7 @@ class HistoryApi:
         limit = parse_bounded(params, "limit", SUMMARIES, MAX_SUMMARIES)
         offset = parse_bounded(params, "offset", 0, MAX_OFFSET)
         run = await self._history.read(
-            lambda connection: reader.run(connection, _resolve(connection, request), limit, offset)
+            lambda connection: read_run(connection, _resolve(connection, request), limit, offset)
         )
         return json_response(run)
 

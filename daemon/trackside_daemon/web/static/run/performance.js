@@ -7,12 +7,11 @@ import { h, setText, syncRows } from "/static/dom.js";
 import { badge, ENDED, rerender } from "/static/components.js";
 import { bytes, number, percent, short, span } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
-import { latestRatio, ownMedians, RankMap } from "/static/run/rank_map.js";
+import { latestRatio, RankMap } from "/static/run/rank_map.js";
 import { scrollTable } from "/static/run/tables.js";
 
 const RELOAD_MS = 10_000;
 const POINTS = 120;
-const SLOW = 1.1;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
 export class Performance {
@@ -71,9 +70,8 @@ export class Performance {
     ]);
     if (wasEnded === this.ended) this.loadedAt = performance.now();
     this.found = found;
-    const medians = ownMedians(found.ranks);
-    this.map.update(found, medians);
-    this.#ranks(found, medians, runs.find((item) => item.id === this.id)?.ranks ?? []);
+    this.map.update(found);
+    this.#ranks(found, runs.find((item) => item.id === this.id)?.ranks ?? []);
     for (const [index, { lines }] of CHARTS.entries()) this.charts[index].root.hidden = !lines(found).some((line) => line.values.some((value) => value !== null));
     this.empty.hidden = this.charts.some((chart) => !chart.root.hidden);
   }
@@ -83,13 +81,14 @@ export class Performance {
     this.reset.update(from, to);
   }
 
-  #ranks(found, medians, states) {
+  #ranks(found, states) {
     const byRank = new Map(states.map((item) => [item.rank, { ...item }]));
-    for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row, medians) });
+    for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row) });
     for (const gpu of this.gpus ?? []) for (const { run, rank } of gpu.ranks) if (run === this.id && byRank.has(rank)) byRank.get(rank).gpu = gpu;
     const rows = [...byRank.values()].sort((a, b) => (b.ratio ?? 0) - (a.ratio ?? 0) || a.rank - b.rank);
     this.table.hidden = rows.length < 2;
-    syncRows(this.body, rows, (item) => item.rank, (item) => rankRow(item));
+    const marked = rows.map((item) => ({ ...item, slow: item.ratio >= found.straggler_ratio }));
+    syncRows(this.body, marked, (item) => item.rank, (item) => rankRow(item));
   }
 
   #chart({ title, lines, ...settings }, signal) {
@@ -127,7 +126,7 @@ function rankRow(first) {
   const row = h("tr", {}, h("th", { scope: "row" }, String(first.rank)), state, step, own, ratio, wait, gpu, utilization, memory);
   row.update = (item) => {
     word.update(item.state);
-    row.classList.toggle("slow", item.ratio >= SLOW);
+    row.classList.toggle("slow", item.slow);
     const device = item.gpu;
     const texts = [[step, number(item.step)], [own, span(item.own)], [ratio, number(item.ratio, 3)], [wait, span(item.wait)], [gpu, device ? `GPU ${device.gpu}` : ""], [utilization, percent(device?.utilization_ratio)], [memory, bytes(device?.memory_used_bytes)]];
     for (const [cell, text] of texts) setText(cell, text);

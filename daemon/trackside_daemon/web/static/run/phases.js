@@ -14,19 +14,11 @@ export function totals(attempts) {
 }
 
 export function phases() {
-  return section("Time by phase", ({ attempt_list: list, goodput, lost = {}, mfu }) => {
+  return section("Time by phase", ({ attempt_list: list }) => {
     const byPhase = totals(list);
     const ranks = Math.max(...list.map((item) => Object.keys(item.phases ?? {}).length));
-    const note = [ranks > 1 ? `sum of ${ranks} ranks` : "", ...efficiency(goodput, lost, mfu)].filter(Boolean).join(", ");
-    return { note, content: byPhase, make: () => phaseTable(byPhase) };
+    return { note: ranks > 1 ? `sum of ${ranks} ranks` : "", content: byPhase, make: () => phaseTable(byPhase) };
   });
-}
-
-// Returns texts: goodput with the main causes of lost time, and MFU.
-export function efficiency(goodput, lost, mfu) {
-  const most = Object.entries(lost).filter(([, share]) => share >= 0.0005).sort(([, a], [, b]) => b - a);
-  const causes = most.length ? ` (${most.map(([cause, share]) => `${cause} ${percent(share, 1)}`).join(", ")})` : "";
-  return [goodput === undefined ? "" : `goodput ${percent(goodput, 1)}${causes}`, mfu === undefined ? "" : `MFU ${percent(mfu, 1)}`];
 }
 
 // Returns a bar and a table of seconds by phase, or by what else the heading names.

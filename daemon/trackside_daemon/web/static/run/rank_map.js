@@ -5,7 +5,6 @@ import { number, span, when } from "/static/format.js";
 
 const ROW_HEIGHT = 14;
 const MOST_HEIGHT = 420;
-const SLOW = 1.1; // Times the median rank from which a rank counts as slow, as for the alert StragglerRank.
 const RED = 2; // Times the median rank that are fully red.
 const MODES = { own: "Own time", wait: "Wait for others" };
 
@@ -26,11 +25,11 @@ export class RankMap {
     this.root = h("figure.card.rank-figure", { hidden: true }, head, h("div.rank-grid", {}, this.ranks, h("div", {}, this.canvas, ends)), this.text);
   }
 
-  // `medians`: those of `ownMedians(ranks)`.
-  update({ times, ranks }, medians) {
+  // Called with the performance of the run.
+  update({ times, ranks, straggler_ratio: slow }) {
     this.root.hidden = ranks.length < 2;
     if (this.root.hidden) return;
-    Object.assign(this, { times, rows: ranks, medians });
+    Object.assign(this, { times, rows: ranks, slow });
     setText(this.first, when(times[0]));
     setText(this.last, when(times.at(-1)));
     this.#draw();
@@ -56,17 +55,15 @@ export class RankMap {
     const image = context.createImageData(times.length, rows.length);
     const largest = Math.max(1e-9, ...rows.flatMap((row) => row[mode].filter(Number.isFinite)));
     times.forEach((_, column) => {
-      const middle = median(rows.map((row) => row[mode][column]).filter(Number.isFinite));
-      rows.forEach((row, line) => image.data.set(color(row[mode][column], middle, mode, largest), 4 * (line * times.length + column)));
+      rows.forEach((row, line) => image.data.set(color(row[mode][column], row.ratio[column], mode, largest), 4 * (line * times.length + column)));
     });
     context.putImageData(image, 0, 0);
   }
 
   #describe() {
-    const { medians } = this;
-    const slow = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(row, medians) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
-    const worst = slow[0];
-    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(worst.row, medians)])}.` : "No rank is slower than the others by its own time.";
+    const ratios = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(row) }));
+    const worst = ratios.filter((item) => item.ratio >= this.slow).sort((a, b) => b.ratio - a.ratio)[0];
+    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(worst.row, this.slow)])}.` : "No rank is slower than the others by its own time.";
     setText(this.text, text);
     this.canvas.setAttribute("aria-label", `${MODES[this.mode]} of ${this.rows.length} ranks over time. ${text} Arrow keys move over the cells.`);
   }
@@ -93,40 +90,21 @@ export class RankMap {
   }
 }
 
-// Returns the median rank's own time in each part of the time; undefined where few ranks made steps.
-export function ownMedians(rows) {
-  return (rows[0]?.own ?? []).map((_, column) => {
-    const present = rows.map((row) => row.own[column]).filter(Number.isFinite);
-    return present.length > rows.length / 2 ? median(present) : undefined;
-  });
-}
-
-// Returns the latest ratio of a rank's own time to the median.
-export function latestRatio(row, medians) {
-  return ratios(row, medians).findLast((ratio) => ratio !== undefined);
+// Returns the latest ratio of a rank's own time to that of the median rank.
+export function latestRatio(row) {
+  return row.ratio.findLast(Number.isFinite);
 }
 
 // Returns the index of the first part of the time since which a slow rank has been slow.
-function slowSince(row, medians) {
-  const all = ratios(row, medians);
-  const normal = all.findLastIndex((ratio) => ratio < SLOW);
-  return all.findIndex((ratio, index) => index > normal && ratio !== undefined);
-}
-
-function ratios(row, medians) {
-  return row.own.map((value, column) => (Number.isFinite(value) && medians[column] ? value / medians[column] : undefined));
-}
-
-function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+function slowSince({ ratio: all }, slow) {
+  const normal = all.findLastIndex((ratio) => ratio !== null && ratio < slow);
+  return all.findIndex((ratio, index) => index > normal && ratio !== null);
 }
 
 // Own time from quiet to red by the ratio to the median; waits from quiet to blue by their length.
-function color(value, middle, mode, largest) {
+function color(value, ratio, mode, largest) {
   if (!Number.isFinite(value)) return [128, 128, 128, 20];
-  const share = mode === "own" ? (value / middle - 1) / (RED - 1) : value / largest;
+  const share = mode === "own" ? (ratio - 1) / (RED - 1) : value / largest;
   const amount = Math.min(1, Math.max(0, share));
   return mode === "own" ? [200 + 20 * amount, 190 - 160 * amount, 180 - 140 * amount, 60 + 195 * amount] : [60, 120, 220, 20 + 220 * amount];
 }

@@ -96,7 +96,7 @@ function modules(found) {
 export function attempts() {
   const heads = [["Attempt"], ["State"], ["Started"], ["Duration", "number"], ["Host"], ["Commit"], ["Process"]];
   return section("Attempts", ({ attempt_list: list, resumes = [] }) => {
-    const withoutPhases = list.map((item) => ({ ...item, phases: undefined, resumed: resumes.find(({ attempt: number }) => number === item.attempt) }));
+    const withoutPhases = list.map((item) => ({ ...item, phases: undefined, lost: undefined, resumed: resumes.find(({ attempt: number }) => number === item.attempt) }));
     return { note: "", content: withoutPhases, make: () => scrollTable("Attempts", heads, h("tbody", {}, [...withoutPhases].reverse().map(attempt))) };
   });
 }

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.diagnosis.ledger import RankSpan, Slowed, ledger
 from trackside_daemon.model.records import Account
+from trackside_daemon.model.time_ledger import RankSpan, Slowed, ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

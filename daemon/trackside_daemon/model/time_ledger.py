@@ -6,14 +6,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.rl_keys import PHASES
 from trackside.totals.phases import EVALS, SAVES
-from trackside_daemon.detectors.run_view import SYNC_PHASES
-from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
-from trackside_daemon.model.records import lost_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside_daemon.model.records import Account
+
+OWN = ("data", "forward")  # phases in which a rank waits for no other rank
+
+# Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in
+# backward().
+OWN_WITH_SYNC = ("backward", "optimizer")
+
+# Phases in which a rank waits for other ranks, which are part of a step too.
+SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
+
+# Phases in which nothing is trained, by account.
+LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
 
 ACCOUNTS = {
     "compute": "useful compute",
@@ -36,6 +45,15 @@ ACCOUNTS = {
     "wasted": "steps after divergence or NaN",
 }
 """The accounts, each with the words that people read."""
+
+
+def lost_in(phases: Mapping[str, float]) -> dict[str, float]:
+    """Return lost seconds by account, for the accounts of `LOST_PHASES` that have at least one of these phases."""
+    lost: dict[str, float] = {}
+    for account, names in LOST_PHASES.items():
+        if not names.isdisjoint(phases):
+            lost[account] = sum(phases.get(name, 0.0) for name in names)
+    return lost
 
 
 class RankSpan(NamedTuple):
@@ -95,10 +113,12 @@ class Ledger(NamedTuple):
     Attributes:
         whole: The mean over the ranks of each attempt; they sum to the wall time.
         by_rank: Those of each rank, in the attempts that it was part of.
+        by_attempt: Those of each rank in each attempt, by attempt and rank, with the time since the attempt before.
     """
 
     whole: dict[str, float]
     by_rank: dict[int, dict[str, float]]
+    by_attempt: dict[int, dict[int, dict[str, float]]]
 
 
 def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> Ledger:
@@ -110,6 +130,7 @@ def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> Ledger:
     """
     total: dict[str, float] = {}
     by_rank: dict[int, dict[str, float]] = {}
+    by_attempt: dict[int, dict[int, dict[str, float]]] = {}
     before: float | None = None
     for attempt in sorted({span.attempt for span in spans}):
         ranks = [_after(span, before) for span in spans if span.attempt == attempt]
@@ -118,8 +139,9 @@ def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> Ledger:
             entries = {"gap": gap, **_rank_ledger(span, gap, waited, slowed)}
             _add(total, entries, 1 / len(ranks))
             _add(by_rank.setdefault(span.rank, {}), entries)
+            by_attempt.setdefault(attempt, {})[span.rank] = _sorted(entries)
         before = max(ranks[0].ended, before or 0.0)
-    return Ledger(_sorted(total), {rank: _sorted(entries) for rank, entries in by_rank.items()})
+    return Ledger(_sorted(total), {rank: _sorted(entries) for rank, entries in by_rank.items()}, by_attempt)
 
 
 def _after(span: RankSpan, before: float | None) -> RankSpan:
