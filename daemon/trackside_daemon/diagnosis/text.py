@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
-from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.text import duration, number, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ def _head(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     for resume in diagnosis.get("resumes", ())[-RESUMES:]:
         yield f"resumed: {shown(resume.get('text', ''))}"
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
-    yield "time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares if share >= 0.001)
+    yield "time: " + ", ".join(f"{name} {percent(share)}" for name, share in shares if share >= 0.001)
     yield from _costs(diagnosis["energy"], diagnosis["costs"])
 
 
@@ -113,7 +113,7 @@ def _effect(effect: Mapping[str, Any]) -> str:
 
 
 def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
+    return percent((ratio - 1), "+")
 
 
 def _trends(diagnosis: Mapping[str, Any]) -> Iterator[str]:

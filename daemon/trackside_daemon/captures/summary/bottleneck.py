@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.model.text import duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -106,7 +108,7 @@ def _host(profile: Mapping[str, Any]) -> tuple[Row, str]:
         each = (part["compute"] + part["overlapped"]) / max(1.0, host["operators"])
         return (
             row,
-            f"{host['operators']:.0f} operators of {each * 1e6:.0f} us on average, most in {_where(row)}",
+            f"{host['operators']:.0f} operators of {duration(each)} on average, most in {_where(row)}",
         )
     row = _largest(profile["functions"], loader=False)
     gap = host["gap"]

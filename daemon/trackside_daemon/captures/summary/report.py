@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary.bottleneck import milliseconds
 from trackside_daemon.captures.summary.parts import PARTS
-from trackside_daemon.model.text import cut, shown
+from trackside_daemon.model.text import counted, cut, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,7 @@ def text(summary: Mapping[str, Any]) -> list[str]:
     lines += [f"bottleneck: {found['text']}", "", "ms a step" + _columns({part: part for part in ("total", *PARTS)})]
     lines += [_parts(rank, profile["parts"]) for rank, profile in [*ranks.items()][:RANKS]]
     count = len(profile["steps"])
-    what = (
-        f"{count} step{'s' * (count != 1)}" if profile["marked"] else "the whole recording, since no optimizer stepped"
-    )
+    what = counted(count, "step") if profile["marked"] else "the whole recording, since no optimizer stepped"
     lines += ["", f"rank {rank}, {what}: operators by their own time"]
     lines += [_operator(row) for row in profile["operators"][:OPERATORS]]
     if profile["functions"]:
