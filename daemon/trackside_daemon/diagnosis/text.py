@@ -108,12 +108,10 @@ def _compared(diagnosis: Mapping[str, Any]) -> Iterator[str]:
 
 def _effect(effect: Mapping[str, Any]) -> str:
     name = WORDS.get(effect["quantity"], shown(effect["quantity"]).replace("_at_tokens", " at equal tokens"))
-    between = "" if effect["low"] is None else f" ({_percent(effect['low'])} to {_percent(effect['high'])})"
-    return f"{name} {_percent(effect['ratio'])}{between}"
-
-
-def _percent(ratio: float) -> str:
-    return percent((ratio - 1), "+")
+    between = (
+        "" if effect["low"] is None else f" ({percent(effect['low'] - 1, '+')} to {percent(effect['high'] - 1, '+')})"
+    )
+    return f"{name} {percent(effect['ratio'] - 1, '+')}{between}"
 
 
 def _trends(diagnosis: Mapping[str, Any]) -> Iterator[str]:

@@ -29,7 +29,7 @@ def bottleneck(profile: Mapping[str, Any]) -> dict[str, Any]:
     worst = max(CLASSES, key=lambda name: seconds[name])
     row, detail = _DESCRIPTIONS[worst](profile)
     whole = part["seconds"] or 1.0
-    numbers = f"{milliseconds(seconds[worst])} of {milliseconds(whole)} ms a step"
+    numbers = f"{duration(seconds[worst])} of {duration(whole)} a step"
     return {
         "class": worst,
         "share": seconds[worst] / whole,
@@ -90,7 +90,7 @@ def _where(row: Row) -> str:
     seconds = row.get("seconds", row.get("cpu", 0.0) + row.get("gpu", 0.0))
     inner = row.get("inner", "")
     place = f" in {inner}" if inner.startswith("<") else f", {row['source']}" if row["source"] != row["name"] else ""
-    return f"{row['name']} {milliseconds(seconds)} ms{place if row['source'] else ''}"
+    return f"{row['name']} {duration(seconds)}{place if row['source'] else ''}"
 
 
 def _data(profile: Mapping[str, Any]) -> tuple[Row, str]:
@@ -115,9 +115,7 @@ def _host(profile: Mapping[str, Any]) -> tuple[Row, str]:
     if not row:
         row = {"name": gap["after"]}
     detail = (
-        _where(row)
-        if "seconds" in row
-        else f"{milliseconds(gap['seconds'])} ms after {gap['after']}, before {gap['before']}"
+        _where(row) if "seconds" in row else f"{duration(gap['seconds'])} after {gap['after']}, before {gap['before']}"
     )
     return row, f"{'the GPU has no work' if profile['device'] == 'gpu' else 'no operator runs'}: {detail}"
 

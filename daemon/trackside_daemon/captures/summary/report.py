@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary.bottleneck import milliseconds
 from trackside_daemon.captures.summary.parts import PARTS
-from trackside_daemon.model.text import counted, cut, shown
+from trackside_daemon.model.text import counted, cut, duration, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,11 +48,11 @@ def _columns(cells: Mapping[str, str]) -> str:
 
 
 def _operator(row: Mapping[str, Any]) -> str:
-    times = " ".join(f"{name} {milliseconds(row[name]):>5} ms" for name in ("cpu", "gpu") if row[name])
+    times = " ".join(f"{name} {duration(row[name]):>7}" for name in ("cpu", "gpu") if row[name])
     place = "  ".join(part for part in (row["source"], cut(row["shapes"], WIDTH)) if part)
-    return f"  {row['share']:>4.0%}  {times}  {row['count']:>6.4g} x  {cut(row['name'], WIDTH)}  {place}".rstrip()
+    return f"  {percent(row['share']):>7}  {times}  {row['count']:>6.4g} x  {cut(row['name'], WIDTH)}  {place}".rstrip()
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    times = f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms"
+    times = f"  {percent(row['share']):>7}  {duration(row['seconds']):>7}"
     return f"{times}  {cut(row['name'], WIDTH)}  {cut(row['inner'], WIDTH)}".rstrip()

@@ -88,11 +88,8 @@ def _read(file: Path) -> _File:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or "it"
         unknown = problem["type"] == "extra_forbidden"
-        reason = (
-            "no such key; basic_auth and tls_config are those of Prometheus"
-            if unknown
-            else explain(problem, secret=True)
-        )
+        known = "no such key; basic_auth and tls_config are those of Prometheus"
+        reason = known if unknown else explain(problem, secret=True)
         raise LockedError(f"{file}: {key}: {reason}") from None
     if content.basic_auth is not None and content.basic_auth.password.get_secret_value():
         _require_private(file, private=private)
