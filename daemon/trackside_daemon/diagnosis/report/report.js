@@ -127,7 +127,7 @@ function draw(chart) {
   showValues(chart, chart.u);
 }
 
-function build({ key, lines, format = number, axis }, container) {
+function build({ key, lines, format = (value) => number(value), axis }, container) {
   const chart = { key, lines, format, axis, root: h("figure"), plot: h("div"), values: lines.map(() => h("b")) };
   const caption = h("figcaption");
   lines.forEach(({ label }, index) => {

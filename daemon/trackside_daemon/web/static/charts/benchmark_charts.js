@@ -34,7 +34,7 @@ function throughputs(found, name, lines) {
     return {
       title: rest ? `${rest}: throughput over ${LOADS[name]}` : `Throughput over ${LOADS[name]}`,
       format: (value) => (Number.isFinite(value) ? `${number(value)} ${items[0].throughput_unit}/s` : ""),
-      axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => digits(2 ** x) },
+      axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => number(2 ** x) },
       lines: lines(items, ({ throughput: value, throughput_interval: ends, ...item }) => [[0, Math.log2(item[name]), ends?.[0] ?? value, ends?.[1] ?? value, value]]),
     };
   }).filter(({ axis }) => axis.splits.length > 1);
