@@ -59,7 +59,7 @@ def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
     ((alert, over, summary),) = node.run(2, **{f"own_{rank}": 3 * GIB for rank in range(8)})
     assert (alert, over) == ("HostMemoryLeak", False)
     assert summary.startswith("rank 0 of r: memory has grown steadily since step")
-    assert "GB an hour" in summary
+    assert "GiB an hour" in summary
     assert "until its limit of" in summary
 
 

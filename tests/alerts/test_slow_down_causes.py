@@ -127,8 +127,8 @@ def test_a_slow_step_is_shorter_than_the_interval_of_the_history() -> None:
 
 def test_a_throttled_gpu_is_described_with_its_clocks_and_the_reason() -> None:
     found = ranked(readings({CLOCK: 1.2e9, LIMIT: 1.0}))
-    assert found[0].text.startswith("the clock of GPU 0 fell from 1,9")
-    assert found[0].text.endswith(" MHz: thermal slowdown by the hardware")
+    assert found[0].text.startswith("the clock of GPU 0 fell from 1.9")
+    assert found[0].text.endswith(" GHz: thermal slowdown by the hardware")
     assert found[0].share == pytest.approx(0.98, abs=0.04)
     assert conclusion(found, []).startswith("Likely cause: the clock of GPU 0 fell")
 
@@ -145,7 +145,7 @@ def test_the_neighbours_are_named() -> None:
     assert "of 4 CPUs instead of 0." in text
     assert ": stress (pid 7, 2.4 CPUs);" in text
     gpu = first(PLANTED["gpu_neighbour"], commands={"99": "python"}).text
-    assert gpu == "process 99 (python), which is not part of the training, runs on GPU 0 and uses 45 % of it"
+    assert gpu == "process 99 (python), which is not part of the training, runs on GPU 0 and uses 45.0 % of it"
 
 
 def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
@@ -155,10 +155,10 @@ def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
         Neighbour(9, "sh", 0.0),
     ]
     assert first(PLANTED["memory_pressure"], neighbours=others).text.endswith(
-        "; the largest other processes: java (pid 7, 31 GB)"
+        "; the largest other processes: java (pid 7, 28.9 GiB)"
     )
     assert first(PLANTED["io_pressure"], neighbours=others).text.endswith(
-        "; other processes that read and write: fio (pid 8, 210 MB/s)"
+        "; other processes that read and write: fio (pid 8, 200 MiB/s)"
     )
 
 
@@ -198,7 +198,7 @@ def test_an_idle_gpu_is_explained_by_waits_that_have_always_been_there() -> None
     always = made(DATA, 0.7)
     one = readings({}, slow=slow)
     found = ranked(one._replace(resources=[always]))[0]
-    assert found.text == "the share of time that rank 0 spends waiting for data is 70 %"
+    assert found.text == "the share of time that rank 0 spends waiting for data is 70.0 %"
 
 
 def test_an_idle_gpu_is_explained_by_others_that_have_always_used_the_cpus() -> None:
@@ -207,7 +207,9 @@ def test_an_idle_gpu_is_explained_by_others_that_have_always_used_the_cpus() -> 
     one = readings({}, slow=slow)._replace(resources=[made(series, level) for series, level in always.items()])
     found = ranked(one)[0]
     assert found.cause == "cpu_neighbour"
-    assert found.text == ("other processes use 3.5 of 4 CPUs; the share of time in which tasks wait for a CPU is 95 %")
+    assert found.text == (
+        "other processes use 3.5 of 4 CPUs; the share of time in which tasks wait for a CPU is 95.0 %"
+    )
 
 
 def test_a_straggler_is_compared_with_the_other_ranks() -> None:
@@ -218,7 +220,7 @@ def test_a_straggler_is_compared_with_the_other_ranks() -> None:
         resources=both, ranks=[RankPlace("1", "11", frozenset("1"))], peers=[RankPlace("0", "10", frozenset("0"))]
     )
     text = ranked(compared_with)[0].text
-    assert text.startswith("the clock of GPU 1 is 1,100 MHz, while that of other ranks is 1,9")
+    assert text.startswith("the clock of GPU 1 is 1.1 GHz, while that of other ranks is 1.9")
 
 
 def test_too_little_history_has_no_usual_level_and_nothing_is_concluded() -> None:

@@ -107,9 +107,7 @@ def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> Non
     machine.gpu._troubles = ("throttled",)
     machine.train(FAULT, slower=2.0)
     alert = machine.explained()
-    assert alert.description.startswith(
-        "Likely cause: the clock of GPU 7 fell from 1,950 MHz to 885 MHz: power brake, "
-    )
+    assert alert.description.startswith("Likely cause: the clock of GPU 7 fell from 1.95 GHz to 885 MHz: power brake, ")
     machine.whole.history.writer.flush(60)
     with machine.whole.history.database.reading() as connection:
         (stored,) = (one for one in alert_reader.alerts(connection) if one["alert"] == alert.alert)

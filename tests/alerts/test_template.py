@@ -9,7 +9,7 @@ from trackside_daemon.alerts.rules.template import LONGEST, check, fill, prometh
 
 def test_numbers_have_forms() -> None:
     text = "{value} {value:percent} {value:whole} {value:bytes} {value:duration} {threshold}"
-    assert fill(text, {"value": 12345.0, "threshold": 0.5}, {}) == "12,345 1.23e+06 % 12,345 12.3 kB 3.4 h 0.5"
+    assert fill(text, {"value": 12345.0, "threshold": 0.5}, {}) == "12,345 1,234,500.0 % 12,345 12.1 KiB 3 h 25 min 0.5"
 
 
 def test_braces_in_a_label_are_text() -> None:

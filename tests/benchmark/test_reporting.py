@@ -56,7 +56,7 @@ def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_ca
     assert [row[:2] for row in rows] == [(f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")]
     text, speed, effect = rows[3][2:]
     assert 8 - 0.4 < float(text.split()[0]) < 8 + 0.4
-    assert text.endswith(" ms, 397 samples")
+    assert text.endswith(" ms), 397 samples")
     assert speed.endswith(" items/s")
     assert effect.endswith(" times as fast")
     assert run.results["unfit"] == "a GPU was shared"
@@ -144,7 +144,7 @@ def test_pressure_limited_clocks_and_shared_gpus_make_a_benchmark_unfit() -> Non
         "trackside_gpu_processes": (1.0, 2.0),
     }
     assert disturbances(Series(**loud), "r", 0.0, 10.0) == [  # type: ignore[arg-type]
-        "tasks waited for a CPU in 40% of the time",
-        "the clocks of a GPU were limited in 20% of the time",
+        "tasks waited for a CPU in 40.0 % of the time",
+        "the clocks of a GPU were limited in 20.0 % of the time",
         "2 processes shared a GPU",
     ]

@@ -58,9 +58,9 @@ def test_a_summary_has_the_largest_allocations_and_mappings_by_the_users_own_cal
     assert "[heap]" in {one["name"] for one in summary["ranks"]["1"]["mappings"]}
     lines = text(summary)
     assert lines[:4] == [
-        "rank 0, cuda:0: 9.0 MiB allocated of 16.0 MiB reserved",
-        "    8.0 MiB in 3 x  /home/me/train.py:12 step",
-        "    1.0 MiB in 1 x  no stack recorded yet",
+        "rank 0, cuda:0: 9 MiB allocated of 16 MiB reserved",
+        "      8 MiB in 3 x  /home/me/train.py:12 step",
+        "      1 MiB in 1 x  no stack recorded yet",
         "rank 0: ValueError: too many traces",
     ]
     assert lines[4].startswith("rank 1, process: ")
@@ -75,7 +75,7 @@ def test_growth_is_named_with_its_place(tmp_path: Path) -> None:
     before = recorded(tmp_path, Answer(0, 0.1, snapshot(8 * MIB)))
     after = recorded(tmp_path, Answer(0, 0.1, snapshot(24 * MIB)))
     assert [change["text"] for change in difference(before, after)] == [
-        "rank 0, cuda:0: /home/me/train.py:12 step 8.0 MiB → 24.0 MiB"
+        "rank 0, cuda:0: /home/me/train.py:12 step 8 MiB → 24 MiB"
     ]
     assert difference(after, before) == []
 

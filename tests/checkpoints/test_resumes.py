@@ -142,7 +142,7 @@ def test_the_verdict_says_what_is_done_twice_and_is_given_once(judging: Judging)
     judging.attempt("run", 1, ROWS[304:350], keys=LOSS)
     (verdict,) = judging.verdicts("run")
     assert verdict["text"].startswith(
-        "attempt 1 goes on after step 299 of 360, 13 min 40 s after the last step, so that 61 steps (30 s) are done again; "
+        "attempt 1 goes on after step 299 of 360, 13 min 40 s after the last step, so that 61 steps (30.5 s) are done again; "
         "loss continues as before"
     )
     assert (verdict["repeated_steps"], verdict["repeated_seconds"], verdict["continues"]) == (61, 30.5, True)
@@ -247,5 +247,5 @@ def test_events_of_the_training_s_own_are_no_verdict_and_no_model(judging: Judgi
     assert json.loads(json.dumps(page["model"])) == model
     assert [one["continues"] for one in page["resumes"]] == [True]
     printed = "\n".join(describe({**page, "alerts": []}, [], None, BEGIN + 3000))
-    assert "Net: 6 parameters, 0.0 MB" in printed
+    assert "Net: 6 parameters, 24 B" in printed
     assert "attempt 1 goes on after step 360" in printed

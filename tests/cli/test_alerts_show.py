@@ -107,9 +107,9 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert re.search(r"RANK 0 +RANK 2 +RANK 3 +RANK 4 +RANK 5$", done.stdout, re.MULTILINE)
     assert "  ▁!█  1 to 3" in lines
     assert "rank 0, Main\\x1bThread, innermost call last:" in lines
-    assert re.search(r"^  clock_hertz sm +1980 MHz$", done.stdout, re.MULTILINE)
-    assert "  1m 45s before  rank 1  rank_ended  cause=SIGBUS" in lines
-    assert "  1m 42s before  GPU 3  Xid 79" in lines
+    assert re.search(r"^  clock_hertz sm +1.98 GHz$", done.stdout, re.MULTILINE)
+    assert "  1 min 45 s before  rank 1  rank_ended  cause=SIGBUS" in lines
+    assert "  1 min 42 s before  GPU 3  Xid 79" in lines
     assert "  RuntimeError: CUDA error" in lines
     assert re.search(r"^ +2  2023-11-14 22:13:20  NaN at step 9$", done.stdout, re.MULTILINE)
     assert "  stacks: rank 1 did not answer within 3 s" in lines

@@ -156,7 +156,7 @@ GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
         (["wide0", "wide1", "--baseline", "base", "--fail-if", "loss > 1.02 * baseline"], 3, "wide: loss 0."),
         (["wide2", "--fail-if", "loss > 1.02 * baseline"], 0, "gate passed"),  # against the last of the same name
         (["wide0", "--baseline", "base", "--fail-if", "n(best) > 0"], 3, "n(best) 1"),
-        (["base0", "broken", "--fail-if", "best > 1.02 * baseline"], 3, "broken: best nan"),
+        (["base0", "broken", "--fail-if", "best > 1.02 * baseline"], 3, "broken: best NaN"),
         (["base0", "--fail-if", "loss > 2 * baseline"], 2, "needs a baseline"),
         (["base0", "base1", "--fail-if", "los > 1"], 2, "los: base has no such number; trackside show base1"),
         (["base0", "base1", "--fail-if", "loss/2 > 1"], 2, "write spaces around / to divide"),
@@ -197,8 +197,8 @@ def test_a_loss_that_becomes_nan_fails_the_gate_and_is_no_baseline(tmp_path: Pat
         return result.exit_code, result.output
 
     status, out = ended("clean", "ends", "--fail-if", "ratio(loss) > 2")
-    assert (status, "gate failed: ratio(loss) > 2: ends: ratio(loss) nan" in out) == (3, True)
-    assert re.search("^  loss +baseline +nan$", out, re.MULTILINE), out
+    assert (status, "gate failed: ratio(loss) > 2: ends: ratio(loss) NaN" in out) == (3, True)
+    assert re.search("^  loss +baseline +NaN$", out, re.MULTILINE), out
     assert ended("clean", "ends", "--fail-if", "loss > 2 * baseline")[0] == 3
     assert ended("ends", "clean", "--fail-if", "loss > 2")[0] == 0
     for condition in ("ratio(loss) > 2", "loss > 2 * baseline"):

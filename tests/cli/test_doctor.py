@@ -295,19 +295,17 @@ def test_an_endpoint_that_can_be_none_fails(place: Path, endpoint: str, why: str
     )
 
 
-@pytest.mark.parametrize(
-    ("free", "levels"), [(1e6, ("FAIL", "FAIL")), (10e6, ("warn", "FAIL")), (200e6, ("warn",) * 2)]
-)
+@pytest.mark.parametrize(("free", "levels"), [(1, ("FAIL", "FAIL")), (10, ("warn", "FAIL")), (200, ("warn",) * 2)])
 def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
-    place: Path, spool: Path, free: float, levels: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    place: Path, spool: Path, free: int, levels: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(place)._replace(free=int(free))
+    usage = shutil.disk_usage(place)._replace(free=free << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     (spooled,), (stored,) = seen({}, _spool), seen({"storage_path": str(place)}, _storage)
     assert spooled == (
-        f"{levels[0]} spool: {spool} has {free / 1e6:.0f} MB left; free some space, or set TRACKSIDE_SPOOL to another directory"
+        f"{levels[0]} spool: {spool} has {free} MiB left; free some space, or set TRACKSIDE_SPOOL to another directory"
     )
-    assert stored.startswith(f"{levels[1]} storage: {place} has {free / 1e6:.0f} MB left")
+    assert stored.startswith(f"{levels[1]} storage: {place} has {free} MiB left")
     assert stored.endswith("; free some space, or give another directory with --storage.path=DIR")
 
 

@@ -168,7 +168,7 @@ class Site:
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            diagnosis=DiagnosisApi(kept, CostSection),
+            diagnosis=DiagnosisApi(kept, CostSection, straggler_ratio=1.1),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=captures,
             agents=AgentsApi(
@@ -255,7 +255,7 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
     assert not answer.said or "no daemon answers" in answer.said
     assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "TAGS"]
     assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
-    assert re.search(r"gpt-small +finished +2023-11-1\d +1h 18m +19 +19 +prod$", lines[3])
+    assert re.search(r"gpt-small +finished +2023-11-1\d +1 h 18 min +19 +19 +prod$", lines[3])
     assert max(map(len, lines)) <= 80
 
 
@@ -325,18 +325,18 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
     for line in (
         r"run       gpt-small  aaaa1111",
         r"state     finished, 2 attempts",
-        r"duration  1h 18m",
+        r"duration  1 h 18 min",
         r"step      19 of 40",
         r"git       0123abc",
         r"host      node-1, 2 ranks",
         r"metrics of rank 0 \(2 ranks: --rank N shows another\):",
         r"train/loss +19 +0 +7\.833 +0 +19 +19 +30",
         r"eval/accuracy +9\.1 +9\.1 +4\.6 +0\.1 +9\.1 +9 +10",
-        r"  0  .* 1m 0s  failed \(OutOfMemoryError\)",
+        r"  0  .* 1 min  failed \(OutOfMemoryError\)",
         r"  lr +0\.1",
         r"  model\.layers +2",
-        r"  warning  LossSpike  after 7\.0s, for 10s  loss jumped",
-        r"  after 5\.0s  rank 0  step 5  checkpoint  path=\\x1b\]0;x bytes=7",
+        r"  warning  LossSpike  after 7 s, for 10 s  loss jumped",
+        r"  after 5 s  rank 0  step 5  checkpoint  path=\\x1b\]0;x bytes=7",
     ):
         assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
     assert re.search(r"^other +4 ", asked.run("show", "gpt-small", "--rank", "1").out, re.MULTILINE)

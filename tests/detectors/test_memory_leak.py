@@ -41,14 +41,14 @@ def test_it_says_how_fast_and_how_long_until_the_limit() -> None:
     times = [1e9 + 2.0 * index for index in range(200)]
     values = [(500 + 2 * index) * MEGA for index in range(200)]
     text = feed(MemoryLeak(limit=4e9), values, times=times)[0].text
-    assert "from 520 MB to 680 MB" in text
-    assert "3.6 GB an hour" in text
-    assert "55 min until its limit of 4 GB" in text
+    assert "from 496 MiB to 648 MiB" in text
+    assert "3.35 GiB an hour" in text
+    assert "55 min 20 s until its limit of 3.73 GiB" in text
 
 
 def test_without_times_it_says_how_fast_by_samples() -> None:
     values = [(500 + 2 * index) * MEGA for index in range(200)]
-    assert "2 GB in 1,000 samples" in feed(MemoryLeak(limit=4e9), values)[0].text
+    assert "1.86 GiB in 1,000 samples" in feed(MemoryLeak(limit=4e9), values)[0].text
 
 
 def test_a_leak_by_evaluations_is_told() -> None:

@@ -52,7 +52,7 @@ def test_the_end_of_a_short_run_that_waited_for_data_says_so() -> None:
     run.losses(1, 3.0)
     run.marks("finished")
     (alarm,) = run.said("RunFinished")
-    assert alarm.summary.endswith("best 3 at step 1; 56% of the time was spent waiting for data")
+    assert alarm.summary.endswith("best 3 at step 1; 56.2 % of the time was spent waiting for data")
 
 
 def test_the_end_of_a_run_speaks_of_all_its_attempts_and_of_one_loss() -> None:

@@ -35,7 +35,7 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
     )
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("StragglerRank", "warning", (("rank", "1"), ("run", "net")))
-    assert "needs 0.04 s per step, without waiting, 1.33 times the 0.03 s of the median rank" in alarm.summary
+    assert "needs 40 ms per step, without waiting, 1.33 times the 30 ms of the median rank" in alarm.summary
 
 
 def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
@@ -107,7 +107,7 @@ def test_short_epochs_whose_first_batches_are_waited_for_are_told_with_their_rem
             run.push(20 * second, rank, wait=0.05 * second, first_wait=0.4 * second)
         run.wait(1)
     (alarm,) = run.trouble
-    assert alarm.summary.startswith("run net spends 45% of its time waiting for data")
+    assert alarm.summary.startswith("run net spends 45.0 % of its time waiting for data")
     assert "persistent_workers=True" in alarm.description
 
 
@@ -122,7 +122,7 @@ def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
         run.wait(1)
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("DataLoaderBottleneck", "warning", (("run", "net"),))
-    assert alarm.summary.startswith("run net spends 40% of its time waiting for data: 0.02 s of the 0.05 s of a step")
+    assert alarm.summary.startswith("run net spends 40.0 % of its time waiting for data: 20 ms of the 50 ms of a step")
     assert alarm.description.startswith("Try more data loader workers")
     for second in range(60, 120):
         for rank in range(2):

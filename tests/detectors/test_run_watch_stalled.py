@@ -31,7 +31,7 @@ def test_a_run_that_makes_no_step_is_first_a_warning_and_then_critical() -> None
     assert (alarm.alert, alarm.labels, alarm.run) == ("TrainingStalled", (("run", "net"),), ID)
     assert alarm.summary == "run net has made no step for 1 min 1 s, since step 29"
     assert "`trackside alerts show TrainingStalled --run net` shows where its threads are" in alarm.description
-    assert alarm.description.startswith("Until then a step took 1 s on average, and no pause was longer than 1 s.")
+    assert alarm.description.startswith("Until then a step took 1.03 s on average, and no pause was longer than 1 s.")
     run.wait(3600)
     assert len(run.trouble) == 2, "said once"
 
@@ -159,7 +159,7 @@ def test_how_fast_it_was_is_told_in_real_numbers() -> None:
             run.wait(1)
     run.wait(100)
     said = run.trouble[-1].description
-    assert "Until then a step took 0.05 s on average, and no pause was longer than 1 s." in said
+    assert "Until then a step took 50 ms on average, and no pause was longer than 1 s." in said
 
 
 @pytest.mark.parametrize(

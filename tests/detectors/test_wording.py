@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from trackside_daemon.detectors.wording import factor, lasted, times
+from trackside_daemon.detectors.wording import factor, times
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,6 @@ from trackside_daemon.detectors.wording import factor, lasted, times
 )
 def test_how_many_times(ratio: float, told: str | None) -> None:
     assert factor(ratio) == (told or "more than 1,000 times")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0.33612, "0.336 s"), (42.06, "42.1 s"), (185, "3 min 5 s"), (28800.3, "8 h")]
-)
-def test_how_long_a_step_took(seconds: float, told: str) -> None:
-    assert lasted(seconds) == told
 
 
 def test_times_something_that_is_near_zero_are_said_as_a_distance() -> None:

@@ -261,9 +261,9 @@ def test_checkpoints_state_the_interval_of_young(kept: History) -> None:
     kept.put([*records({"checkpoint": 100}, state="failed"), AccountUpdated("run", 0, 0, Account(saves=50))])
     cause = next(one for one in diagnosis(kept)["causes"] if one["cause"] == "checkpoint")
     texts = [one["text"] for one in cause["evidence"]]
-    assert "50 checkpoints of 2.0s, one per 12s" in texts
+    assert "50 checkpoints of 2 s, one per 12 s" in texts
     # The square root of 2 x 2 s x 600 s.
-    assert "Young's formula: one per 49s costs least, at 1 failures in 10m 0s of attempts in this history" in texts
+    assert "Young's formula: one per 49 s costs least, at 1 failure in 10 min of attempts in this history" in texts
 
 
 def test_a_throttled_gpu_loses_the_share_of_its_clock(kept: History) -> None:

@@ -207,7 +207,7 @@ def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
 
 def test_markdown_has_no_markup_of_a_run(kept: History) -> None:
     text = markdown(read(kept, "plain", "evil"))
-    assert "| Duration | 1m 0s | 1m 0s |\n" in text
+    assert "| Duration | 1 min | 1 min |\n" in text
     assert "## What differs in the configuration" in text
     assert not re.search(r"(?<!\\)[<>]", text)
     for lines in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):

@@ -209,7 +209,7 @@ def test_an_older_file_is_left_alone_where_there_is_no_room_for_a_copy(
     usage = shutil.disk_usage(place)._replace(free=4096)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(
-        HistoryError, match=r"copied before its migration: the copy needs \d MB, and 0 MB are free"
+        HistoryError, match=r"copied before its migration: the copy needs [\d.]+ [KM]iB, and 4 KiB are free"
     ) as caught:
         Database(place, migrations=NEXT)
     assert "\n" not in str(caught.value)

@@ -360,7 +360,7 @@ def test_where_there_is_no_room_a_new_history_begins_empty(
     database = Database(place)
     assert database.connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
     database.close()
-    assert "that needs 1,152,921,504,6" in caplog.text
+    assert "that needs 1,024 PiB" in caplog.text
 
 
 def test_a_daemon_salvages_in_a_process_of_its_own_and_waits_for_it(original: Original, place: Path) -> None:

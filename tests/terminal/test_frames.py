@@ -161,7 +161,7 @@ def test_a_full_disk_is_named_first_and_with_a_sign() -> None:
         for mountpoint, free in (("/", 50), ("/a", 1), ("/b", 90))
     ]
     first = to_text(drawn(overview(host={"name": "gpu7", "disks": disks}))[0])
-    assert "gpu7  /a 99%!  / 50%" in first
+    assert "gpu7  /a 99 %!  / 50 %" in first
     assert "/b" not in first
 
 

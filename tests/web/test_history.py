@@ -765,7 +765,7 @@ def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
         patched.setattr(pages, "MAX_IMPORT_BYTES", 1000)
         assert refused(site, "import", "POST", content=content) == (
             507,
-            f"{place}: has room for a file of 0 MB; free disk space, or import the file in parts",
+            f"{place}: has room for a file of 0.977 KiB; free disk space, or import the file in parts",
         )
 
     def full(**_: object) -> None:

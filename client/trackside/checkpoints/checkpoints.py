@@ -258,4 +258,6 @@ def _require_room(directory: Path, size: int) -> None:
     """Raise an OSError if a checkpoint of this size does not fit on the disk."""
     disk = os.statvfs(directory)
     if (free := disk.f_bavail * disk.f_frsize) < size + SPARE_BYTES:
-        raise OSError(errno.ENOSPC, f"it needs {size / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free", str(directory))
+        raise OSError(
+            errno.ENOSPC, f"it needs {size / 2**20:,.1f} MiB, and {free / 2**20:,.1f} MiB are free", str(directory)
+        )

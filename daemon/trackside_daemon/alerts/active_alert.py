@@ -11,6 +11,7 @@ from trackside_daemon.alerts.inhibition import merged_labels
 from trackside_daemon.alerts.min_firing_time import longer
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import STALLS, Alert
+from trackside_daemon.model.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -199,7 +200,7 @@ class ActiveAlert:
         others = last["number"] - 1
         at = datetime.fromtimestamp(last["time"], timezone.utc).strftime("%H:%M:%S UTC")
         text = "" if last["summary"] == self.summary else f": {last['summary']}"
-        return f"{OTHERS}{others:,} more time{'s' if others > 1 else ''}, last at {at}{text}"
+        return f"{OTHERS}{counted(others, 'more time')}, last at {at}{text}"
 
     def _others(self) -> str:
         """Return the clause about further ranks and keys, empty if there are none."""

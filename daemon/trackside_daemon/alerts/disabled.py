@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
+from trackside_daemon.config.near import near_name
 from trackside_daemon.model.wildcards import matches_wildcards
 
 if TYPE_CHECKING:
@@ -48,13 +48,8 @@ def unknown_names(names: Sequence[str], alerts: Collection[str]) -> Iterator[str
 
 def unknown_name(name: str, alerts: Collection[str]) -> str:
     """Return that there is no alert *name*, and which of the *alerts* has the nearest name."""
-    by_lower_case = {alert.lower(): alert for alert in alerts}
-    lower = name.lower()
-    without_prefix = lower.removeprefix("trackside")
-    near = [without_prefix] if without_prefix in by_lower_case else []
-    near = near or difflib.get_close_matches(lower, by_lower_case, 1)
-    hint = f"did you mean {by_lower_case[near[0]]}?" if near else "docs/alerts.md lists them"
-    return f"there is no alert {name!r:.80}; {hint}"
+    plain = name.lower().removeprefix("trackside")
+    return f"there is no alert {name!r:.80}{near_name(plain, alerts, 'docs/alerts.md lists them')}"
 
 
 def run_regex(pattern: str) -> str:

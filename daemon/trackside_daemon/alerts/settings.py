@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Annotated, Literal
 
@@ -10,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from trackside.roles import ROLES, is_role
 from trackside_daemon.alerts.sinks.settings import SinksSection
+from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.settings import DetectorThresholds
@@ -148,17 +148,14 @@ def _first_error(error: ValidationError) -> str:
     """Return the first error of a rule, and the remedy."""
     problem = error.errors()[0]
     keys = [str(part).replace("_", "-") for part in problem["loc"] if part != "float"]
-    key, kind, got = ".".join(keys), problem["type"], f"got {problem['input']!r:.80}"
+    key, kind = ".".join(keys), problem["type"]
     if kind == "extra_forbidden":
         model = OverSection if keys[0] == "over" else RuleSection
         valid = [field.alias or name.replace("_", "-") for name, field in model.model_fields.items()]
-        near = difflib.get_close_matches(keys[-1], valid, 1)
-        return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(valid)}")
+        return f"{key}: no such key{near_name(keys[-1], valid, 'there are ' + ', '.join(valid))}"
     if kind == "string_pattern_mismatch":
-        return f"{key}: {_PATTERNS[keys[-1]].format(problem['input'])}, {got}"
-    text = problem["msg"].removeprefix("Value error, ")
-    line = f"{key}: {text[0].lower()}{text[1:]}" if key else text
-    return line if not key or kind in ("missing", "value_error") else f"{line}, {got}"
+        return f"{key}: {_PATTERNS[keys[-1]].format(problem['input'])}, got {problem['input']!r:.80}"
+    return f"{key}: {explain(problem)}" if key else explain(problem, secret=True)
 
 
 # Requirement of each key that has a pattern.

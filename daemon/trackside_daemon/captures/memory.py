@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import MemorySnapshot
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     import threading
@@ -140,7 +141,7 @@ def difference(reference: Mapping[str, Any], summary: Mapping[str, Any]) -> list
         for (where, name), after in _sizes(summary["ranks"][rank]):
             was = before.get((where, name), 0)
             if after - was >= RELEVANT:
-                text = f"rank {rank}, {where}: {name} {mebibytes(was)} → {mebibytes(after)}"
+                text = f"rank {rank}, {where}: {name} {byte_size(was)} → {byte_size(after)}"
                 grown.append(
                     {"text": text, "name": name, "kind": where, "rank": int(rank), "before": was, "after": after}
                 )
@@ -157,25 +158,20 @@ def _sizes(rank: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], int]]:
     yield from ((("mapping", one["name"]), one["bytes"]) for one in rank["mappings"])
 
 
-def mebibytes(size: int) -> str:
-    """Return a size in MiB."""
-    return f"{size / (1 << 20):,.1f} MiB"
-
-
 def text(summary: Mapping[str, Any]) -> list[str]:
     """Return the largest allocations and mappings of each rank."""
     lines = []
     for rank, found in summary["ranks"].items():
         for one in found["allocators"]:
             lines.append(
-                f"rank {rank}, {one['name']}: {mebibytes(one['allocated'])} allocated of {mebibytes(one['reserved'])} reserved"
+                f"rank {rank}, {one['name']}: {byte_size(one['allocated'])} allocated of {byte_size(one['reserved'])} reserved"
             )
             lines += [
-                f"  {mebibytes(site['bytes']):>9} in {site['count']} x  {site['name'] or 'no stack recorded yet'}"
+                f"  {byte_size(site['bytes']):>9} in {site['count']} x  {site['name'] or 'no stack recorded yet'}"
                 for site in one["sites"][:SHOWN]
             ]
         lines += [f"rank {rank}: {error}" for error in found["errors"]]
         if found["mappings"]:
-            lines.append(f"rank {rank}, process: {mebibytes(found['bytes'])} in RAM and swap")
-            lines += [f"  {mebibytes(one['bytes']):>9}  {one['name']}" for one in found["mappings"][:SHOWN]]
+            lines.append(f"rank {rank}, process: {byte_size(found['bytes'])} in RAM and swap")
+            lines += [f"  {byte_size(one['bytes']):>9}  {one['name']}" for one in found["mappings"][:SHOWN]]
     return lines

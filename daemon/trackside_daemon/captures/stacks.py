@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.model.text import counted
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
@@ -68,7 +70,7 @@ def text(summary: Mapping[str, Any]) -> list[str]:
         threads = {name: calls for name, calls in stacks["threads"].items() if not name.startswith("trackside")}
         name = next((name for name in threads if name.startswith("MainThread")), next(iter(threads), ""))
         lines += [
-            f"rank {rank}: {len(threads)} thread{'s' * (len(threads) != 1)}, {name}:",
+            f"rank {rank}: {counted(len(threads), 'thread')}, {name}:",
             *(f"  {call}" for call in threads.get(name, ())),
         ]
     return lines

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, cast
 
 from trackside_daemon.model.capture import FINAL, CaptureFile
-from trackside_daemon.model.text import file_size
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ class CaptureStore:
         free, least = shutil.disk_usage(self._root).free, LEAST.get(kind, LEAST_BYTES)
         if free < least:
             raise NoRoomError(
-                f"{self._root} has {file_size(free)} of free room, and a capture of kind {kind} needs {file_size(least)}; "
+                f"{self._root} has {byte_size(free)} of free room, and a capture of kind {kind} needs {byte_size(least)}; "
                 "free some, or set storage.path to another disk"
             )
         path = self._root / id_

@@ -12,7 +12,9 @@ from math import log, sqrt
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.wording import factor, number
+from trackside_daemon.detectors.wording import factor
+from trackside_daemon.model.robust import middle_and_spread
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -191,17 +193,18 @@ def _compare_updates(one: Quantity, step: int) -> tuple[float, float, bool] | No
     early = [value for at, value in sorted(one.after.items()) if at <= step + BEGIN and value > 0]
     if len(reference) < LEAST or not early:
         return None
-    usual = median(reference)
-    spread = 1.4826 * median(abs(value - usual) for value in reference)
+    usual, spread = middle_and_spread(reference)
     now = log(early[0])
     return median(_reference(one, step)), early[0], abs(now - usual) > max(log(UPDATE), (SIGMAS + 1) * spread)
 
 
 def _compare_durations(one: Quantity, step: int) -> tuple[float, float, bool] | None:
     reference, settled = _reference(one, step), _first(one.after)[LEAST:]
-    if len(reference) < LEAST or len(settled) < LEAST or not all((before := median(reference), now := median(settled))):
+    if len(reference) < LEAST or len(settled) < LEAST:
         return None
-    spread = 1.4826 * median(abs(value - before) for value in reference)
+    (before, spread), now = middle_and_spread(reference), median(settled)
+    if not before or not now:
+        return None
     return before, now, max(now / before, before / now) > SLOWER and abs(now - before) > SIGMAS * spread
 
 
@@ -261,7 +264,4 @@ def _first(values: Mapping[int, float]) -> list[float]:
 def _noise(values: Sequence[float]) -> float:
     """Return the standard deviation of single values about their trend, by the median of their differences."""
     differences = [after - before for before, after in pairwise(values)]
-    if not differences:
-        return 0.0
-    middle = median(differences)
-    return 1.4826 * median(abs(value - middle) for value in differences) / sqrt(2)
+    return middle_and_spread(differences)[1] / sqrt(2) if differences else 0.0

@@ -13,11 +13,11 @@ from trackside.roles import usable
 from trackside_daemon.checkpoints.continuity import WINDOW, judge
 from trackside_daemon.checkpoints.resume_facts import read_resume
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.wording import count, number, span
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.text import counted, duration, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,12 +202,12 @@ class Resumes:
 
 def _done_again(attempt: int, facts: ResumeFacts) -> str:
     """Return a clause about where an attempt goes on, and what that costs."""
-    where = f"attempt {attempt} goes on after step {count(facts.step)}"
-    down = f"{span(facts.down_seconds)} after the last step"
+    where = f"attempt {attempt} goes on after step {number(facts.step)}"
+    down = f"{duration(facts.down_seconds)} after the last step"
     if not facts.repeated:
         return f"{where}, {down}"
-    again = f"{count(facts.repeated)} step{'s' * (facts.repeated > 1)} ({span(facts.lost_seconds)})"
-    return f"{where} of {count(facts.reached)}, {down}, so that {again} are done again"
+    again = f"{counted(facts.repeated, 'step')} ({duration(facts.lost_seconds)})"
+    return f"{where} of {number(facts.reached)}, {down}, so that {again} are done again"
 
 
 def _fields(facts: ResumeFacts, verdict: Verdict | None, text: str) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
 from typing import TYPE_CHECKING
 
 from trackside_daemon.config.names import setting_paths
+from trackside_daemon.config.near import near_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,10 +46,10 @@ def warn_of_unknown_variables(model: type[BaseModel], others: Iterable[str] = ()
         others: Variables that the daemon or our commands read without a setting.
     """
     valid = [*variables(model), *others, *CLIENT_VARIABLES]
-    unknown = []
-    for name in sorted(os.environ):
-        if name.startswith(PREFIX) and name not in valid and not _KUBERNETES.match(name):
-            near = difflib.get_close_matches(name, valid, 1)
-            unknown.append(f"{name} is not a setting and is ignored" + (f"; did you mean {near[0]}?" if near else ""))
+    unknown = [
+        f"{name} is not a setting and is ignored{near_name(name, valid)}"
+        for name in sorted(os.environ)
+        if name.startswith(PREFIX) and name not in valid and not _KUBERNETES.match(name)
+    ]
     if unknown:
         log.warning("%s", ", and ".join(unknown))

@@ -5,7 +5,6 @@ Each error is one line. It names the setting as the user wrote it, the value, an
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from trackside_daemon.config.environment import variable, variables
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
+from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 
 if TYPE_CHECKING:
@@ -145,8 +145,6 @@ def _explain(error: ValidationError, model: type[Settings], given: _Given) -> st
     got = "" if secret else f", got {problem['input']!r:.80}"
     if problem["type"] == "extra_forbidden":
         return f"{origin}: no such setting{_hint(model, path)}"
-    if problem["type"] == "value_error":
-        return f"{origin}: {problem['msg'].removeprefix('Value error, ')}"
     if problem["type"] == "tuple_type":
         (example,) = setting(model, path).examples or [""]
         return f"{origin}: should be a list such as {example}{got}"
@@ -154,7 +152,7 @@ def _explain(error: ValidationError, model: type[Settings], given: _Given) -> st
         value = problem["input"]
         hint = f"; write {dotted(path)}: {{enabled: {str(value).lower()}}}" if isinstance(value, bool) else ""
         return f"{origin}: is a section of settings{got}{hint}"
-    return f"{origin}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+    return f"{origin}: {explain(problem, secret=secret)}"
 
 
 def _hint(model: type[Settings], path: tuple[str, ...]) -> str:
@@ -162,8 +160,7 @@ def _hint(model: type[Settings], path: tuple[str, ...]) -> str:
     if path[0] in model.misplaced:
         return f"; {model.misplaced[path[0]]}"
     names = {dotted(known[:length]): None for known in setting_paths(model) for length in range(1, len(known) + 1)}
-    near = difflib.get_close_matches(dotted(path), names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return near_name(dotted(path), names)
 
 
 def _holds(values: Any, path: tuple[str, ...]) -> bool:

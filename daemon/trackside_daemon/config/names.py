@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
 
+from trackside_daemon.model.text import byte_size
 from trackside_daemon.model.units import seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _written(field: FieldInfo) -> str:
     default: Any = field.default
     validators = [getattr(item, "func", None) for item in field.metadata]
     if size_bytes in validators:
-        return f"{default // 1024**3}GiB" if default % 1024**3 == 0 else f"{default / 1e9:g}GB"
+        return byte_size(default).replace(" ", "")
     if isinstance(default, tuple):
         return ",".join(default)
     if isinstance(default, float):

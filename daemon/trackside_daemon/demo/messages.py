@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.demo.troubles import TROUBLES
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families.training import PREFIX
+from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,7 @@ def summary(ranks: Sequence[RankValues], seconds: float) -> str:
         f"\n  {ranks[0].get('steps_total', 0):.0f} steps{of_ranks} and {total('tokens_total'):,.0f} tokens"
         f" in {seconds:.0f} s; last loss {format_number(mean(ranks, 'loss'))};"
         f" {total('client_pushes_total'):.0f} pushes, {total('client_dropped_total'):.0f} values dropped,"
-        f" sending took {100 * total('client_overhead_seconds_total') / seconds / len(ranks):.2g} % of a CPU core per rank."
+        f" sending took {percent(total('client_overhead_seconds_total') / seconds / len(ranks))} of a CPU core per rank."
     )
 
 

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trackside
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +61,7 @@ TROUBLES = {
     ),
     "leak": Trouble(
         ("HostMemoryLeak",),
-        f"the training leaks {LEAK_BYTES // 1024} KiB per step, up to {MAX_LEAK_BYTES // 2**30} GiB",
+        f"the training leaks {byte_size(LEAK_BYTES)} per step, up to {byte_size(MAX_LEAK_BYTES)}",
         note="The training pushes its memory with each step (process_resident_bytes), so you need not wait a quarter of an hour.",
     ),
     "straggler": Trouble(

@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.wording import count, number
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from trackside_daemon.detectors.key_roles import Roles
@@ -54,5 +54,5 @@ class BestLoss:
             return ""
         if objective:
             return f"last loss {number(self._last)}, which is read as an objective: {objective}"
-        best = "" if self._best == inf else f", best {number(self._best)} at step {count(self._step)}"
+        best = "" if self._best == inf else f", best {number(self._best)} at step {number(self._step)}"
         return f"last loss {number(self._last)}{best}"

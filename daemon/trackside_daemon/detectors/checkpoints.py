@@ -6,8 +6,8 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.wording import span
 from trackside_daemon.model.checkpoint import DAMAGED, reported_step
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,8 +106,8 @@ class Checkpoints:
         step = "" if self._step is None else f", at step {self._step:,}"
         good = "good " if self._damaged else ""
         summary = (
-            f"run {run.name} has saved no {good}checkpoint for {span(passed)}{step}{self._damaged}; before, it saved one "
-            f"every {span(usual)}"
+            f"run {run.name} has saved no {good}checkpoint for {duration(passed)}{step}{self._damaged}; before, it saved one "
+            f"every {duration(usual)}"
         )
         text = (
             "A crash would lose all work since then. Check whether the disk for checkpoints is full or slow, and what the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.wording import span
+from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ class DataLoader:
         self._firing, self._in_a_row = True, 0
         run = self._run
         summary = (
-            f"run {run.name} spends {share:.0%} of its time waiting for data: {span(share * step)} of the {span(step)} "
+            f"run {run.name} spends {percent(share)} of its time waiting for data: {duration(share * step)} of the {duration(step)} "
             "of a step"
         )
         yield run.finding("DataLoaderBottleneck", "warning", clock.now, summary, STARTS if starts else SLOW)

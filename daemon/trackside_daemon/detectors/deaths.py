@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.wording import count
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ class Death(NamedTuple):
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
         text = f"{worker} {_advice(self)}".strip()
-        at = "" if self.step is None else f", at step {count(self.step)},"
+        at = "" if self.step is None else f", at step {number(self.step)},"
         summary = f"{who}{at} {how_ended(self.state, self.cause)}"
         evidence = {"cause": self.cause or self.state}
         return Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run, evidence=evidence)

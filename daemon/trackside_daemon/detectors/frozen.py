@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import count, number
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Frozen:
             if ratio != 0 or self._rate == 0 or (self._since is not None and step < self._since):
                 if self._firing and ratio != 0:
                     yield Detection(
-                        "LossPlateau", "warning", at, f"the weights change at step {count(step)}", over=True
+                        "LossPlateau", "warning", at, f"the weights change at step {number(step)}", over=True
                     )
                     self._firing = False
                 self._since, self._zeros = None, 0
@@ -46,7 +46,7 @@ class Frozen:
             self._zeros += 1
             if not self._firing and self._zeros >= LEAST and step - self._since >= STEPS:
                 self._firing = True
-                text = f"no step has changed the weights from step {count(self._since)} to step {count(step)}"
+                text = f"no step has changed the weights from step {number(self._since)} to step {number(step)}"
                 yield Detection("LossPlateau", "warning", at, f"{text}: the optimizer is without effect")
 
 
@@ -76,5 +76,5 @@ class LossRepeats:
             covers = self._equal >= EQUAL and step - self._since >= COVERED
             if covers and not self._firing and self._differed >= DIFFERED and value:
                 self._firing = True
-                text = f"loss {number(value)} repeats exactly from step {count(self._since)} to step {count(step)}"
+                text = f"loss {number(value)} repeats exactly from step {number(self._since)} to step {number(step)}"
                 yield Detection("LossPlateau", "info", at, f"{text}: the weights seem not to change")

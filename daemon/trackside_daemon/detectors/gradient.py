@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor, number
+from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +210,7 @@ class Gradient:
         self._gap = gap
 
     def _scale(self) -> float:
-        return 1.4826 * self._off.median() if len(self._off) else 0.0
+        return NORMAL * self._off.median() if len(self._off) else 0.0
 
     def _remember(self, size: float, over: float) -> None:
         if len(self._near):

@@ -6,6 +6,7 @@ from collections import deque
 from math import inf
 
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import NORMAL
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -24,7 +25,7 @@ POINTS = 64  # levels of the whole run that are kept
 # that is annealed, changes the loss about as slowly as the training does.
 FASTER = 4
 
-_NORMAL = 1.4826 / 2  # standard deviations of a random walk's half step per median bend
+_NORMAL = NORMAL / 2  # standard deviations of a random walk's half step per median bend
 
 
 class Learnt:

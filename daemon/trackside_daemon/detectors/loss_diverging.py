@@ -21,8 +21,10 @@ from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
+from trackside_daemon.detectors.wording import HUGE, rate_raised, times
 from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +56,7 @@ AFTER = 60.0  # seconds for which it must have risen until that is critical
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
-_NORMAL = 1.4826 / 2**0.5  # standard deviations of one sample per median distance of two successive samples
+_NORMAL = NORMAL / 2**0.5  # standard deviations of one sample per median distance of two successive samples
 
 
 class LossDiverging:
@@ -95,7 +97,7 @@ class LossDiverging:
                 continue
             if self._step is not None and step < self._step:
                 if self._severity:
-                    yield self._end(at, f"the training went back to step {count(step)}")
+                    yield self._end(at, f"the training went back to step {number(step)}")
                 self._forget()
             self._step = step
             self._changes.append(abs(value - self._before))
@@ -137,7 +139,7 @@ class LossDiverging:
         self._seen += 1
         self._note_swing(rise, time)
         if rise < self._ratio / 2 * abs(self._lowest):
-            yield self._end(at, f"loss is back at {number(level)} at step {count(step)}")
+            yield self._end(at, f"loss is back at {number(level)} at step {number(step)}")
         elif self._seen > ACCEPTED:
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
         elif self._severity != "critical":
@@ -189,5 +191,5 @@ class LossDiverging:
 
     def _text(self, level: float, step: int, context: Context) -> str:
         than = times(level, self._lowest)
-        since = f" since its lowest at step {count(self._lowest_at)}"
-        return f"loss has risen to {number(level)} at step {count(step)}, {than}{since}{rate_raised(step, context)}"
+        since = f" since its lowest at step {number(self._lowest_at)}"
+        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{rate_raised(step, context)}"

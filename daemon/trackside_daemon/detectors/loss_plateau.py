@@ -14,7 +14,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import HUGE, count, number
+from trackside_daemon.detectors.wording import HUGE
+from trackside_daemon.model.robust import middle_and_spread
+from trackside_daemon.model.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +35,6 @@ GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
 ERRORS, FELL, STEADY, STOPPED = 4.0, 0.02, 0.5, 0.1
 
 FALLING = 0.98  # Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal.
-_NORMAL = 1.4826  # standard deviations per median distance, for a normal distribution
 
 
 class LossPlateau:
@@ -86,8 +87,8 @@ class LossPlateau:
             yield Detection("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
         elif not ending and not self._firing and (fell := _stopped(self._blocks)):
             self._firing = True
-            half = count(BLOCKS // 2 * self._merged * BLOCK)
-            text = f"loss {number(self._blocks[-1])} at step {count(step)} has not fallen in the last {half} samples"
+            half = number(BLOCKS // 2 * self._merged * BLOCK)
+            text = f"loss {number(self._blocks[-1])} at step {number(step)} has not fallen in the last {half} samples"
             yield Detection("LossPlateau", "info", at, f"{text}, after {number(fell)} in the {half} before")
             del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
         elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
@@ -95,8 +96,8 @@ class LossPlateau:
             if not self._firing and self._still >= BLOCKS // 2:
                 self._firing = True
                 samples = BLOCKS * self._merged * BLOCK
-                text = f"loss {number(self._blocks[-1])} at step {count(step)} gained {gain / level:+.2%}"
-                yield Detection("LossPlateau", "info", at, f"{text} in the last {count(samples)} samples")
+                text = f"loss {number(self._blocks[-1])} at step {number(step)} gained {percent(gain / level, '+')}"
+                yield Detection("LossPlateau", "info", at, f"{text} in the last {number(samples)} samples")
         else:
             self._still = 0
         if PART * self._seen > BLOCKS * self._merged * BLOCK:
@@ -122,7 +123,6 @@ def _gain(blocks: list[float]) -> tuple[float, float]:
     many = len(blocks)
     slope = median((blocks[b] - blocks[a]) / (b - a) for a in range(many) for b in range(a + 1, many))
     rests = [block - slope * index for index, block in enumerate(blocks)]
-    middle = median(rests)
-    noise = _NORMAL * median(abs(rest - middle) for rest in rests)
+    noise = middle_and_spread(rests)[1]
     # The variance of a slope over n evenly spaced blocks is about 12 / n**3 times that of a block; here it is for n.
     return -slope * many, noise * (12 / many) ** 0.5

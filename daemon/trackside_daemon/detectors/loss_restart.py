@@ -7,7 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import HUGE, count, number
+from trackside_daemon.detectors.wording import HUGE
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ class LossRestart:
             if step < self._step:
                 if step > self._first_step or self._is_anew(value):
                     self._until, self._left = max(self._step, self._until or 0), 0
-                    text = f"the training went back to step {count(step)} from {count(self._step)}"
+                    text = f"the training went back to step {number(step)} from {number(self._step)}"
                     lost = step > self._first_step and self._is_anew(value) and value > LEAP * max(last)
                     text += f"; loss {number(value)}, {number(last[-1])} before" + ANEW_TEXT * lost
                     yield Detection("LossRestart", "warning" if lost else "info", at, text)
@@ -67,8 +68,8 @@ class LossRestart:
             elif last and value > LEAP * last[0] and self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left, self._before, self._anew = None, OVER, last[-2], [last[-1]]
                 self._leaps += 1
-                since = f"since step {count(self._step)} the loss is back at its initial value"
-                text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
+                since = f"since step {number(self._step)} the loss is back at its initial value"
+                text = f"{since}, {number(value)} at step {number(step)}, {number(last[-2])} before"
                 yield Detection("LossRestart", "info", at, text + ANEW_TEXT)
             elif self._until is not None or self._left:
                 yield from self._follow(at, step, value)
@@ -97,13 +98,15 @@ class LossRestart:
     def _follow(self, at: int, step: int, value: float) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
             self._until = None
-            yield Detection("LossRestart", "info", at, f"the training has caught up with step {count(step)}", over=True)
+            yield Detection(
+                "LossRestart", "info", at, f"the training has caught up with step {number(step)}", over=True
+            )
         elif self._left:
             self._left -= 1
             self._anew.append(value)
             if len(self._anew) == BLOCKS * BLOCK and self._leaps == 1 and self._falls_as_at_first():
-                text = f"loss {number(value)} at step {count(step)}, {number(self._before)} before it started again"
+                text = f"loss {number(value)} at step {number(step)}, {number(self._before)} before it started again"
                 yield Detection("LossRestart", "warning", at, text + ANEW_TEXT)
             if not self._left:
-                text = f"{OVER} samples have passed, at step {count(step)}"
+                text = f"{OVER} samples have passed, at step {number(step)}"
                 yield Detection("LossRestart", "info", at, text, over=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
-from trackside_daemon.detectors.wording import HUGE, count, factor, number, rate_raised, times
+from trackside_daemon.detectors.wording import HUGE, factor, rate_raised, times
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class LossSpike:
             if not -HUGE < value < HUGE:
                 continue
             if self._step is not None and step < self._step:
-                yield from self._end(at, f"the training went back to step {count(step)}")
+                yield from self._end(at, f"the training went back to step {number(step)}")
                 jumps.clear()
             self._step = step
             self._learnt.add(value)
@@ -79,14 +80,14 @@ class LossSpike:
                 yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
                 text = _text(step, value, begun._replace(height=height), context)
-                yield Detection("LossSpike", "info", at, f"{text}, and since step {count(self._first)}")
+                yield Detection("LossSpike", "info", at, f"{text}, and since step {number(self._first)}")
             elif self._seen > GIVEN_UP:
                 yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")
         else:
             self._back += 1
             if self._back >= BACK:
                 was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
-                yield from self._end(at, f"loss is back at {number(value)} at step {count(step)}: {was}")
+                yield from self._end(at, f"loss is back at {number(value)} at step {number(step)}: {was}")
 
     def _end(self, at: int, text: str) -> Iterator[Detection]:
         if self._alert:
@@ -96,7 +97,7 @@ class LossSpike:
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
     """Return ``loss 5.31 at step 31,219, 2.41 times the 2.2 of the steps before (41 times their noise above)``."""
-    text = f"loss {number(value)} at step {count(step)}, {times(value, jump.before, jump.noise)} of the steps before"
+    text = f"loss {number(value)} at step {number(step)}, {times(value, jump.before, jump.noise)} of the steps before"
     if jump.noise:
         text += f" ({factor(jump.height / jump.noise)} their noise above)"
     moved = context.gradients.get(step)

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import in_bytes
+from trackside_daemon.model.text import byte_size, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ class MemoryLeak:
             self._calm = self._calm + 1 if slowed else 0
             if self._calm >= TWICE:
                 how = "no longer grows" if _rises(levels) <= 0 else "grows less than a third as fast as before"
-                text = f"memory {how}: {in_bytes(levels[-1])} at step {last.step:,}"
+                text = f"memory {how}: {byte_size(levels[-1])} at step {last.step:,}"
                 self._forget()
                 yield Detection("HostMemoryLeak", "warning", at, text, over=True)
 
@@ -133,13 +133,13 @@ class MemoryLeak:
         grew = last.least - first.least
         seconds = last.time - first.time
         if seconds > 0:
-            rate = f"{in_bytes(grew / seconds * 3600)} an hour"
+            rate = f"{byte_size(grew / seconds * 3600)} an hour"
         else:
-            rate = f"{in_bytes(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
-        text = f"memory has grown steadily since step {first.step:,}, from {in_bytes(first.least)} to {in_bytes(last.least)}, {rate}"
+            rate = f"{byte_size(grew / (BINS - 1) / samples * 1000)} in 1,000 samples"
+        text = f"memory has grown steadily since step {first.step:,}, from {byte_size(first.least)} to {byte_size(last.least)}, {rate}"
         if self._limit is not None and seconds > 0:
             text += (
-                f": {_duration((self._limit - last.least) / grew * seconds)} until its limit of {in_bytes(self._limit)}"
+                f": {duration((self._limit - last.least) / grew * seconds)} until its limit of {byte_size(self._limit)}"
             )
         return text
 
@@ -165,9 +165,3 @@ def _slope(levels: list[float]) -> float:
     return statistics.median(
         (levels[later] - levels[earlier]) / (later - earlier) for earlier, later in combinations(range(len(levels)), 2)
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 5400:
-        return f"{max(0.0, seconds) / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"

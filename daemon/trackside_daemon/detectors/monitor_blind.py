@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.wording import count
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ class PipelineBlind:
             stage = self._stages.setdefault(labels[0], Growing(0.0))
             where = (("stage", labels[0]),)
             if stage.begins_to_grow(value, clock.at):
-                text = f"the daemon's {labels[0]} has failed on {count(stage.lost)} {'batch' if stage.lost == 1 else 'batches'}"
+                text = f"the daemon's {labels[0]} has failed on {number(stage.lost)} {'batch' if stage.lost == 1 else 'batches'}"
                 advice = f"{_ADVICE.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, advice)
             elif stage.ends(clock.at):
@@ -126,7 +126,9 @@ class RunBlind:
     def _finding(self, severity: Severity, clock: Clock) -> Finding:
         run = self._run
         what = (
-            "1 message of pushed values is" if self._lost == 1 else f"{count(self._lost)} messages of pushed values are"
+            "1 message of pushed values is"
+            if self._lost == 1
+            else f"{number(self._lost)} messages of pushed values are"
         )
         text = f"{what} lost: the spool of run {run.name} was full while no daemon accepted them"
         advice = "Check whether the daemon was down, or its disk full, for long. A larger spool would have kept them."

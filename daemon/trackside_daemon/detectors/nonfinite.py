@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import count, number
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class NonFinite:
                 self._calm += 1
                 if self._calm >= CALM:
                     self._firing = False
-                    text = f"finite again for {CALM} samples, {number(value)} at step {count(step)}"
+                    text = f"finite again for {CALM} samples, {number(value)} at step {number(step)}"
                     yield Detection("NonFinite", "critical", at, text, over=True)
             self._good = value if isfinite(value) else self._good
 
@@ -67,9 +67,9 @@ class NonFinite:
             self._firing, self._first, self._count = True, step, 0
         self._calm = 0
         self._count += 1
-        text = f"{number(value)} at step {count(step)}"
+        text = f"{number(value)} at step {number(step)}"
         if self._count > 1:
-            text += f", {count(self._count)} since step {count(self._first)}"
+            text += f", {number(self._count)} since step {number(self._first)}"
         if self._good is not None:
             text += f"; the last finite value was {number(self._good)}"
         many = self._seen - self._lately[0] < OF

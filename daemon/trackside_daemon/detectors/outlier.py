@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +51,6 @@ LOGS, LOWEST = 1.5, 1e-3
 # Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning
 # rate.
 GROWN, SHORTLY = 2.5, 12
-
-_NORMAL = 1.4826  # standard deviations per median distance, for a normal distribution
 
 
 class Jump(NamedTuple):
@@ -123,7 +122,7 @@ class Jumps:
             return None
         lately = [abs(other - centre) for other in self._recent]
         if len(lately) >= SHORTLY:
-            shortly = _NORMAL * median(lately[-SHORTLY:])
+            shortly = NORMAL * median(lately[-SHORTLY:])
             noise = shortly if shortly > GROWN * noise else noise
         noise = max(noise, last_digit([*self._near.ordered, value]))
         deviations = (height - centre) / noise if noise else inf
@@ -152,7 +151,7 @@ class Jumps:
     def _is_great(self, before: float, height: float, centre: float, lately: list[float]) -> bool:
         if self._near.ordered[0] <= 0 or height < self._great * before or height < GREAT[1] * max(self._recent):
             return False
-        return height - centre >= self._law[0][0] * _NORMAL * median(lately)
+        return height - centre >= self._law[0][0] * NORMAL * median(lately)
 
 
 def last_digit(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
 from trackside_daemon.detectors.straggler import SECONDS, Straggler
-from trackside_daemon.detectors.wording import span
+from trackside_daemon.model.text import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def last_words(run: RunProgress, started: float, steps: float, time: float, more
         more: Its losses, waits and slow steps, as text.
     """
     how = "has finished" if run.state == "finished" else "was stopped"
-    after = f" after {span(time - started)}" if started else ""
+    after = f" after {duration(time - started)}" if started else ""
     made = f" and {steps:,.0f} steps" if steps else ""
     return f"run {run.name} {how}{after}{made}" + (f": {more}" if more else "")
 
@@ -101,11 +101,11 @@ def slowness(slow: SlowSteps) -> str:
     """Return how much single slow steps have lost; empty for less than a second."""
     if slow.seconds < LOST:
         return ""
-    return f"{slow.count:,} slow step{'' if slow.count == 1 else 's'} lost {span(slow.seconds)}"
+    return f"{counted(slow.count, 'slow step')} lost {duration(slow.seconds)}"
 
 
 def waits(run: RunProgress, time: float, share: float) -> str:
     """Return the share of the time that a run waited for data until its end at *time*; empty up to *share* of it."""
     seconds = (time - run.started) * len(run.ranks) if run.started else 0.0
     waited = run.waited / seconds if seconds > 0 else 0.0
-    return f"{min(1.0, waited):.0%} of the time was spent waiting for data" if waited > share else ""
+    return f"{percent(min(1.0, waited))} of the time was spent waiting for data" if waited > share else ""

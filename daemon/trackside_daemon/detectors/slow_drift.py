@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import lasted
+from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class SlowDrift:
         if self._found:
             self._found += 1
             if self._found == BLOCKS:
-                text = f"steps have taken {lasted(level)} for {BLOCK * BLOCKS:,} samples: this is the new normal"
+                text = f"steps have taken {duration(level)} for {BLOCK * BLOCKS:,} samples: this is the new normal"
                 yield Detection("ThroughputRegression", "info", at, text, over=True)
             return
         if len(self._levels) < BLOCKS:
@@ -70,7 +70,7 @@ class SlowDrift:
             self._leap = max(after - before for before, after in pairwise(self._levels))
         elif now > self._ratio * self._fastest and self._leap < AT_ONCE * rise and BLOCK * BLOCKS * rise >= self._lost:
             self._found = 1
-            text = f"steps take {lasted(now)}, {100 * rise / self._fastest:.0f} % more than the {lasted(self._fastest)} up to"
+            text = f"steps take {duration(now)}, {percent(rise / self._fastest)} more than the {duration(self._fastest)} up to"
             yield Detection(
                 "ThroughputRegression", "info", at, f"{text} step {self._since:,}: they became slower bit by bit"
             )

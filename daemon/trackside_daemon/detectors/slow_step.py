@@ -10,7 +10,8 @@ from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor, lasted
+from trackside_daemon.detectors.wording import factor
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,12 +60,12 @@ class Slow(NamedTuple):
 
     def text(self) -> str:
         """Return the description for the alert."""
-        what = f"step {self.step:,} took {lasted(self.seconds)}"
+        what = f"step {self.step:,} took {duration(self.seconds)}"
         if self.derived:  # a script that pushes at the end of a step spent this time in the next step
-            what = f"{lasted(self.seconds)} passed between the pushes of step {self.step:,} and the next"
+            what = f"{duration(self.seconds)} passed between the pushes of step {self.step:,} and the next"
         return (
-            f"{what}, {factor(self.seconds / self.usual)} the {lasted(self.usual)} of the steps before: "
-            f"{lasted(self.seconds - self.usual)} lost, and no schedule of pauses explains it"
+            f"{what}, {factor(self.seconds / self.usual)} the {duration(self.usual)} of the steps before: "
+            f"{duration(self.seconds - self.usual)} lost, and no schedule of pauses explains it"
         )
 
 
@@ -175,9 +176,9 @@ class SlowStep:
         usual = self._usual or 0.0
         self._calm = 0 if self._is_slow(seconds, usual) else self._calm + 1
         if self._calm >= CALM:
-            text = f"steps take {self._window.median():.3g} s again at step {step:,}"
+            text = f"steps take {duration(self._window.median())} again at step {step:,}"
         elif self._index - self._reported_at >= USUAL:
-            text = f"steps have taken {self._window.median():.3g} s for {USUAL:,} samples: this is the new normal"
+            text = f"steps have taken {duration(self._window.median())} for {USUAL:,} samples: this is the new normal"
         else:
             return
         self._usual = None

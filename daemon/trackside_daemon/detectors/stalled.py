@@ -8,7 +8,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.wording import count, span
+from trackside_daemon.detectors.run_view import RankProgress
+from trackside_daemon.model.text import duration, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Stalled:
         """End the alert, because the run continues or has ended."""
         run = self._run
         if self._severity is not None:
-            went = "" if run.high is None else f": step {count(run.high)}"
+            went = "" if run.high is None else f": step {number(run.high)}"
             text = f"run {run.name} is no longer stalled{went}"
             yield run.finding("TrainingStalled", self._severity, clock.now, text, over=True)
         self._severity, self._restored, run.stalled, run.restored = None, None, False, False
@@ -87,10 +88,10 @@ class Stalled:
         since = clock.now - silence
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
         if run.high is None:
-            summary = f"run {run.name} has not made its first step in {span(silence)}"
+            summary = f"run {run.name} has not made its first step in {duration(silence)}"
             usual = "Before the first steps, half an hour is allowed for data and compilation."
         else:
-            summary = f"run {run.name} has made no step for {span(silence)}, since step {count(run.high)}"
+            summary = f"run {run.name} has made no step for {duration(silence)}, since step {number(run.high)}"
             usual = _usual(run, since)
         look = f"{_stacks(self.alert, run)}. Then check whether the GPU computes and the disk answers."
         evidence = {
@@ -155,10 +156,10 @@ class RankSilent:
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
         summary = (
-            f"rank {rank.number} of run {run.name} has pushed nothing for {span(silence)} while others continue{more}: "
-            f"its last step is {count(rank.step or 0)}, theirs {count(run.high or 0)}"
+            f"rank {rank.number} of run {run.name} has pushed nothing for {duration(silence)} while others continue{more}: "
+            f"its last step is {number(rank.step or 0)}, theirs {number(run.high or 0)}"
         )
-        text = f"Its longest recent pause was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
+        text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_stacks(self.alert, run)}."
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
         return run.finding("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
@@ -197,9 +198,9 @@ def _last(rank: RankProgress) -> dict[str, object]:
 
 def _usual(run: RunProgress, since: float) -> str:
     """Return a sentence on the pace of the run until *since*, in Unix seconds."""
-    pause = f"no pause was longer than {span(run.pace.longest)}"
+    pause = f"no pause was longer than {duration(run.pace.longest)}"
     if run.started and run.steps and since > run.started:
-        return f"Until then a step took {span((since - run.started) / run.steps)} on average, and {pause}."
+        return f"Until then a step took {duration((since - run.started) / run.steps)} on average, and {pause}."
     return f"Until then {pause}."
 
 
@@ -218,7 +219,7 @@ def _who(ranks: Sequence[RankProgress]) -> str:
     behind = [rank for rank in ranks if rank.step == first.step]
     if len(ranks) == 1:
         return f"It is in the phase {first.phase}." if first.phase else ""
-    at = "without a step" if first.step is None else f"at step {count(first.step)}"
+    at = "without a step" if first.step is None else f"at step {number(first.step)}"
     if len(behind) == len(ranks):
         return f"All {len(ranks)} ranks are {at}{_astray(ranks)}."
     who = f"Rank {first.number} is" if len(behind) == 1 else f"Ranks {_numbers(behind)} are"

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from trackside_daemon.detectors.wording import span
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.text import duration, percent
 from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SHARE, CALM = 0.6, 0.3
 # A rank is slow in a window at SLOWER times the time of the median rank and SCORE robust deviations above it.
 SLOWER, SCORE = 1.1, 4.0
 
-_SCALE, _NOISE = 1.4826, 0.02
+_NOISE = 0.02
 _MASK = (1 << WINDOWS) - 1
 
 
@@ -121,7 +122,7 @@ class Straggler:
         usual = _lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
-        least = max(self._slower * usual, usual + SCORE * (_SCALE * spread + _NOISE * usual))
+        least = max(self._slower * usual, usual + SCORE * (NORMAL * spread + _NOISE * usual))
         for number, time in times.items():
             self._slow[number] = (self._slow.get(number, 0) << 1 | (time > least > 0)) & _MASK
         slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}
@@ -137,10 +138,10 @@ class Straggler:
     def _finding(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
         run = self._run
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
-        factor = f"{time / usual:.2f} times the {span(usual)}" if usual > 0 else "while others take no time"
-        summary = f"rank {number} of run {run.name} needs {span(time)} per step, without waiting, {factor} of the median rank{more}"
+        factor = f"{time / usual:.2f} times the {duration(usual)}" if usual > 0 else "while others take no time"
+        summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank{more}"
         text = (
-            f"It was slow in {self._share(number):.0%} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
+            f"It was slow in {percent(self._share(number))} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
             f"wait for it. Check the clocks, temperature and throttling of its GPU, and what else runs on its CPUs."
         )
         evidence = {"value": time, "usual": usual}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import lasted
+from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,8 +97,8 @@ class Throughput:
     def _found(self, at: int, step: int, level: float) -> Detection:
         usual = self._usual or 0.0
         text = (
-            f"steps take {lasted(level)} since about step {self._since:,}, {100 * (level / usual - 1):.0f} % more than "
-            f"the {lasted(usual)} before: {100 * (1 - usual / level):.0f} % of the throughput is lost at step {step:,}"
+            f"steps take {duration(level)} since about step {self._since:,}, {percent(level / usual - 1)} more than "
+            f"the {duration(usual)} before: {percent(1 - usual / level)} of the throughput is lost at step {step:,}"
         )
         severity: Severity = "warning" if self._loses >= WORTH else "info"
         return Detection("ThroughputRegression", severity, at, text, evidence=slower(level, usual, self._since_at))
@@ -108,9 +108,9 @@ class Throughput:
         self._blocks += 1
         self._back = self._back + 1 if level <= (1 + (self._ratio - 1) / 2) * usual else 0
         if self._back >= RETURNED:
-            text = f"steps take {lasted(level)} again at step {step:,}"
+            text = f"steps take {duration(level)} again at step {step:,}"
         elif self._blocks >= USUAL:
-            text = f"steps have taken {lasted(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
+            text = f"steps have taken {duration(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
             self._window.clear()
         else:
             before, self._loses = self._loses, self._loses + BLOCK * (level - usual)

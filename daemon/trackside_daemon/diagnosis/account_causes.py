@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.diagnosis.causes import LEAST_SHARE, Cause, Evidence, alert_evidence
 from trackside_daemon.model.families import gpu, training
-from trackside_daemon.model.text import duration, shown
+from trackside_daemon.model.text import counted, duration, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS, own_seconds
 
 if TYPE_CHECKING:
@@ -257,13 +257,15 @@ def _cadence(facts: Facts) -> Iterator[Evidence]:
     if not saves or not seconds:
         return
     each = seconds / saves
-    yield Evidence(f"{saves} checkpoints of {duration(each)}, one per {duration(facts.wall / saves)}", facts.api)
+    yield Evidence(
+        f"{counted(saves, 'checkpoint')} of {duration(each)}, one per {duration(facts.wall / saves)}", facts.api
+    )
     ran = duration(facts.reliability.seconds)
     if not facts.reliability.failures:
         yield Evidence(f"no failure in {ran} of attempts in this history, so that Young's formula gives no interval")
         return
     mean = facts.reliability.seconds / facts.reliability.failures
-    failures = f"{facts.reliability.failures} failures in {ran} of attempts in this history"
+    failures = f"{counted(facts.reliability.failures, 'failure')} in {ran} of attempts in this history"
     yield Evidence(f"Young's formula: one per {duration(sqrt(2 * each * mean))} costs least, at {failures}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.model.text import duration
+from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class Pools:
     def priced(self, cause: Cause, lost: float, low: float) -> Cause:
         """Return a cause with its lost seconds, also in the summary; *low* is the share of them that is gained at least."""
         share = lost / self.wall if self.wall else 0.0
-        summary = f"{cause.summary}: {share:.0%} of the time, {duration(lost)} at most"
+        summary = f"{cause.summary}: {percent(share)} of the time, {duration(lost)} at most"
         return cause._replace(summary=summary, lost_seconds=lost, low=low * lost, high=lost)
 
 

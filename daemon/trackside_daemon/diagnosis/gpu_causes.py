@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.causes import Cause, Evidence, series_evidence
 from trackside_daemon.model.families import gpu as gpu_families
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def _idle_gpus(facts: Facts) -> Iterator[Cause]:
     which = f"GPU {idle[0]}" if len(idle) == 1 else f"GPUs {', '.join(idle)}"
     hours = facts.wall * len(idle) / 3600
     used = ", ".join(
-        f"GPU {gpu} {mean:.0%}" for gpu, mean in sorted(means.items(), key=lambda item: (len(item[0]), item[0]))
+        f"GPU {gpu} {percent(mean)}" for gpu, mean in sorted(means.items(), key=lambda item: (len(item[0]), item[0]))
     )
     yield Cause(
         "idle_gpu",
@@ -95,7 +95,7 @@ def _profiled(facts: Facts, pools: Pools) -> Iterator[Cause]:
     for kind, (name, happened, advice) in {**_CLASSES, **({} if uses_gpu else _WITHOUT_GPU)}.items():
         lost = pools.draw(float(shares.get(kind, 0.0)) * pools.left.get("compute", 0.0), "compute", least=0.02)
         if lost:
-            text = found["text"] if found.get("class") == kind else f"{kind}: {shares[kind]:.0%} of a step"
+            text = found["text"] if found.get("class") == kind else f"{kind}: {percent(shares[kind])} of a step"
             evidence = Evidence(f"capture {facts.profile.id}: {shown(text)}", f"/api/v1/captures/{facts.profile.id}")
             check = f"the class {kind} in trackside capture {shown(facts.run['name'])}"
             yield pools.priced(Cause(name, happened, (evidence,), advice, check), lost, 0.0)
@@ -122,7 +122,7 @@ def _idle_in_steps(facts: Facts, pools: Pools) -> Iterator[Cause]:
             (
                 series_evidence(
                     facts,
-                    f"mean utilization in steps: {fmean(span.busy or 0.0 for span in measured):.0%}",
+                    f"mean utilization in steps: {percent(fmean(span.busy or 0.0 for span in measured))}",
                     gpu_families.UTILIZATION,
                 ),
             ),

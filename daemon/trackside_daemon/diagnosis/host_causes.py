@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence, series_evidence
 from trackside_daemon.model.families import cgroup, host, process, training
-from trackside_daemon.model.text import duration, number
+from trackside_daemon.model.text import byte_size, duration, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def _memory(facts: Facts, pools: Pools) -> Iterator[Cause]:
     swaps = pages >= SWAPPED
     happened = "the machine read memory back from swap" if swaps else "all tasks of the machine waited for memory"
     swapped = series_evidence(
-        facts, f"pages read back from swap: {pages:,.0f}, {pages * PAGE / 2**30:.2g} GiB", host.SWAP_IN
+        facts, f"pages read back from swap: {pages:,.0f}, {byte_size(pages * PAGE)}", host.SWAP_IN
     )
     cause = Cause(
         "swap" if swaps else "memory_pressure",
@@ -73,7 +73,7 @@ def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
     if not lost:
         return
     read, written = (sum(counter.increase for counter in facts.of(one)) for one in (host.DISK_READ, host.DISK_WRITTEN))
-    rates = f"disks read {read / 1e6 / facts.wall:,.1f} MB/s and wrote {written / 1e6 / facts.wall:,.1f} MB/s"
+    rates = f"disks read {byte_size(read / facts.wall)}/s and wrote {byte_size(written / facts.wall)}/s"
     cause = Cause(
         "slow_storage",
         "all tasks waited for the storage",

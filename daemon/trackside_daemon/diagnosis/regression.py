@@ -12,12 +12,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
-from trackside_daemon.detectors.wording import lasted
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     import sqlite3
@@ -159,7 +159,7 @@ class Regressions:
             severity,
             (("run", pace.name),),
             self._wall(),
-            f"steps of run {pace.name} take {lasted(value)}, {ratio:.3g} times{between} the {lasted(usual)} of {which}",
+            f"steps of run {pace.name} take {duration(value)}, {ratio:.3g} times{between} the {duration(usual)} of {which}",
             ADVICE,
             run=run,
             evidence={

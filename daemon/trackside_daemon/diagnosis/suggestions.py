@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.causes import Cause, series_evidence
 from trackside_daemon.model.families import cgroup, gpu, host, process
+from trackside_daemon.model.text import byte_size, counted, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +52,8 @@ def _gpu_memory(facts: Facts) -> Iterator[Cause]:
     most, size = max(used, key=lambda one: one[0] / one[1])
     yield Cause(
         "gpu_memory_head_room",
-        f"at most {_gib(most)} of {_gib(size)} of a GPU's memory were in use",
-        (series_evidence(facts, f"the most memory of a GPU in use: {most / size:.0%}", gpu.MEMORY_USED),),
+        f"at most {byte_size(most)} of {byte_size(size)} of a GPU's memory were in use",
+        (series_evidence(facts, f"the most memory of a GPU in use: {percent(most / size)}", gpu.MEMORY_USED),),
         "a larger batch, or less activation checkpointing, may fit, if the training allows it",
         gpu.MEMORY_USED.name,
     )
@@ -61,7 +62,7 @@ def _gpu_memory(facts: Facts) -> Iterator[Cause]:
 def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
     tensor, sm = _mean(resources, "gpu_tensor_active"), _mean(resources, "gpu_sm_active")
     if tensor is not None and sm is not None and tensor < TENSORS_IDLE and sm >= SM_BUSY:
-        text = f"SMs active {sm:.0%}, tensor cores {tensor:.1%}"
+        text = f"SMs active {percent(sm)}, tensor cores {percent(tensor)}"
         yield Cause(
             "precision",
             f"the GPUs computed without their tensor cores ({text} of the time)",
@@ -75,7 +76,7 @@ def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float)
     workers, cpu = _mean(resources, "dataloader_workers"), _mean(resources, "dataloader_cpu") or 0.0
     each = cpu / workers if workers else 0.0
     have = f"{workers:.3g} workers a rank, each with {each:.2g} CPUs" if workers else "no DataLoader workers"
-    text = f"{have}, and {waits:.1%} of the time waits for data"
+    text = f"{have}, and {percent(waits)} of the time waits for data"
     evidence = (series_evidence(facts, text, process.WORKERS_CPU),)
     if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
@@ -93,9 +94,13 @@ def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Caus
         needs = max(1, ceil(SPARE * used))
         yield Cause(
             "fewer_cpus",
-            f"the training used {used:.3g} of {min(limits):.3g} CPUs in 95 % of the time",
-            (series_evidence(facts, f"95th percentile of the CPUs of ranks and workers: {used:.3g}", process.CPU),),
-            f"{needs} CPU{'' if needs == 1 else 's'} would do for this job",
+            f"the training used {number(used, 3)} of {number(min(limits), 3)} CPUs in 95 % of the time",
+            (
+                series_evidence(
+                    facts, f"95th percentile of the CPUs of ranks and workers: {number(used, 3)}", process.CPU
+                ),
+            ),
+            f"{counted(needs, 'CPU')} would do for this job",
             process.CPU.name,
         )
 
@@ -106,9 +111,9 @@ def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Ca
     if limits and most and min(limits) >= LEAST_BYTES and max(most) < HALF * min(limits):
         yield Cause(
             "less_memory",
-            f"the training used at most {_gib(max(most))} of {_gib(min(limits))} of memory",
-            (series_evidence(facts, f"the most memory of the cgroup: {_gib(max(most))}", cgroup.WORKING_SET),),
-            f"{_gib(SPARE * max(most))} would do for this job",
+            f"the training used at most {byte_size(max(most))} of {byte_size(min(limits))} of memory",
+            (series_evidence(facts, f"the most memory of the cgroup: {byte_size(max(most))}", cgroup.WORKING_SET),),
+            f"{byte_size(SPARE * max(most))} would do for this job",
             cgroup.WORKING_SET.name,
         )
 
@@ -136,7 +141,3 @@ def _p95(resources: Sequence[Mapping[str, Any]], quantity: str) -> float | None:
 def _column(resources: Sequence[Mapping[str, Any]], quantity: str, name: str) -> float | None:
     rows = [float(row[name]) for row in resources if row["quantity"] == quantity]
     return rows[-1] if rows else None  # the last row is the only one, or that of all resources
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.3g} GiB"

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
-from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.text import duration, number, percent, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _head(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     for resume in diagnosis.get("resumes", ())[-RESUMES:]:
         yield f"resumed: {shown(resume.get('text', ''))}"
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
-    yield "time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares if share >= 0.001)
+    yield "time: " + ", ".join(f"{name} {percent(share)}" for name, share in shares if share >= 0.001)
     yield from _costs(diagnosis["energy"], diagnosis["costs"])
 
 
@@ -108,12 +108,10 @@ def _compared(diagnosis: Mapping[str, Any]) -> Iterator[str]:
 
 def _effect(effect: Mapping[str, Any]) -> str:
     name = WORDS.get(effect["quantity"], shown(effect["quantity"]).replace("_at_tokens", " at equal tokens"))
-    between = "" if effect["low"] is None else f" ({_percent(effect['low'])} to {_percent(effect['high'])})"
-    return f"{name} {_percent(effect['ratio'])}{between}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
+    between = (
+        "" if effect["low"] is None else f" ({percent(effect['low'] - 1, '+')} to {percent(effect['high'] - 1, '+')})"
+    )
+    return f"{name} {percent(effect['ratio'] - 1, '+')}{between}"
 
 
 def _trends(diagnosis: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.model.records import LIFE_CYCLE
-from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.text import duration, number, percent, shown
 
 if TYPE_CHECKING:
     import sqlite3
@@ -129,7 +129,7 @@ def _best_evaluation(connection: sqlite3.Connection, facts: Facts, tails: LogTai
     if since >= LONG_AGO * facts.wall:
         yield Cause(
             "since_best_evaluation",
-            f"the best {shown(key)} of {number(best[key][0])} was {duration(since)} before the end, {since / facts.wall:.0%} of the run",
+            f"the best {shown(key)} of {number(best[key][0])} was {duration(since)} before the end, {percent(since / facts.wall)} of the run",
             (
                 Evidence(
                     f"{shown(key)} did not fall below {number(best[key][0])} after that",

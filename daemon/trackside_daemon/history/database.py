@@ -35,6 +35,7 @@ from trackside_daemon.history.salvage import set_aside
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, read_wal
 from trackside_daemon.history.salvage.salvage import salvage
 from trackside_daemon.history.salvage.worker import Answer, Request, Worker
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -399,7 +400,7 @@ class Database:
         if free < pages * PAGE_BYTES:
             raise UnavailableError(
                 f"{self.path} was written by an older trackside and is copied before its migration: the copy needs "
-                f"{pages * PAGE_BYTES / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free; make room, or name another "
+                f"{byte_size(pages * PAGE_BYTES)}, and {byte_size(free)} are free; make room, or name another "
                 "directory with --storage.path"
             )
         # Renamed when it is complete, so that a copy with the final name is always usable.

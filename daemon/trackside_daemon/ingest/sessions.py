@@ -46,7 +46,7 @@ from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, BatchIngested, Event, Record, bounded
 from trackside_daemon.model.session import process_of
-from trackside_daemon.model.text import duration
+from trackside_daemon.model.text import byte_size, duration
 from trackside_daemon.training.export_limits import OwnerRate
 
 if TYPE_CHECKING:
@@ -529,7 +529,7 @@ class Sessions:
         size += sum(EVENT_BYTES + len(one.title) + len(one.text) for one in message.alerts)
         if not self._event_bytes.admit(owner, now.monotonic, size):
             message.events, message.alerts = [], []
-            more = f"more than {EVENTS_BURST / 2**20:g} MiB of events at once, or {EVENTS_RATE / 2**10:g} KiB a second"
+            more = f"more than {byte_size(EVENTS_BURST)} of events at once, or {byte_size(EVENTS_RATE)} a second"
             self._counts.reject(owner, b"", WireError("rate", f"{more}, of one user: they are left out"))
 
     def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:

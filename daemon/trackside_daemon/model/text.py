@@ -1,4 +1,7 @@
-"""Text for terminals: escaped, cut to a width, with short numbers and durations."""
+"""Texts of the product: escaped, cut to a width, with its one spelling of numbers, shares, sizes and durations.
+
+The page's `format.js` spells them alike; `tests/model/spelling.json` has cases of both.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 GAP = "  "  # between the columns of a table
+NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
 
 def shown(value: object) -> str:
@@ -72,32 +76,84 @@ def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int], right: str = "
         yield GAP.join(parts).rstrip()
 
 
-def number(value: Any) -> str:
-    """Return a number in about ten characters at most; texts such as ``nan`` and ``inf`` pass, and None is ``-``."""
+def number(value: Any, digits: int = 4) -> str:
+    """Return a number in *digits* digits: ``5.31``, ``0.0001234``, ``NaN``, ``infinite``; ``-`` for None.
+
+    A whole number keeps all its digits, ``12,340``. The API's ``nan`` and ``inf`` are numbers; another text passes, escaped.
+    """
     if value is None:
         return "-"
-    if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
-        return shown(value)
-    if float(value).is_integer() and abs(value) < 10_000_000:
-        return str(int(value))
-    return f"{value:.4g}"
+    if isinstance(value, str):
+        if value not in NONFINITE:
+            return shown(value)
+        value = float(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+    if abs(value) < 1e15 and (float(value).is_integer() or abs(value) >= 10**digits - 0.5):
+        return f"{value + 0.0:,.0f}"
+    return f"{value:.{digits}g}"
 
 
-def file_size(size: float) -> str:
-    """Return a size of files in kB or MB, such as ``15.3 kB``."""
-    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+def percent(ratio: float | None, sign: str = "") -> str:
+    """Return a ratio in percent, ``96.0 %``, ``0.03 %``, or ``+1.5 %`` with the *sign* ``+``; ``-`` if not finite."""
+    if ratio is None or not math.isfinite(ratio):
+        return "-"
+    value = 100 * ratio
+    return f"{value:{sign}.1g} %" if 1e-4 <= abs(value) < 0.05 else f"{round(value, 1) + 0.0:{sign},.1f} %"
+
+
+def byte_size(count: float | None) -> str:
+    """Return bytes with a binary prefix: ``512 B``, ``23.5 GiB``; ``-`` for None or not finite."""
+    return _prefixed(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """Return a value of another unit with a decimal prefix: ``1.7 GHz``, ``12.3 kJ``; ``-`` for None or not finite."""
+    return _prefixed(value, 1000, [f"{prefix}{unit}" for prefix in ("", "k", "M", "G", "T", "P")])
+
+
+def measured(value: float, unit: str, digits: int = 4) -> str:
+    """Return a value in the unit of the API: ``ratio``, ``bytes``, ``bytes per second``, ``hertz``, ``watts`` or another."""
+    if unit in _SPELT:
+        return _SPELT[unit](value)
+    return f"{number(value, digits)} {unit}".rstrip()
+
+
+def _prefixed(value: float | None, base: int, units: Sequence[str]) -> str:
+    """Return a value in three digits and the unit, each *base* times the one before, in which it is below a thousand."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    power = next((power for power in range(len(units)) if abs(value) < 999.5 * base**power), len(units) - 1)
+    return f"{number(value / base**power, 3)} {units[power]}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``; ``-`` for None or not finite."""
+    """Return seconds in at most two units: ``12.5 ms``, ``42.1 s``, ``1 min 14 s``, ``2 d 4 h``; ``-`` if not finite."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f}s"
-    rest = round(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
+    if seconds < 0.9995:
+        scale, unit = (1e3, "ms") if seconds >= 0.0009995 else (1e6, "µs")
+        return f"{number(seconds * scale, 3)} {unit}" if seconds > 0 else "0 s"
+    if seconds < 59.95:
+        return f"{number(seconds, 3)} s"
+    whole = round(seconds)
+    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+    large, unit, small, smaller = next(each for each in units if whole >= each[0])
+    rest = whole % large // small
+    return f"{number(whole // large)} {unit}" + (f" {rest} {smaller}" if rest else "")
+
+
+def counted(count: float, noun: str, many: str = "") -> str:
+    """Return a number of things: ``1 checkpoint``, ``1,234 steps``; *many* is an irregular plural."""
+    return f"{number(count)} {noun if count == 1 else many or f'{noun}s'}"
+
+
+_SPELT: dict[str, Callable[[float], str]] = {
+    "ratio": percent,
+    "bytes": byte_size,
+    "bytes per second": lambda value: f"{byte_size(value)}/s",
+    "hertz": lambda value: with_unit(value, "Hz"),
+    "watts": lambda value: with_unit(value, "W"),
+    "joules": lambda value: with_unit(value, "J"),
+    "seconds": duration,
+}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.model.families import daemon
+from trackside_daemon.model.text import counted
 from trackside_daemon.web.api.current_values import family_values
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Status:
     def line(self) -> str:
         """Return a line about what the daemon does now."""
         runs = len({process.run_id for process in self._parts.ranks.get()})
-        return f"serves {self._url}, {runs} run{'' if runs == 1 else 's'} on this machine"
+        return f"serves {self._url}, {counted(runs, 'run')} on this machine"
 
     def is_ready(self) -> bool:
         """Return whether each collector has run once, with or without success."""

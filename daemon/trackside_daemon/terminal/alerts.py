@@ -45,7 +45,7 @@ def _line(alert: Alert, now: float, name_width: int) -> Line:
     return [
         (pad("silenced" if alert.get("silenced") else text_field(alert, "severity"), 8), style),
         (" " + pad(text_field(alert, "alert"), name_width), style),
-        (" " + pad(age, 7, right=True), "dim"),
+        (" " + pad(age, 11, right=True), "dim"),
         (f" {_description(alert)}", ""),
     ]
 

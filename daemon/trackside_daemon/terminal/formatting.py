@@ -38,9 +38,9 @@ def short_number(value: object) -> str:
 
 
 def percent(ratio: object) -> str:
-    """Return a ratio as a percentage in at most four characters."""
+    """Return a ratio in percent, without the decimal for which columns have no room: ``96 %``."""
     number = to_float(ratio)
-    return ABSENT if number is None or not isfinite(number) else f"{100 * number:.0f}%"
+    return ABSENT if number is None or not isfinite(number) else f"{100 * number:.0f} %"
 
 
 def with_prefix(value: object, base: int = 1000) -> str:

@@ -24,8 +24,8 @@ _COLUMNS = (
     Column("RUN:RANK", RUN_WIDTH, right=False),
     Column("GPU", 4),
     Column("GPU MEM", 8),
-    Column("SM", 4),
-    Column("CPU", 5),
+    Column("SM", 5),
+    Column("CPU", 6),
     Column("MEM", 5, min_frame=90),
     Column("COMMAND", 0, right=False),
 )

@@ -70,7 +70,7 @@ def test_titles_and_texts() -> None:
     resolved = Message("id", (over(alert()),))
     assert message_text.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
     assert message_text.body(resolved, DaemonInfo("node1")) == (
-        "NonFinite (critical) ended after 150 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
+        "NonFinite (critical) ended after 2 min 30 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
         "NonFinite on rank 0\n\non node1"
     )
 

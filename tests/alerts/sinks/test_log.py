@@ -39,7 +39,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
     assert caplog.messages == [
         "GpuHot (warning): hot",
         "GpuHot (now critical): very hot",
-        "GpuHot ended after 150 s: very hot",
+        "GpuHot ended after 2 min 30 s: very hot",
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "WARNING"]
 
@@ -73,7 +73,7 @@ def test_the_end_of_an_alert_is_logged_only_after_its_begin(caplog: pytest.LogCa
     message = box.next_message(1.0)
     assert message is not None
     sink.send(message)
-    assert caplog.messages == ["GpuHot (warning): hot", "GpuHot ended after 150 s: hot"]
+    assert caplog.messages == ["GpuHot (warning): hot", "GpuHot ended after 2 min 30 s: hot"]
 
 
 def test_lines_are_bounded() -> None:

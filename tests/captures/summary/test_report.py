@@ -22,9 +22,9 @@ def test_a_profile_fits_into_forty_lines() -> None:
 
 def test_one_rank_is_shown_with_its_parts_and_operators() -> None:
     lines = text(capture(healthy(1, noise=0.0)))
-    assert lines[0].startswith("bottleneck: compute: 7.3 of 8.8 ms a step; most in aten::mm 4.0 ms")
+    assert lines[0].startswith("bottleneck: compute: 7.3 ms of 8.8 ms a step; most in aten::mm 4 ms")
     assert lines[3].split() == ["rank", "0", "8.8", "7.4", "0", "0", "0", "0.3", "1.1", "0"]
-    assert lines[6].split() == ["45%", "cpu", "4.0", "ms", "1", "x", "aten::mm", "[64,128]", "[128,64]"]
+    assert lines[6].split() == ["45.5", "%", "cpu", "4", "ms", "1", "x", "aten::mm", "[64,128]", "[128,64]"]
 
 
 def test_unprintable_names_are_escaped() -> None:

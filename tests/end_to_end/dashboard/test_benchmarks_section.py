@@ -36,11 +36,13 @@ def test_each_load_has_a_chart_of_latency_and_a_row(
     rows = section.locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.locator("td:first-child")).to_have_text(["batch=1", "batch=8"])
-    expect(rows.first).to_contain_text(re.compile(r"[\d.]+ \([\d.]+ to [\d.]+\) ms, \d+ samples"))
+    expect(rows.first).to_contain_text(re.compile(r"[\d.]+ [mµ]s \([\d.]+ [mµ]s to [\d.]+ [mµ]s\), [\d,]+ samples"))
     charts = section.locator(".chart")
     latencies = [f"batch={batch}: latency by percentile" for batch in (1, 8)]
     expect(charts.locator("h3")).to_have_text(["Throughput over batch size", *latencies])
-    for place, last in enumerate((r"items/s at batch size 8", r"ms at percentile p9\d", r"ms at percentile p9\d")):
+    for place, last in enumerate(
+        (r"items/s at batch size 8", r"[mµ]s at percentile p9\d", r"[mµ]s at percentile p9\d")
+    ):
         charts.nth(place).scroll_into_view_if_needed()
         expect(charts.nth(place).locator(".plot")).to_have_attribute(
             "aria-label", re.compile(rf"\. Last: original [\d.]+ {last}")

@@ -84,8 +84,8 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     assert run.locator(".bar span").evaluate("one => one.style.width") == "25%"
     go_on(training, 1)
     expect(run).to_contain_text("Step 11 / 40 27.5 %")
-    expect(run).to_contain_text(f"Loss {2.718281828 / 11:.5g}")
-    told = re.compile(f"to {2.718281828 / 11:.5g}, lowest {2.718281828 / 11:.5g}$")
+    expect(run).to_contain_text(f"Loss {2.718281828 / 11:.4g}")
+    told = re.compile(f"to {2.718281828 / 11:.4g}, lowest {2.718281828 / 11:.4g}$")
     expect(run.get_by_role("img")).to_have_attribute("aria-label", told)
 
     go_on(training, 14)

@@ -79,7 +79,7 @@ def test_a_report_works_without_a_network(
     assert tab.title().startswith("first, </script>")
     expect(charts.nth(1).locator("h3")).to_have_text(HOSTILE)
     first = charts.first.locator("b").first
-    expect(first).to_have_text("0.018686")
+    expect(first).to_have_text("0.01869")
     expect(charts.first.locator("b").nth(1)).to_have_text("nan")
     plot = charts.first.locator(".u-over")
     plot.scroll_into_view_if_needed()
@@ -93,7 +93,7 @@ def test_a_report_works_without_a_network(
     tab.mouse.move(box["x"] + box["width"] * 0.8, middle, steps=4)
     tab.mouse.up()
     tab.mouse.move(box["x"] + 1, middle)
-    expect(first).to_have_text("0.13534 at 100")  # the left edge of what was selected
+    expect(first).to_have_text("0.1353 at 100")  # the left edge of what was selected
     tab.get_by_role("combobox", name="Over").select_option("time")
     tab.get_by_role("searchbox", name="Keys").fill("EVAL/1")
     expect(tab.locator("figure:visible")).to_have_count(3 + len(BENCHMARKS))

@@ -216,7 +216,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     eventually(lambda: "from" not in asked(page.url))
 
     page.get_by_label("Ranks").select_option("all")
-    expect(loss.locator(".legend button")).to_have_text(["rank 04000", "rank 14001"])
+    expect(loss.locator(".legend button")).to_have_text(["rank 04,000", "rank 14,001"])
     loss.locator(".legend button").first.click()
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: rank 1 4001 at step 4000."))
     page.get_by_label("Ranks").select_option("band")

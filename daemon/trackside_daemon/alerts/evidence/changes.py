@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.evidence.causes import level
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.model.configuration import FACTS, flat
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trackside_daemon.alerts.evidence.causes.level import SlowDown
     from trackside_daemon.alerts.evidence.causes.readings import Neighbour
@@ -23,11 +25,7 @@ RUNS = 20  # newest runs among which the one before is searched
 LONGEST = 60  # characters of a value
 BEFORE = 60.0  # seconds before a slow-down in which the start of another run or process may have caused it
 
-# Facts about an attempt that its start chooses.
-_FACTS = (
-    *("host", "git_commit", "git_dirty", "command", "packages", "environ", "config", "hardware", "world_size"),
-    *("python", "platform", "directory"),
-)
+_FACTS = (*FACTS, "packages", "environ", "config", "hardware")  # what the start of an attempt chooses
 
 
 def changes(case: Case, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
@@ -52,7 +50,7 @@ def _other_processes(case: Case, slow: SlowDown, neighbours: Sequence[Neighbour]
 
 
 def _moment(began: float, slow: SlowDown) -> str:
-    return f"{abs(slow.began - began):.0f} s {'before' if began < slow.began else 'after'}"
+    return f"{duration(round(abs(slow.began - began)))} {'before' if began < slow.began else 'after'}"
 
 
 def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
@@ -67,10 +65,10 @@ def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
     if len(attempts) < 2 or not (slow.lasting or attempts[1]["started"] >= slow.began - level.BEFORE):
         return
     then = f"in run {earlier}" if earlier else f"before attempt {attempts[1]['attempt']}"
-    before, now = (_flat({name: attempt.get(name) for name in _FACTS}) for attempt in attempts)
+    before, now = (flat({name: attempt.get(name) for name in _FACTS}) for attempt in attempts)
     for name in dict.fromkeys([*before, *now]):
         if before.get(name) != now.get(name):
-            yield f"{name}: {before.get(name, 'none')} {then}, now {now.get(name, 'none')}"
+            yield f"{name}: {_short(before.get(name))} {then}, now {_short(now.get(name))}"
 
 
 def _run_before(connection: sqlite3.Connection, case: Case, started: float) -> str:
@@ -79,12 +77,5 @@ def _run_before(connection: sqlite3.Connection, case: Case, started: float) -> s
     return next((str(run["id"]) for run in runs if run["name"] == case.run and run["id"] != case.alert.run), "")
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested values by their dotted names, as short texts."""
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            flat[f"{prefix}{name}"] = str(value)[:LONGEST]
-    return flat
+def _short(value: Any) -> str:
+    return "none" if value is None else str(value)[:LONGEST]

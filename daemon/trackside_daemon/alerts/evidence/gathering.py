@@ -23,6 +23,7 @@ from trackside_daemon.alerts.evidence.stacks import stacks
 from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,6 +182,6 @@ def _bounded(evidence: dict[str, Any], case: Case) -> dict[str, Any]:
     # The reserve is for the list of missing parts.
     while sum(sizes.values()) > MOST_BYTES - 2048:
         largest = max(sizes, key=lambda name: sizes[name])
-        case.missing.append(f"{largest}: {sizes.pop(largest) / 1024:.0f} KiB is too large")
+        case.missing.append(f"{largest}: {byte_size(sizes.pop(largest))} is too large")
         del kept[largest]
     return {**kept, **({"missing": case.missing[:16]} if case.missing else {})}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.config.near import near_name
 from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 from trackside_daemon.model.setting_types import pattern
 
@@ -136,9 +136,9 @@ def _selection(
     elif name in families:
         metric = families[name]
     else:
-        near = difflib.get_close_matches(name, families, 1)
-        hint = f"did you mean {near[0]}?" if near else f"a pushed key is written {KEY}{name}"
-        raise ValueError(f"there is no family {name}; {hint}")
+        raise ValueError(
+            f"there is no family {name}{near_name(name, families, f'a pushed key is written {KEY}{name}')}"
+        )
     # Rules compare a single number per series.
     if metric.kind == "histogram":
         raise ValueError(f"{name} is a histogram, which has no single value")

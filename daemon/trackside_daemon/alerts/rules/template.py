@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.wording import in_bytes, number
+from trackside_daemon.model.text import byte_size, duration, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -60,19 +60,19 @@ def fill(text: str, numbers: Mapping[str, float], texts: Mapping[str, str]) -> s
 def format_number(value: float, form: str = "") -> str:
     """Return a number in one of the forms."""
     if form == "percent":
-        return f"{100 * value:.3g} %"
+        return percent(value)
     if form == "whole":
-        return f"{value:,.0f}"
+        return number(round(value))
     if form == "duration":
-        return _duration(value)
-    return in_bytes(value) if form == "bytes" else number(value)
+        return duration(value)
+    return byte_size(value) if form == "bytes" else number(value)
 
 
 def prometheus_template(text: str) -> str:
     """Return the template as an annotation of a Prometheus rule."""
     forms = {
         "percent": "humanizePercentage $value",
-        "bytes": 'printf "%sB" (humanize $value)',
+        "bytes": 'printf "%sB" (humanize1024 $value)',
         "duration": "humanizeDuration $value",
         "whole": 'printf "%.0f" $value',
     }
@@ -84,11 +84,3 @@ def prometheus_template(text: str) -> str:
         return "the alert's start" if name == "since" else f"{{{{ $labels.{name} }}}}"
 
     return _FIELD.sub(replacement, text)
-
-
-def _duration(seconds: float) -> str:
-    if abs(seconds) < 120:
-        return f"{seconds:.3g} s"
-    if abs(seconds) < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if abs(seconds) < 172800 else f"{seconds / 86400:.1f} days"

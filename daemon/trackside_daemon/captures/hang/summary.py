@@ -11,6 +11,7 @@ from trackside.wire import Flight
 from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import RankDump, rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
 
 def _waits(dump: RankDump) -> list[str]:
     return [
-        f"{call.operation} number {call.sequence} of {group.title}, for {call.age:.1f} s"
+        f"{call.operation} number {call.sequence} of {group.title}, for {duration(call.age)}"
         for group in dump.groups.values()
         for call in group.pending()
     ]

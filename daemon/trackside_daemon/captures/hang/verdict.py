@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Case, Kind, find_cases
 from trackside_daemon.captures.hang.wording import places_text, ranks_text
-from trackside_daemon.detectors.wording import count, span
+from trackside_daemon.model.text import duration, number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -104,7 +104,7 @@ def _first(ranks: Collection[int]) -> tuple[int, ...]:
 
 def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump], absent: Absent) -> str:
     """Return who holds up the group, and how."""
-    call = f"{case.call.operation} number {count(case.call.sequence)} of {case.title}"
+    call = f"{case.call.operation} number {number(case.call.sequence)} of {case.title}"
     who, where = ranks_text(case.ranks) if case.ranks else "", places_text(dumps, case.ranks)
     there = f"; {where}" if where else ""
     if case.kind in {"other_operation", "other_shape"}:
@@ -132,7 +132,7 @@ def _mismatch(case: Case, call: str) -> str:
         for rank, other in zip(sorted(case.ranks), case.others, strict=True):
             by_call.setdefault(f"{other.operation} with {other.shape or 'no tensor'}", []).append(rank)
         calls = " and ".join(f"{ranks_text(ranks)} called {other}" for other, ranks in by_call.items())
-        return f"{calls} as number {count(case.call.sequence)} of {case.title}"
+        return f"{calls} as number {number(case.call.sequence)} of {case.title}"
     if case.kind == "other_operation":
         others = " and ".join(dict.fromkeys(other.operation for other in case.others))
         return f"{ranks_text(case.ranks)} called {others} instead of {call}"
@@ -153,7 +153,7 @@ def _wait(case: Case) -> str:
     if not case.waiting or case.kind == "not_finished":
         return ""
     wait = "waits" if len(case.waiting) == 1 else "wait"
-    return f"; {ranks_text(case.waiting)} only {wait}, for {span(case.call.age)} now"
+    return f"; {ranks_text(case.waiting)} only {wait}, for {duration(case.call.age)} now"
 
 
 def _unknown(case: Case, absent: Absent) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.model.text import duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -27,7 +29,7 @@ def bottleneck(profile: Mapping[str, Any]) -> dict[str, Any]:
     worst = max(CLASSES, key=lambda name: seconds[name])
     row, detail = _DESCRIPTIONS[worst](profile)
     whole = part["seconds"] or 1.0
-    numbers = f"{milliseconds(seconds[worst])} of {milliseconds(whole)} ms a step"
+    numbers = f"{duration(seconds[worst])} of {duration(whole)} a step"
     return {
         "class": worst,
         "share": seconds[worst] / whole,
@@ -88,7 +90,7 @@ def _where(row: Row) -> str:
     seconds = row.get("seconds", row.get("cpu", 0.0) + row.get("gpu", 0.0))
     inner = row.get("inner", "")
     place = f" in {inner}" if inner.startswith("<") else f", {row['source']}" if row["source"] != row["name"] else ""
-    return f"{row['name']} {milliseconds(seconds)} ms{place if row['source'] else ''}"
+    return f"{row['name']} {duration(seconds)}{place if row['source'] else ''}"
 
 
 def _data(profile: Mapping[str, Any]) -> tuple[Row, str]:
@@ -106,16 +108,14 @@ def _host(profile: Mapping[str, Any]) -> tuple[Row, str]:
         each = (part["compute"] + part["overlapped"]) / max(1.0, host["operators"])
         return (
             row,
-            f"{host['operators']:.0f} operators of {each * 1e6:.0f} us on average, most in {_where(row)}",
+            f"{host['operators']:.0f} operators of {duration(each)} on average, most in {_where(row)}",
         )
     row = _largest(profile["functions"], loader=False)
     gap = host["gap"]
     if not row:
         row = {"name": gap["after"]}
     detail = (
-        _where(row)
-        if "seconds" in row
-        else f"{milliseconds(gap['seconds'])} ms after {gap['after']}, before {gap['before']}"
+        _where(row) if "seconds" in row else f"{duration(gap['seconds'])} after {gap['after']}, before {gap['before']}"
     )
     return row, f"{'the GPU has no work' if profile['device'] == 'gpu' else 'no operator runs'}: {detail}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.captures.summary.bottleneck import milliseconds
 from trackside_daemon.captures.summary.parts import PARTS
 from trackside_daemon.captures.summary.tables import ROWS, percentiles
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +62,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[di
         source = new.get("source") or old.get("source", "")
         name = old["name"] or new["name"]
         place = f", {source}" if source and source != name else ""
-        text = f"{name} {milliseconds(old['median'])} → {milliseconds(new['median'])} ms a step{place}"
+        text = f"{name} {duration(old['median'])} → {duration(new['median'])} a step{place}"
         yield {
             "text": text,
             "name": name,

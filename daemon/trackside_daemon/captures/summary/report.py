@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary.bottleneck import milliseconds
 from trackside_daemon.captures.summary.parts import PARTS
-from trackside_daemon.model.text import cut, shown
+from trackside_daemon.model.text import counted, cut, duration, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,7 @@ def text(summary: Mapping[str, Any]) -> list[str]:
     lines += [f"bottleneck: {found['text']}", "", "ms a step" + _columns({part: part for part in ("total", *PARTS)})]
     lines += [_parts(rank, profile["parts"]) for rank, profile in [*ranks.items()][:RANKS]]
     count = len(profile["steps"])
-    what = (
-        f"{count} step{'s' * (count != 1)}" if profile["marked"] else "the whole recording, since no optimizer stepped"
-    )
+    what = counted(count, "step") if profile["marked"] else "the whole recording, since no optimizer stepped"
     lines += ["", f"rank {rank}, {what}: operators by their own time"]
     lines += [_operator(row) for row in profile["operators"][:OPERATORS]]
     if profile["functions"]:
@@ -50,11 +48,11 @@ def _columns(cells: Mapping[str, str]) -> str:
 
 
 def _operator(row: Mapping[str, Any]) -> str:
-    times = " ".join(f"{name} {milliseconds(row[name]):>5} ms" for name in ("cpu", "gpu") if row[name])
+    times = " ".join(f"{name} {duration(row[name]):>7}" for name in ("cpu", "gpu") if row[name])
     place = "  ".join(part for part in (row["source"], cut(row["shapes"], WIDTH)) if part)
-    return f"  {row['share']:>4.0%}  {times}  {row['count']:>6.4g} x  {cut(row['name'], WIDTH)}  {place}".rstrip()
+    return f"  {percent(row['share']):>7}  {times}  {row['count']:>6.4g} x  {cut(row['name'], WIDTH)}  {place}".rstrip()
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    times = f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms"
+    times = f"  {percent(row['share']):>7}  {duration(row['seconds']):>7}"
     return f"{times}  {cut(row['name'], WIDTH)}  {cut(row['inner'], WIDTH)}".rstrip()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.families import gpu, host
+from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,6 @@ def _text(disturbance: Disturbance, series: Sequence[dict[str, Any]], seconds: f
     ]
     if disturbance.family.kind == "counter":
         highest = max((points[-1][4] - points[0][2] for points in values), default=0.0) / max(seconds, 1.0)
-        return disturbance.text.format(f"{min(1.0, highest):.0%}") if highest > disturbance.share else ""
+        return disturbance.text.format(percent(min(1.0, highest))) if highest > disturbance.share else ""
     highest = max((point[3] for points in values for point in points), default=0.0)
     return disturbance.text.format(f"{highest:g}") if highest > disturbance.share else ""

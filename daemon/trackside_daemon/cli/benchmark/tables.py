@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.benchmark.results import sentence
 from trackside_daemon.cli.output import table
+from trackside_daemon.model.text import byte_size, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,7 +100,7 @@ def _latency(contents: Contents) -> tuple[Sequence[str], Sequence[Sequence[str]]
 
 def _throughput(load: Contents) -> str:
     value = load["throughput"]
-    text = "-" if value is None else f"{float(f'{value:.4g}'):,g} {load['throughput_unit']}/s"
+    text = "-" if value is None else f"{number(value)} {load['throughput_unit']}/s"
     if "goodput_per_second" in load:
         text += f", {load['goodput_per_second']['value']:.3g} good requests/s"
     return text
@@ -120,7 +121,7 @@ def _fact(name: str, value: float | None) -> str:
         return "-"
     if name.endswith("_seconds"):
         return _time({"value": value, "low": None, "high": None})
-    return f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else f"{value:,.0f}"
+    return byte_size(value) if name.endswith("_bytes") else number(round(value))
 
 
 def _interval(interval: Contents | None, scale: float = 1.0, unit: str = "", digits: int = 4) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.cli.output import moment, table, width, wrapped
-from trackside_daemon.diagnosis.report.configuration import flat, setting
-from trackside_daemon.model.text import cut, duration, number, shown
+from trackside_daemon.diagnosis.report.configuration import setting
+from trackside_daemon.model.configuration import flat
+from trackside_daemon.model.text import byte_size, cut, duration, number, percent, shown, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,7 +223,7 @@ def _causes(causes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
     yield "likely causes, with the share of the lost time that each can explain at most:"
     for cause in causes:
         share = cause.get("explains_ratio")
-        yield from wrapped(shown(cause["text"]), " " * 8, f"  {'' if share is None else f'{share:.0%}':>4}  ")
+        yield from wrapped(shown(cause["text"]), " " * 8, f"  {'' if share is None else percent(share):>7}  ")
 
 
 def _checkpoint(checkpoint: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
@@ -320,25 +321,12 @@ def _value(name: str, value: Any) -> str:
         return time.strftime("%H:%M:%S", time.localtime(value))
     base = name.partition(" ")[0]
     if base.endswith("_seconds") or base.startswith("phase_seconds."):
-        return _span(value)
+        return duration(value)
     if base.endswith(("_bytes", "_bytes_per_second")) or base == "bytes":
-        return _size(value) + ("/s" if base.endswith("_second") else "")
+        return byte_size(value) + ("/s" if base.endswith("_second") else "")
     if base.endswith("_ratio"):
-        return f"{value:.1%}"
-    return f"{value / 1e6:.4g} MHz" if base.endswith("_hertz") else number(value)
-
-
-def _span(seconds: float) -> str:
-    if seconds >= 10:
-        return duration(seconds)
-    return f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
-
-
-def _size(size: float) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(size) >= unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size:.0f} B"
+        return percent(value)
+    return with_unit(value, "Hz") if base.endswith("_hertz") else number(value)
 
 
 _MOMENTS = frozenset(("last_push", "since"))

@@ -12,7 +12,7 @@ from trackside_daemon.cli.errors import CommandError, errors_reported, fail, war
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.text import file_size, shown
+from trackside_daemon.model.text import byte_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +130,7 @@ def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     for one in found:
         size = sum(file["bytes"] for file in one["files"])
         cells = (one["id"], moment(one["asked"]), one["run"], one["kind"], one["trigger"], one["state"])
-        yield (*map(shown, cells), file_size(size), shown(one["reason"]))
+        yield (*map(shown, cells), byte_size(size), shown(one["reason"]))
 
 
 def _ranks(text: str) -> list[int]:

@@ -11,7 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import Json, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.text import file_size, number, shown
+from trackside_daemon.model.text import byte_size, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -143,7 +143,7 @@ def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
     for one in found:
         state = one["state"] if one["state"] != "complete" or one["good"] else "complete, not read"
         value = number(one["value"]) if one["value"] is not None else ""
-        size = file_size(one["bytes"]) if one["bytes"] else ""
+        size = byte_size(one["bytes"]) if one["bytes"] else ""
         texts = (
             number(one["step"]),
             moment(one["time"]),

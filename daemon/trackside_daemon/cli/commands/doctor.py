@@ -20,7 +20,7 @@ from trackside_daemon.cli.commands.doctor_check import Check, Level
 from trackside_daemon.linux.users import user_name
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.setting_types import LEAST_BYTES
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import byte_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +179,7 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
         return
     if room.free < SPOOL_BYTES:
         level: Level = "FAIL" if room.free < SEGMENT_BYTES else "warn"
-        yield Check(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; free some space, {or_another}")
+        yield Check(level, "spool", f"{places[0]} has {byte_size(room.free)} left; free some space, {or_another}")
         return
     waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
@@ -226,14 +226,14 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
     if room.closed and not stored:
         yield Check("FAIL", "storage", f"{room.closed}; {another}")
     elif room.free < LEAST_BYTES:
-        few = f"{directory} has {room.free / 1e6:.0f} MB left, too little to write"
+        few = f"{directory} has {byte_size(room.free)} left, too little to write"
         yield Check("FAIL", "storage", f"{few}; free some space, or {another}")
     elif kind := place.network_file_system(room.place):
         yield Check("warn", "storage", f"{directory} is on {kind}; a local {place.OPTION}=DIR is faster and safer")
     elif room.free < LEAST_FREE:
-        yield Check("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; free some space, or {another}")
+        yield Check("warn", "storage", f"{directory} has {byte_size(room.free)} left; free some space, or {another}")
     else:
-        yield Check("ok", "storage", f"{directory}, {room.free / 1e9:.0f} GB free")
+        yield Check("ok", "storage", f"{directory}, {byte_size(room.free)} free")
 
 
 def _own_history() -> Path:

@@ -15,7 +15,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import StoragePath, Url
 from trackside_daemon.cli.output import moment, print_lines, table
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import counted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -210,14 +210,10 @@ def _nothing(samples: Mapping[tuple[int, str], int], wanted: Wanted) -> str:
     ranks, keys = {rank for rank, _ in samples}, sorted({key for _, key in samples})
     some = ", ".join(map(shown, keys[:NAMED])) + (", …" if len(keys) > NAMED else "")
     names = f" ({some})" if some else ""
-    replayed = f"{_many(sum(samples.values()), 'sample')} of {_many(len(keys), 'monitored key')}{names}"
+    replayed = f"{counted(sum(samples.values()), 'sample')} of {counted(len(keys), 'monitored key')}{names}"
     filtered = wanted.alerts or wanted.off or wanted.least != "info"
     result = "no alert matches" if filtered else "no alerts"
-    return f"{replayed}, {_many(len(ranks), 'rank')}: {result}; alerts about whole runs, as TrainingStalled, are not replayed"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{replayed}, {counted(len(ranks), 'rank')}: {result}; alerts about whole runs, as TrainingStalled, are not replayed"
 
 
 def _pushed(name: str, directory: Path | None, url: str) -> Pushed:

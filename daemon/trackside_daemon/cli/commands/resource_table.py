@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.output import table
-from trackside_daemon.model.text import number, shown
+from trackside_daemon.model.text import measured, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 COLUMNS = ("mean", "std", "min", "max", "p50", "p95")
-# Factor and unit of what people read, by unit.
-_SCALES = {
-    "ratio": (100.0, "%"),
-    "bytes": (2.0**-30, "GiB"),
-    "hertz": (1e-6, "MHz"),
-    "bytes per second": (1e-6, "MB/s"),
-    "watts": (1.0, "W"),
-}
 
 
 def resource_lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
@@ -27,15 +19,13 @@ def resource_lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         yield "no GPU, host or process was read in the time of this run"
         return
-    yield from table(["QUANTITY", "OF", "RANKS", *(name.upper() for name in COLUMNS), "UNIT"], rows, right="<<<>>>>>><")
+    yield from table(["QUANTITY", "OF", "RANKS", *(name.upper() for name in COLUMNS)], rows, right="<<<>>>>>>")
     for suggestion in diagnosis["suggestions"]:
         yield f"next time: {shown(suggestion['summary'])}: {shown(suggestion['advice'])}"
 
 
 def _row(row: Mapping[str, Any]) -> Iterator[str]:
-    factor, unit = _SCALES.get(row["unit"], (1.0, row["unit"]))
     yield row["quantity"].replace("_", " ")
     yield shown(row["of"]) or ("all" if row["ranks"] else "host")
     yield ",".join(map(str, row["ranks"])) if len(row["ranks"]) < 9 else f"{len(row['ranks'])} ranks"
-    yield from (number(factor * row[name]) for name in COLUMNS)
-    yield unit
+    yield from (measured(row[name], row["unit"]) for name in COLUMNS)

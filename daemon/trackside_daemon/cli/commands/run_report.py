@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.wire import EXCEPTION
 from trackside_daemon.cli.output import elapsed, moment, table
-from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
+from trackside_daemon.diagnosis.report.configuration import config, result, setting
+from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.records import CONTINUITY, MODEL
-from trackside_daemon.model.text import cells, duration, number, shown
+from trackside_daemon.model.text import byte_size, cells, duration, number, percent, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def describe(
 def _modules(model: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a model's architecture."""
     trained = f", {model['trainable']:,} of them trained" if model["trainable"] != model["parameters"] else ""
-    yield shown(f"{model['class']}: {model['parameters']:,} parameters{trained}, {model['bytes'] / 1e6:,.1f} MB")
+    yield shown(f"{model['class']}: {model['parameters']:,} parameters{trained}, {byte_size(model['bytes'])}")
     rows = [
         [shown(module[0] or "-"), shown(module[1]), f"{module[2]:,}", *map(shown, module[3:5])]
         for module in model["modules"]
@@ -134,9 +135,9 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "started": moment(run["started"]),
         "ended": moment(ended) if ended is not None else "",
         "duration": duration(elapsed(run, now)),
-        "step": f"{run['step']}" + (f" of {last['total_steps']}" if last.get("total_steps") else ""),
+        "step": number(run["step"]) + (f" of {number(last['total_steps'])}" if last.get("total_steps") else ""),
         "goodput": _goodput(run),
-        "MFU": f"{100 * run['mfu']:.1f} %" if "mfu" in run else "",
+        "MFU": percent(run["mfu"]) if "mfu" in run else "",
         "tags": ", ".join(run["tags"]),
         "auto": f"{', '.join(last['auto'])}: found without a change of the script" if last.get("auto") else "",
         "reference": last.get("correlation", ""),
@@ -157,15 +158,15 @@ def _goodput(run: Mapping[str, Any]) -> str:
     if "goodput" not in run:
         return ""
     lost = sorted(run["lost"].items(), key=lambda item: -item[1])
-    accounts = ", ".join(f"{ACCOUNTS.get(name, name)} {100 * share:.1f} %" for name, share in lost if share >= LEAST)
-    return f"{100 * run['goodput']:.1f} %" + (f" ({accounts})" if accounts else "")
+    accounts = ", ".join(f"{ACCOUNTS.get(name, name)} {percent(share)}" for name, share in lost if share >= LEAST)
+    return percent(run["goodput"]) + (f" ({accounts})" if accounts else "")
 
 
 def _parts(hardware: Mapping[str, Any]) -> Iterator[str]:
     """Yield each known property, memory in GiB."""
     for key, value in hardware.items():
         if key.endswith("_bytes") and isinstance(value, int | float):
-            yield f"{key.removesuffix('_bytes')} {value / 2**30:.3g} GiB"
+            yield f"{key.removesuffix('_bytes')} {byte_size(value)}"
         elif value not in ([], {}, "", None):
             yield f"{key} {setting(value)}"
 

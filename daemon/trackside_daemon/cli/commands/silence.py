@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import DaemonUrl, Json
 from trackside_daemon.cli.output import print_json, print_lines, table
+from trackside_daemon.config.near import near_name
 from trackside_daemon.model.text import shown
 from trackside_daemon.model.units import seconds
 
@@ -123,9 +123,8 @@ def _warn_of_unknown(labels: Mapping[str, str]) -> None:
     names = sorted({"alert", *MORE, *(name for family in catalogue().values() for name in family.labels)})
     for name in labels:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]}?" if near else "common labels are run, rank, key and gpu"
-            warn(f"--label {name}: no alert has this label; {hint}")
+            hint = near_name(name, names, "common labels are run, rank, key and gpu")
+            warn(f"--label {name}: no alert has this label{hint}")
 
 
 def _end(url: str, id_: str, *, as_json: bool) -> None:

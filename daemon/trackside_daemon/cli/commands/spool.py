@@ -16,7 +16,7 @@ from trackside.transport.paths import spool_directories
 from trackside.transport.sender import Sender
 from trackside_daemon.cli.errors import fail, warn
 from trackside_daemon.cli.output import print_lines, table
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import byte_size, shown
 
 CONNECT_SECONDS = 5.0
 
@@ -54,7 +54,7 @@ def list_(
         for session, size in sizes.items():
             identity = hellos.get(session)
             run = ["-", "-"] if identity is None else [shown(identity.name), str(identity.rank)]
-            rows.append([session[:12], *run, f"{size / 1e6:.1f} MB", shown(str(place))])
+            rows.append([session[:12], *run, byte_size(size), shown(str(place))])
     if rows:
         print_lines(table(["SESSION", "RUN", "RANK", "SIZE", "DIRECTORY"], rows, right="<<>><", flexible=" ~  ~"))
     else:

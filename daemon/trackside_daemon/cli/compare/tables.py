@@ -12,7 +12,7 @@ from trackside_daemon.cli.compare.groups import is_nonfinite
 from trackside_daemon.cli.output import CELL, width
 from trackside_daemon.diagnosis.report.configuration import config, result, setting
 from trackside_daemon.diagnosis.report.markdown import escaped
-from trackside_daemon.model.text import cells, cut, duration, head, number, shown
+from trackside_daemon.model.text import cells, cut, duration, head, measured, number, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -169,11 +169,12 @@ def _result(comparison: Comparison, each: Group, key: str) -> str:
     return _joined([result(value) for value in stated]) or "-"
 
 
-def _cell(found: Statistics | None) -> str:
+def _cell(found: Statistics | None, unit: str = "") -> str:
     """Return a mean, for several runs with half of its interval and the standard deviation."""
     if found is None or found.n == 1 or not found.std:
-        return "-" if found is None else number(found.mean)
-    return f"{number(found.mean)} ± {(found.high - found.low) / 2:.2g}, std {found.std:.2g}"
+        return "-" if found is None else measured(found.mean, unit)
+    half, std = (measured(value, unit, 2) for value in ((found.high - found.low) / 2, found.std))
+    return f"{measured(found.mean, unit)} ± {half}, std {std}"
 
 
 def _effects(comparison: Comparison) -> Iterator[Row]:
@@ -190,7 +191,7 @@ def _effects(comparison: Comparison) -> Iterator[Row]:
 def _ratio(effect: Mapping[str, Any] | None) -> str:
     ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
     if effect and is_nonfinite(effect):
-        return "nan"
+        return "NaN"
     if not isinstance(ratio, int | float):
         return "-"
     known = [_change(end) for end in ends if isinstance(end, int | float)]
@@ -198,7 +199,7 @@ def _ratio(effect: Mapping[str, Any] | None) -> str:
 
 
 def _change(ratio: float) -> str:
-    return f"{ratio - 1:+.1%}".replace("-0.0%", "+0.0%")
+    return percent(ratio - 1, "+")
 
 
 def _quantities(comparison: Comparison) -> list[str]:
@@ -212,8 +213,8 @@ def _measured(comparison: Comparison) -> Iterator[Row]:
         units = {effect["unit"] for effect in effects if effect.get("unit")}
         ends = {effect["at"] for effect in effects if effect.get("at") is not None}
         at = f" at step {number(ends.pop())}" if len(ends) == 1 and not key.endswith("_tokens") else ""
-        name = f"{shown(key)}{at}" + (f" ({units.pop()})" if len(units) == 1 else "")
-        yield name, [_cell(comparison.statistics(each, key)) for each in comparison.groups]
+        unit = units.pop() if len(units) == 1 else ""
+        yield f"{shown(key)}{at}", [_cell(comparison.statistics(each, key), unit) for each in comparison.groups]
 
 
 def _keys(comparison: Comparison) -> list[str]:

@@ -160,12 +160,12 @@ def lines(
     """
     cause = f" ({run['cause']})" if run["cause"] else ""
     spent = elapsed(run, time.time())
-    steps = "no step" if run["step"] is None else f"step {run['step']}"
+    steps = "no step" if run["step"] is None else f"step {number(run['step'])}"
     facts = [f"{steps} after {duration(spent)}" if spent is not None else steps]
     facts += [f"loss {number(run['loss'])}"] if run["loss"] is not None else []
     speed = speeds(run)
-    facts += [] if speed.step is None else [f"{_time(speed.step)} per step"]
-    facts += [] if speed.tokens is None else [f"{speed.tokens:,.0f} tokens per second"]
+    facts += [] if speed.step is None else [f"{duration(speed.step)} per step"]
+    facts += [] if speed.tokens is None else [f"{number(round(speed.tokens))} tokens per second"]
     yield f"{run['name']}: {run['state']}{cause}, {', '.join(facts)}"
     ranks = list(_ranks(run, events))
     if ranks:
@@ -219,10 +219,6 @@ def speeds(run: Mapping[str, Any]) -> Speeds:
 def _span(metric: Mapping[str, Any]) -> float:
     """Return the seconds from a metric's first sample to its last."""
     return float(metric["last_time"] - metric["first_time"])
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else duration(seconds)
 
 
 def _ranks(run: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from trackside.transport.paths import open_regular
 from trackside_daemon.cli.credentials_flag import FLAG
 from trackside_daemon.cli.sources.errors import LockedError
+from trackside_daemon.config.near import explain
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 
@@ -87,7 +88,8 @@ def _read(file: Path) -> _File:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or "it"
         unknown = problem["type"] == "extra_forbidden"
-        reason = "no such key; basic_auth and tls_config are those of Prometheus" if unknown else problem["msg"].lower()
+        known = "no such key; basic_auth and tls_config are those of Prometheus"
+        reason = known if unknown else explain(problem, secret=True)
         raise LockedError(f"{file}: {key}: {reason}") from None
     if content.basic_auth is not None and content.basic_auth.password.get_secret_value():
         _require_private(file, private=private)

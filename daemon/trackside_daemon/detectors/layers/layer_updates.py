@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import exp, isfinite, log
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.layers.streaks import LAYERS, Streaks
+from trackside_daemon.model.robust import middle_and_spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,8 +73,7 @@ def _deviations(measure: Mapping[str, float]) -> dict[str, float]:
     """Return how far each layer is from the median, as a ratio; 1 if it is not clear of the spread of the others."""
     if len(measure) < LEAST:
         return dict.fromkeys(measure, 1.0)
-    middle = median(measure.values())
-    scale = 1.4826 * median(abs(value - middle) for value in measure.values())
+    middle, scale = middle_and_spread(measure.values())
     return {
         name: exp(value - middle) if abs(value - middle) > SCALES * scale else 1.0 for name, value in measure.items()
     }

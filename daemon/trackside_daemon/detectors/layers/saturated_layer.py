@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.layers.streaks import Streaks
+from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,4 +38,6 @@ def _text(layer: dict[str, float]) -> str:
     share = layer.get("saturated", 0.0)
     if share < SATURATED or layer["size"] < LEAST or layer["std"] <= CONSTANT * layer["largest"]:
         return ""
-    return f"{share:.0%} of its outputs are within 2 % of {layer['largest']:.4g}, the largest, since step {{since}}"
+    return (
+        f"{percent(share)} of its outputs are within 2 % of {layer['largest']:.4g}, the largest, since step {{since}}"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
-from trackside_daemon.detectors.wording import count, number
+from trackside_daemon.model.text import number
 
 NOW, USUAL, LEAST = 16, 96, 48
 TIMES = 3.0  # factor from the usual entropy, up or down
@@ -32,11 +32,11 @@ class EntropyCollapse(LevelAlert):
                 return None
             if far:
                 levels.before.clear()
-            return f"the entropy is {number(now)} at step {count(step)}"
+            return f"the entropy is {number(now)} at step {number(step)}"
         if not far or abs(now - usual) < ERRORS * levels.error():
             return None
         how = "fell to" if now < usual else "rose to"
-        return f"the entropy {how} {number(now)} up to step {count(step)}, from {number(usual)}"
+        return f"the entropy {how} {number(now)} up to step {number(step)}, from {number(usual)}"
 
     def _is_far(self, now: float, usual: float) -> bool:
         if usual > 0 and now >= 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
-from trackside_daemon.detectors.wording import count, factor, number
+from trackside_daemon.detectors.wording import factor
+from trackside_daemon.model.text import number
 
 NOW, USUAL, LEAST = 10, 96, 32
 TIMES = 10.0  # factor over the highest level before, from which a sudden rise counts below the limit
@@ -31,7 +32,7 @@ class KlBlowup(LevelAlert):
         """Return what changes at this divergence."""
         levels, now = self.levels, self.levels.now
         if self.firing:
-            return f"the KL divergence is {number(now)} at step {count(step)}" if now < self._limit else None
+            return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
         if len(levels.before) >= LEAST:
             self._highest = max(self._highest, levels.usual)
         known = max(self._highest, FLOOR * self._most)
@@ -40,7 +41,7 @@ class KlBlowup(LevelAlert):
             return None
         self._limit = ENDS * (self._most if now > self._most else TIMES * known)
         before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if self._rose() else ""
-        return f"the KL divergence is {number(now)} at step {count(step)}{before}"
+        return f"the KL divergence is {number(now)} at step {number(step)}{before}"
 
     def _rose(self) -> bool:
         before = self.levels.before

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import exp, log
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
-from trackside_daemon.detectors.wording import count, factor, number
+from trackside_daemon.detectors.wording import factor
+from trackside_daemon.model.text import number
 
 NOW, USUAL, LEAST = 8, 128, 24
 TIMES, SPREADS = 3.0, 8.0  # factor over the usual difference, and robust standard deviations of single samples above it
@@ -32,9 +33,9 @@ class Mismatch(LevelAlert):
         """Return what changes at this difference."""
         levels, now = self.levels, self.levels.now
         if self.firing:
-            text = f"the difference between training and generation is {number(now)} at step {count(step)}"
+            text = f"the difference between training and generation is {number(now)} at step {number(step)}"
             return text if now < self._limit else None
-        text = f"training and generation differ by {number(now)} at step {count(step)}"
+        text = f"training and generation differ by {number(now)} at step {number(step)}"
         if len(levels.before) >= LEAST:
             usual = levels.usual
             if now > TIMES * usual and now > usual + SPREADS * levels.before.spread() and now > self._most / 100:
@@ -66,11 +67,11 @@ class ImportanceRatio(LevelAlert):
         away = abs(log(now)) if now > 0 else 2 * self._most
         if self.firing:
             return (
-                f"the mean importance ratio is {number(now)} at step {count(step)}"
+                f"the mean importance ratio is {number(now)} at step {number(step)}"
                 if away < ENDS * self._most
                 else None
             )
         if away <= self._most:
             return None
-        text = f"the mean importance ratio is {number(now)} at step {count(step)}; it is 1 if training and generation agree"
+        text = f"the mean importance ratio is {number(now)} at step {number(step)}; it is 1 if training and generation agree"
         return f"{text}, and {number(exp(-self._most))} to {number(exp(self._most))} is usual"

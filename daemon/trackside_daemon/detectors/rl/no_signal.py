@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import SampleAlert, Shares
-from trackside_daemon.detectors.wording import count
+from trackside_daemon.model.text import number, percent
 
 SAMPLES = 20  # samples whose mean share of groups decides
 ZEROS = 32  # samples in a row without spread; with one prompt a step, healthy runs have up to 14
@@ -32,10 +32,12 @@ class ZeroVariance(SampleAlert):
         if share is None:
             return None
         if self.firing:
-            return f"{share:.0%} of the groups have equal rewards at step {count(step)}" if share < ENDS else None
+            return f"{percent(share)} of the groups have equal rewards at step {number(step)}" if share < ENDS else None
         if share < self._most:
             return None
-        return f"in {share:.0%} of the groups all rewards are equal, over {SAMPLES} samples up to step {count(step)}"
+        return (
+            f"in {percent(share)} of the groups all rewards are equal, over {SAMPLES} samples up to step {number(step)}"
+        )
 
 
 class ZeroSpread(SampleAlert):
@@ -53,9 +55,9 @@ class ZeroSpread(SampleAlert):
         """Return what changes at this standard deviation."""
         if abs(value) > NONE:
             self._zeros = 0
-            return f"the rewards differ again at step {count(step)}" if self.firing else None
+            return f"the rewards differ again at step {number(step)}" if self.firing else None
         self._since = self._since if self._zeros else step
         self._zeros += 1
         if self.firing or self._zeros < ZEROS:
             return None
-        return f"all rewards are equal from step {count(self._since)} to step {count(step)}, so nothing is learnt from them"
+        return f"all rewards are equal from step {number(self._since)} to step {number(step)}, so nothing is learnt from them"

@@ -6,7 +6,8 @@ from math import inf, sqrt
 
 from trackside_daemon.detectors.rl.levels import SampleAlert
 from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import count, number
+from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.text import number
 
 BLOCK = 24  # samples whose mean is the present level; the best level is that of two such blocks in a row
 CONFIRM = 8  # samples in a row with a level that low
@@ -15,7 +16,7 @@ WIDER = 1.25  # factor of the standard error by the scatter within blocks: the o
 ENDS = 0.5  # share of the fall that must be gone before the alert ends
 
 _KNOWN = 4  # bends from block to block that give a noise
-_NORMAL = 1.4826 / sqrt(6)  # standard deviations of independent means by the median bend of three of them
+_NORMAL = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
 
 
 class RewardCollapse(SampleAlert):
@@ -50,13 +51,13 @@ class RewardCollapse(SampleAlert):
         if self.firing:
             self._deepest = min(self._deepest, mean)
             back = mean > self._best - ENDS * (self._best - self._deepest)
-            return f"the reward is {number(mean)} at step {count(step)}" if back else None
+            return f"the reward is {number(mean)} at step {number(step)}" if back else None
         self._learn(value)
         self._low = self._low + 1 if self._best > -inf and self._is_low(mean) else 0
         if self._low < CONFIRM:
             return None
         self._low, self._deepest = 0, mean
-        return f"the reward fell to {number(mean)} up to step {count(step)}, from {number(self._best)} at its best"
+        return f"the reward fell to {number(mean)} up to step {number(step)}, from {number(self._best)} at its best"
 
     def _learn(self, value: float) -> None:
         """Add a reward to its block, and at the block's end its mean to what is known."""

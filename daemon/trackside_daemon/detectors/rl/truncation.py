@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
-from trackside_daemon.detectors.wording import count, factor, number
+from trackside_daemon.detectors.wording import factor
+from trackside_daemon.model.text import number, percent
 
 NOW, USUAL = 10, 64
 ENDS = 0.8  # share of the threshold below which the alert ends
@@ -35,11 +36,11 @@ class Truncation(LevelAlert):
         levels = self.levels
         if self.firing:
             ends = levels.now < ENDS * self._most
-            return f"{levels.now:.0%} of the responses are cut at step {count(step)}" if ends else None
+            return f"{percent(levels.now)} of the responses are cut at step {number(step)}" if ends else None
         if levels.now < self._most:
             return None
-        before = f", {levels.usual:.0%} before" if len(levels.before) and levels.usual < self._most else ""
-        return f"the limit cuts {levels.now:.0%} of the responses at step {count(step)}{before}"
+        before = f", {percent(levels.usual)} before" if len(levels.before) and levels.usual < self._most else ""
+        return f"the limit cuts {percent(levels.now)} of the responses at step {number(step)}{before}"
 
 
 class LengthBlowup(LevelAlert):
@@ -58,9 +59,9 @@ class LengthBlowup(LevelAlert):
         if self.firing:
             if self.firing_for >= ACCEPTED:
                 levels.before.clear()
-                return f"responses of {number(now)} tokens are the usual ones at step {count(step)}"
+                return f"responses of {number(now)} tokens are the usual ones at step {number(step)}"
             ends = now < usual + (LONGER - 1) / 2 * usual
-            return f"responses have {number(now)} tokens at step {count(step)}" if ends else None
+            return f"responses have {number(now)} tokens at step {number(step)}" if ends else None
         if usual <= 0 or now < LONGER * usual or now - usual < ERRORS * levels.error():
             return None
-        return f"responses of {number(now)} tokens at step {count(step)} are {factor(now / usual)} as long as before"
+        return f"responses of {number(now)} tokens at step {number(step)} are {factor(now / usual)} as long as before"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from trackside.benchmark.publishing import MEASURED
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import counted, duration, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ def charted(reports: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 def rows(report: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield a row for each variant under each load."""
     for one in measured(report):
-        speed = "-" if one.throughput is None else f"{float(f'{one.throughput:.4g}'):,g} {one.throughput_unit}/s"
+        speed = "-" if one.throughput is None else f"{number(one.throughput)} {one.throughput_unit}/s"
         yield one.load or "-", one.variant, _latency(one), speed, _effect(one)
 
 
@@ -79,8 +79,8 @@ def _at(one: Measured, share: float) -> float | None:
 
 def _latency(one: Measured) -> str:
     median, low, high = _number(one.latency_seconds.get("p50", {}).get("value")), _at(one, OUTER[0]), _at(one, OUTER[1])
-    ends = "" if low is None or high is None else f" ({low * 1e3:.3g} to {high * 1e3:.3g})"
-    return f"{'-' if median is None else f'{median * 1e3:.3g}'}{ends} ms, {one.samples:,} samples"
+    ends = "" if low is None or high is None else f" ({duration(low)} to {duration(high)})"
+    return f"{duration(median)}{ends}, {counted(one.samples, 'sample')}"
 
 
 def _effect(one: Measured) -> str:

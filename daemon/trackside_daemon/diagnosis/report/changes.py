@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.report.configuration import flat, setting
+from trackside_daemon.diagnosis.report.configuration import setting
+from trackside_daemon.model.configuration import FACTS, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_FACTS = ("command", "directory", "git_commit", "git_dirty", "world_size", "host", "framework", "python", "platform")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
@@ -22,7 +21,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]
 
 
 def _settings(attempt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in _FACTS:
+    for name in FACTS:
         value = attempt.get(name)
         if value not in (None, "", [], ()):
             yield name.replace("_", " "), " ".join(map(str, value)) if name == "command" else setting(value)

@@ -5,21 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Return a nested mapping as a flat one: ``{"model": {"layers": 2}}`` as ``{"model.layers": 2}``."""
-    if isinstance(value, dict) and value:
-        return {
-            key: leaf
-            for part, inner in value.items()
-            for key, leaf in flat(inner, f"{name}.{part}" if name else part).items()
-        }
-    return {name: value} if name else {}
 
 
 def setting(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.model.text import number, shown
+from trackside_daemon.model.text import measured, number, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -12,21 +12,14 @@ if TYPE_CHECKING:
     Contents = Mapping[str, Any]
 
 STATISTICS = ("mean", "std", "min", "max", "p50", "p95")
-_SCALES = {
-    "bytes": (2**30, "GiB"),
-    "bytes per second": (2**20, "MiB/s"),
-    "hertz": (1e9, "GHz"),
-    "watts": (1.0, "W"),
-    "ratio": (0.01, "%"),
-}
 
 
 def effects(report: Contents) -> Iterator[Sequence[str]]:
     """Yield the rows of what differs from the baseline: quantity, value, the baseline's value, and the ratio."""
     for effect in report["diagnosis"]["comparison"]["effects"]:
         if effect["ratio"] is not None:
-            ends = [f"{end - 1:+.1%}" for end in (effect["low"], effect["high"]) if end is not None]
-            ratio = f"{effect['ratio'] - 1:+.1%}" + (f" ({ends[0]} to {ends[1]})" if ends else "")
+            ends = [percent(end - 1, "+") for end in (effect["low"], effect["high"]) if end is not None]
+            ratio = percent(effect["ratio"] - 1, "+") + (f" ({ends[0]} to {ends[1]})" if ends else "")
             name = shown(effect["quantity"]) + (f" ({effect['unit']})" if effect["unit"] else "")
             yield name, number(effect["value"]), number(effect["baseline"]), ratio
 
@@ -52,7 +45,6 @@ def unknown(report: Contents) -> Iterator[Sequence[str]]:
 def resources(report: Contents) -> Iterator[Sequence[str]]:
     """Yield the rows of the resources: quantity, whose, its ranks, and `STATISTICS`."""
     for row in report["diagnosis"]["resources"]:
-        scale, unit = _SCALES.get(row["unit"], (1.0, row["unit"]))
         ranks = ", ".join(map(str, row["ranks"]))
-        values = (f"{row[name] / scale:.3g}" for name in STATISTICS)
-        yield f"{row['quantity'].replace('_', ' ')} ({unit})", shown(row["of"]) or "all", ranks or "-", *values
+        values = (measured(row[name], row["unit"]) for name in STATISTICS)
+        yield row["quantity"].replace("_", " "), shown(row["of"]) or "all", ranks or "-", *values

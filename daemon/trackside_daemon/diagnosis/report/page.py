@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 _STATIC = Path(trackside_daemon.__file__).parent / "web" / "static"
 _UPLOT = _STATIC / "uplot"
+_MODULES = (_STATIC / "format.js", _STATIC / "charts" / "benchmark_charts.js")
 LEAST_BAR = 0.4  # width in percent that shows also what took no time
 
 
@@ -34,9 +36,9 @@ def page(reports: Sequence[Mapping[str, Any]]) -> str:
     license_ = (_UPLOT / "LICENSE").read_text().strip()
     # Without its first comment, whose link no report should have; the license has all that it needs.
     library = (_UPLOT / "uPlot.iife.min.js").read_text().partition("*/")[2]
-    # The module of the dashboard as a part of a script.
-    benchmark_charts = (_STATIC / "charts" / "benchmark_charts.js").read_text().replace("export function", "function")
-    script = f"/* uPlot: {license_} */{library}\n{benchmark_charts}{(_FOLDER / 'report.js').read_text()}"
+    own = "".join(file.read_text() for file in (*_MODULES, _FOLDER / "report.js"))
+    # Modules of the dashboard as parts of a script.
+    script = f"/* uPlot: {license_} */{library}\n{re.sub(r'^(import .*|export )', '', own, flags=re.MULTILINE)}"
     measured = charted(reports, names(reports))
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',

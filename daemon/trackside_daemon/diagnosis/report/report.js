@@ -9,7 +9,6 @@ const FILTER_FROM = 12; // Charts from which the page has a box to filter them.
 let by = "step";
 
 const theme = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-const number = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(5))));
 
 function h(tag, text = "", className = "") {
   return Object.assign(document.createElement(tag), { textContent: text, className });
@@ -29,11 +28,6 @@ function position(run, time) {
   const axis = data.axes[run].reduce((best, other) => (other.step.length > best.step.length ? other : best));
   const at = axis.time.findIndex((other) => other >= time);
   return axis.step[at < 0 ? axis.step.length - 1 : at];
-}
-
-function span(seconds) {
-  const [unit, size] = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]].find((item) => seconds >= item[1]) ?? ["s", 1];
-  return `${Number((seconds / size).toPrecision(3))}${unit}`;
 }
 
 // Returns the index of the nearest value: runs push at different steps.
@@ -133,7 +127,7 @@ function draw(chart) {
   showValues(chart, chart.u);
 }
 
-function build({ key, lines, format = number, axis }, container) {
+function build({ key, lines, format = (value) => number(value), axis }, container) {
   const chart = { key, lines, format, axis, root: h("figure"), plot: h("div"), values: lines.map(() => h("b")) };
   const caption = h("figcaption");
   lines.forEach(({ label }, index) => {

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.report import benchmarks, measured
 from trackside_daemon.diagnosis.report.changes import changes
-from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
+from trackside_daemon.diagnosis.report.configuration import config, result, setting
 from trackside_daemon.history.read import layer_ranking
-from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.configuration import flat
+from trackside_daemon.model.text import byte_size, duration, number, percent, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _summary(report: Contents) -> dict[str, Cell]:
         "Host": last.get("host", ""),
         "GPUs": ", ".join(hardware.get("gpus") or ()),
         "CPUs": number(hardware["cpus"]) if hardware.get("cpus") else "",
-        "Memory": f"{hardware['memory_bytes'] / 2**30:.3g} GiB" if hardware.get("memory_bytes") else "",
+        "Memory": byte_size(hardware["memory_bytes"]) if hardware.get("memory_bytes") else "",
         "Software": ", ".join(
             filter(None, [f"Python {last['python']}" if last.get("python") else "", last.get("framework")])
         ),
@@ -188,7 +189,7 @@ def _ledger(report: Contents, accounts: Sequence[str]) -> dict[str, Cell]:
     for account, seconds in report["diagnosis"]["ledger"].items():
         begin = parts[-1][1] if parts else 0.0
         parts.append((begin, begin + seconds / wall, f"c{accounts.index(account) % COLORS}"))
-        entries[ACCOUNTS[account]] = Bar(f"{seconds / wall:.1%}, {duration(seconds)}", parts[-1:])
+        entries[ACCOUNTS[account]] = Bar(f"{percent(seconds / wall)}, {duration(seconds)}", parts[-1:])
     return {"all": Bar(duration(wall), parts), **entries} if parts else entries
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, AnyStr, NamedTuple
 
 from trackside_daemon.history.files.items import LINE_BYTES
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import counted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ class LeftOut:
 
 def _sentence(kind: str, found: _Kind) -> str:
     what = kind.replace("(s)", "" if found.number == 1 else "s")
-    size = f" of {found.size:,} byte{'' if found.size == 1 else 's'}" if found.size else ""
+    size = f" of {counted(found.size, 'byte')}" if found.size else ""
     names = ", ".join(map(shown, found.names))
     return f"left out: {found.number:,} {what}{size}" + (f": {names}" if names else "")
 

@@ -16,6 +16,7 @@ from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, Pages, Value
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, LOG_BITS
+from trackside_daemon.model.text import counted
 
 if TYPE_CHECKING:
     from array import array
@@ -116,7 +117,7 @@ class Salvaged(msgspec.Struct):
 
     def text(self) -> str:
         """Return it as words."""
-        runs = f"{self.runs} run{'' if self.runs == 1 else 's'}"
+        runs = counted(self.runs, "run")
         if self.lost is None:
             return f"salvaged {self.samples:,} samples of {runs}; how many are lost is unknown"
         if not self.lost:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.directory import create_private
+from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ class Salvaging(NamedTuple):
         files = [self.source, self.source.with_name(f"{self.source.name}-wal")]
         needed = sum(file.stat().st_size for file in files if file.exists()) + SPARE_BYTES
         free = shutil.disk_usage(self.target.parent).free
-        return "" if free >= needed else f"that needs {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free"
+        return "" if free >= needed else f"that needs {byte_size(needed)}, and {byte_size(free)} are free"
 
     def end(self) -> None:
         """Delete what only salvaging needed."""

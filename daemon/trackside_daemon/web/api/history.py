@@ -31,6 +31,7 @@ from trackside_daemon.history.read.reader import RunFilter
 from trackside_daemon.history.read.summary import MAX_SUMMARIES, SUMMARIES
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.text import byte_size
 from trackside_daemon.web.api import current_values
 from trackside_daemon.web.api.bands import rank_bands
 from trackside_daemon.web.api.history_access import json_response, read_listing
@@ -363,7 +364,7 @@ def _check_size(size: int, limit: int, directory: Path) -> None:
     if size > limit:
         raise HTTPException(
             507,
-            f"{directory}: has room for a file of {limit / 1e6:.0f} MB; free disk space, or import the file in parts",
+            f"{directory}: has room for a file of {byte_size(limit)}; free disk space, or import the file in parts",
         )
 
 

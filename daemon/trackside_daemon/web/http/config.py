@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
+from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.units import seconds
 
@@ -239,18 +239,14 @@ def _explain(error: ValidationError) -> str:
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(part for part in path if not part.isdecimal())
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(path[-1], _keys(path[:-1]), 1)
-        return f"{key}: no such key" + (f"; did you mean {near[0]}?" if near else "")
-    if problem["type"] == "value_error":
-        return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+        return f"{key}: no such key{near_name(path[-1], _keys(path[:-1]))}"
     if problem["type"] in {"model_type", "dict_type"}:
         return f"{key}: must be a mapping"
     if problem["type"] == "tuple_type":
         return f"{key}: must be a list"
     if "[key]" in problem["loc"]:
         return f"{key}: {problem['input']!r} is not text; put it in quotes"
-    got = "" if _SECRET_KEYS & set(path) else f", got {problem['input']!r:.80}"
-    return f"{key}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+    return f"{key}: {explain(problem, secret=not _SECRET_KEYS.isdisjoint(path))}"
 
 
 def _keys(path: list[str]) -> list[str]:

@@ -1,6 +1,7 @@
-// Formatting of numbers and times. Unmeasured values become an empty text.
+// The one spelling of numbers, shares, sizes and durations, as of the daemon's model/text.py: tests/model/spelling.json has cases of
+// both. Unmeasured values become an empty text. Reports contain this file too.
 
-const NONFINITE = new Map([["nan", { value: NaN, text: "NaN" }], ["inf", { value: Infinity, text: "∞" }], ["-inf", { value: -Infinity, text: "−∞" }]]);
+const NONFINITE = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
 
 // Returns the address of a run's page.
@@ -10,48 +11,67 @@ export function runAddress(id) {
 
 // Returns a number of the API, where NaN and infinities are texts; undefined for anything else.
 export function real(value) {
-  return typeof value === "number" ? value : NONFINITE.get(value)?.value;
+  return typeof value === "number" ? value : NONFINITE.get(value);
 }
 
-export function number(value, digits = 5) {
+// Formats a number in `digits` digits, a whole one in all of its digits: 12345 is "12,345".
+export function number(value, digits = 4) {
   if (value === undefined || value === null) return "";
-  if (!Number.isFinite(value)) return NONFINITE.get(String(value).toLowerCase().replace("inity", ""))?.text ?? String(value);
-  const size = Math.abs(value);
-  if (value === 0 || Number.isInteger(value) && size < 1e9) return String(value);
-  if (size >= 1e-4 && size < 1e6) return String(Number(value.toPrecision(digits)));
-  return value.toExponential(Math.max(0, digits - 3));
+  const finite = real(value);
+  if (finite === undefined) return String(value);
+  if (!Number.isFinite(finite)) return Number.isNaN(finite) ? "NaN" : finite > 0 ? "infinite" : "minus infinite";
+  const size = Math.abs(finite);
+  if (size < 1e15 && (Number.isInteger(finite) || size >= 10 ** digits - 0.5)) return (Math.round(finite) + 0).toLocaleString("en-US");
+  const rounded = Number(finite.toPrecision(digits));
+  if (Math.abs(rounded) >= 1e-4 && size < 1e15) return String(rounded);
+  const [mantissa, exponent] = rounded.toExponential().split("e");
+  return `${mantissa}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
 }
 
-// Formats with a decimal prefix: 12345 is "12.3k".
-export function short(value, unit = "") {
-  if (!Number.isFinite(value)) return "";
+// Returns a value in three digits, and the power of `base` with which it is below a thousand.
+function scaled(value, base) {
   let power = 0;
-  for (; Math.abs(value) >= 999.5 && power < PREFIXES.length - 1; power += 1) value /= 1000;
-  return `${Number(value.toPrecision(3))}${PREFIXES[power]}${unit}`;
+  for (; Math.abs(value) >= 999.5 && power < PREFIXES.length - 1; power += 1) value /= base;
+  return [number(value, 3), power];
+}
+
+// Formats a count with a decimal prefix, for little room: 12345 is "12.3k".
+export function short(value) {
+  return Number.isFinite(value) ? scaled(value, 1000).map((part, index) => (index ? PREFIXES[part] : part)).join("") : "";
+}
+
+// Formats with a decimal prefix of the unit: 1700000000 is "1.7 GHz".
+export function withUnit(value, unit) {
+  if (!Number.isFinite(value)) return "";
+  const [text, power] = scaled(value, 1000);
+  return `${text} ${PREFIXES[power]}${unit}`;
 }
 
 // Formats with a binary prefix: 1073741824 is "1 GiB".
 export function bytes(value) {
   if (!Number.isFinite(value)) return "";
-  let power = 0;
-  for (; Math.abs(value) >= 1023.5 && power < PREFIXES.length - 1; power += 1) value /= 1024;
-  return `${Number(value.toPrecision(3))} ${power ? `${PREFIXES[power].toUpperCase()}iB` : "B"}`;
+  const [text, power] = scaled(value, 1024);
+  return `${text} ${power ? `${PREFIXES[power].toUpperCase()}iB` : "B"}`;
 }
 
-export function percent(ratio, digits = 0) {
-  return Number.isFinite(ratio) ? `${(100 * ratio).toFixed(digits)} %` : "";
+export function percent(ratio) {
+  if (!Number.isFinite(ratio)) return "";
+  const value = 100 * ratio;
+  if (Math.abs(value) >= 1e-4 && Math.abs(value) < 0.05) return `${number(value, 1)} %`;
+  return `${(Number(value.toFixed(1)) + 0).toLocaleString("en-US", { minimumFractionDigits: 1 })} %`;
 }
 
-// Formats a number of seconds in its two largest units.
+// Formats a number of seconds in at most two units.
 export function span(seconds) {
   if (!Number.isFinite(seconds)) return "";
-  if (seconds < 0.9995) return `${Number((1000 * seconds).toPrecision(3))} ms`;
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
-  if (seconds < 59.5) return `${seconds.toFixed(0)} s`;
-  const minutes = Math.round(seconds / 60);
-  if (minutes < 60) return seconds < 600 ? `${Math.floor(Math.round(seconds) / 60)} min ${Math.round(seconds) % 60} s` : `${minutes} min`;
-  if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-  return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
+  if (seconds <= 0) return "0 s";
+  if (seconds < 0.0009995) return `${number(1e6 * seconds, 3)} µs`;
+  if (seconds < 0.9995) return `${number(1e3 * seconds, 3)} ms`;
+  if (seconds < 59.95) return `${number(seconds, 3)} s`;
+  const whole = Math.round(seconds);
+  const [large, unit, small, smaller] = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]].find(([size]) => whole >= size);
+  const rest = Math.floor((whole % large) / small);
+  return `${number(Math.floor(whole / large))} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
 
 // Formats Unix seconds with year and day in the zone of the browser, which the head of the page names.
@@ -69,5 +89,5 @@ export function ago(seconds, now) {
 }
 
 export function plural(count, singular, many = `${singular}s`) {
-  return `${count} ${count === 1 ? singular : many}`;
+  return `${number(count)} ${count === 1 ? singular : many}`;
 }

@@ -59,8 +59,3 @@ def rises(what: str, level: Level, readings: Readings, form: Callable[[float], s
     if readings.slow.lasting:
         return f"{what} is {now}"
     return f"{what} {'rose' if level.now > level.usual else 'fell'} from {usual} to {now}"
-
-
-def percent(share: float) -> str:
-    """Return a share, such as ``62 %``."""
-    return f"{100 * min(1.0, max(0.0, share)):.0f} %"

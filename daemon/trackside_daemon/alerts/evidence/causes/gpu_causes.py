@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, rises
 from trackside_daemon.alerts.evidence.causes.level import level
 from trackside_daemon.model.families import gpu as gpu_families
+from trackside_daemon.model.text import byte_size, percent, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -61,12 +62,12 @@ def _clocks(readings: Readings) -> Iterator[SlowDownCause]:
         if IDLE in active and not reasons:
             continue
         reasons += [
-            f"its limit was lowered from {power.usual:.0f} to {power.now:.0f} W"
+            f"its limit was lowered from {with_unit(power.usual, 'W')} to {with_unit(power.now, 'W')}"
             for _, power in readings.of(gpu_families.POWER_LIMIT, gpu=labels["gpu"], limit="enforced")
             if power.fell(SLOWER)
         ]
         why = f": {', '.join(reasons)}" if reasons else ""
-        text = rises(f"the clock of GPU {labels['gpu']}", clock, readings, lambda hertz: f"{hertz / 1e6:,.0f} MHz")
+        text = rises(f"the clock of GPU {labels['gpu']}", clock, readings, lambda hertz: with_unit(hertz, "Hz"))
         yield SlowDownCause("gpu_clock", f"{text}{why}", _lost_speed(readings, clock.now / clock.usual), clock)
 
 
@@ -106,7 +107,7 @@ def _others(readings: Readings) -> Iterator[SlowDownCause]:
             continue
         name = readings.commands.get(pid, "")
         who = f"process {pid} ({name})" if name else f"process {pid}"
-        used = f" and uses {100 * now:.0f} % of it" if use else f" and holds {held.points[-1][1] / 2**30:.1f} GiB of it"
+        used = f" and uses {percent(now)} of it" if use else f" and holds {byte_size(held.points[-1][1])} of it"
         text = f"{who}, which is not part of the training, {'runs' if came else 'ran already'} on GPU {gpu}{used}"
         # Two processes share a GPU in turns.
         share = min(1.0, (now - before if use else 0.5) / readings.slow.lost)

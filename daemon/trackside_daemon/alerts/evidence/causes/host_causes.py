@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, percent, rises
+from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, rises
 from trackside_daemon.alerts.evidence.causes.level import Level
 from trackside_daemon.model.families import cgroup, host, process, training
+from trackside_daemon.model.text import byte_size, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ def _memory(readings: Readings) -> Iterator[SlowDownCause]:
     large = sorted((one for one in readings.neighbours if one.resident >= NAMED_BYTES), key=lambda one: -one.resident)[
         :2
     ]
-    named = ", ".join(f"{one.command} (pid {one.pid}, {one.resident / 1e9:,.0f} GB)" for one in large)
+    named = ", ".join(f"{one.command} (pid {one.pid}, {byte_size(one.resident)})" for one in large)
     others = f"; the largest other processes: {named}" if named else ""
     for _, waiting in readings.of(host.MEMORY_WAITING):
         if waiting.rose(LEAST):
@@ -61,7 +62,7 @@ def _storage(readings: Readings) -> Iterator[SlowDownCause]:
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
     waiting = [level for _, level in readings.of(host.IO_WAITING) if level.rose(LEAST)]
     movers = sorted((one for one in readings.neighbours if one.io >= LEAST_IO), key=lambda one: -one.io)[:2]
-    named = ", ".join(f"{one.command} (pid {one.pid}, {one.io / 1e6:,.0f} MB/s)" for one in movers)
+    named = ", ".join(f"{one.command} (pid {one.pid}, {byte_size(one.io)}/s)" for one in movers)
     others = f"; other processes that read and write: {named}" if named else ""
     for level in waiting:
         text = rises("the share of time in which tasks of this machine wait for storage", level, readings, percent)

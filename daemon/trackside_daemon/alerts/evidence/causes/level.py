@@ -6,6 +6,8 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model.robust import middle_and_spread
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,7 +20,6 @@ SCALES = 4.0  # robust deviations beyond which a level has moved
 # Distance from the usual level, as a multiple of that of the highest tenth, that chance does not reach: for few values of a
 # slow-down, and for `STEADY` ones.
 MARGINS = 2.5, 1.5
-_SCALE = 1.4826  # from the median absolute deviation to the standard deviation of a normal distribution
 
 
 class SlowDown(NamedTuple):
@@ -106,7 +107,7 @@ def level(usual: Sequence[float], now: float, count: int = 1) -> Level | None:
     """Return the level *now* of *count* values compared with *usual* ones; None if those are fewer than `ENOUGH`."""
     if len(usual) < ENOUGH:
         return None
-    middle = median(usual)
-    spread = _SCALE * median(abs(value - middle) for value in usual) / min(max(count, 1), STEADY) ** 0.5
+    middle, spread = middle_and_spread(usual)
+    spread /= min(max(count, 1), STEADY) ** 0.5
     tenth = sorted(usual)[len(usual) * 9 // 10]
     return Level(middle, spread, middle + MARGINS[count >= STEADY] * (tenth - middle), now)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.evidence.causes import gpu_causes, host_causes
 from trackside_daemon.model.families import gpu, host, process, training
+from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ def conclusion(causes: Sequence[SlowDownCause], known: Sequence[str]) -> str:
     """Return the likeliest cause as a sentence, or that nothing has moved of what is *known*; empty if nothing is."""
     if causes:
         first, *others = causes
-        explains = "" if first.share is None else f" (this can explain {100 * first.share:.0f} % of the lost time)"
+        explains = "" if first.share is None else f" (this can explain {percent(first.share)} of the lost time)"
         also = f" Also, {others[0].text}." if others else ""
         return f"Likely cause: {first.text}{explains}.{also}"
     if not known:

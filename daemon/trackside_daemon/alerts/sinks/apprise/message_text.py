@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.correlations import CORRELATION
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
@@ -45,7 +46,7 @@ def body(message: Message, daemon: DaemonInfo) -> str:
 def _paragraph(alert: Alert, daemon: DaemonInfo) -> str:
     summary = _without_markup(alert.summary[:LONGEST])
     if alert.ended is not None:
-        lasted = f"{alert.ended - alert.started:.0f} s, from {_time(alert.started)} to {_time(alert.ended)}"
+        lasted = f"{duration(round(alert.ended - alert.started))}, from {_time(alert.started)} to {_time(alert.ended)}"
         return f"{alert.alert} ({alert.severity}) ended after {lasted}: {summary}"
     lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:LONGEST])]
     correlation = str(alert.evidence.get(CORRELATION, ""))

@@ -10,6 +10,7 @@ from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
 from trackside_daemon.model.log_fields import log_fields
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
@@ -76,7 +77,7 @@ class LogOutbox:
         if alert.ended is not None:
             if logged is not None:
                 seconds = alert.ended - alert.started
-                self._add(alert, f"{alert.alert} ended after {seconds:.0f} s: {text}")
+                self._add(alert, f"{alert.alert} ended after {duration(round(seconds))}: {text}")
             return
         if logged is not None or self.filter.accepts(alert):
             self._logged[key] = notification

@@ -1,11 +1,12 @@
 // The charts of a benchmark: latency by percentile under each load, and throughput over loads. Reports contain this file too.
 
+import { number, span } from "/static/format.js";
+
 const MOST_CHARTS = 24;
 const SHARES = [0.5, 0.9, 0.99, 0.999]; // Those that the axis names.
 const LOADS = { batch: "batch size", length: "length", concurrency: "requests in flight", rate: "requests per second" };
 
-const digits = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "");
-const percentile = (share) => `p${digits(100 * share)}`;
+const percentile = (share) => `p${number(100 * share)}`;
 const nines = (share) => -Math.log10(1 - share); // Each further nine has the same width, so that the tail is not squeezed.
 
 // Returns charts of what was measured, each variant a line: { title, format(value), axis: { name, splits, label(x) }, lines:
@@ -17,7 +18,7 @@ export function benchmarkCharts(measured) {
     variants.map((label, index) => ({ label, index, points: items.filter((item) => item.variant === label).flatMap(pointsOf) })).filter((line) => line.points.length);
   const latencies = [...Map.groupBy(found, (item) => item.load)].map(([load, items]) => ({
     title: load ? `${load}: latency by percentile` : "Latency by percentile",
-    format: (value) => (Number.isFinite(value) ? `${digits(1e3 * value)} ms` : ""),
+    format: (value) => span(value),
     axis: { name: "percentile", splits: SHARES.map(nines), label: (x) => percentile(1 - 10 ** -x) },
     lines: lines(items, (item) => item.curve.filter(([share]) => share < 1).map(([share, value, low, high]) => [0, nines(share), low ?? value, high ?? value, value])),
   }));
@@ -32,8 +33,8 @@ function throughputs(found, name, lines) {
     const amounts = [...new Set(items.map((item) => item[name]))].sort((a, b) => a - b);
     return {
       title: rest ? `${rest}: throughput over ${LOADS[name]}` : `Throughput over ${LOADS[name]}`,
-      format: (value) => (Number.isFinite(value) ? `${digits(value)} ${items[0].throughput_unit}/s` : ""),
-      axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => digits(2 ** x) },
+      format: (value) => (Number.isFinite(value) ? `${number(value)} ${items[0].throughput_unit}/s` : ""),
+      axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => number(2 ** x) },
       lines: lines(items, ({ throughput: value, throughput_interval: ends, ...item }) => [[0, Math.log2(item[name]), ends?.[0] ?? value, ends?.[1] ?? value, value]]),
     };
   }).filter(({ axis }) => axis.splits.length > 1);

@@ -4,7 +4,7 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { h } from "/static/dom.js";
-import { bytes, number, percent, short } from "/static/format.js";
+import { bytes, number, percent, withUnit } from "/static/format.js";
 import { gpuLines, labelValue } from "/static/run/machine.js";
 
 const SPANS = { 300: "5 minutes", 900: "15 minutes", 3600: "1 hour" };
@@ -70,7 +70,7 @@ export class LastHour {
   #addGpuChart(name) {
     const unit = name.replace(/_total$/, "");
     const perSecond = name.endsWith("_total") ? "/s" : "";
-    const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => short(value, "Hz")], [/_watts$/, (value) => `${number(value, 4)} W`], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
+    const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => withUnit(value, "Hz")], [/_watts$/, (value) => withUnit(value, "W")], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
     const format = formats.find(([pattern]) => pattern.test(unit))?.[1] ?? ((value) => `${number(value, 4)}${perSecond}`);
     const range = /_ratio$/.test(unit) ? [0, 1] : /_celsius$/.test(unit) ? undefined : [0];
     const binary = /_bytes(_per_second)?$/.test(unit);

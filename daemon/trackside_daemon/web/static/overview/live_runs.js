@@ -45,7 +45,7 @@ function runRow(first, selection) {
     setText(about, [owner, ranksText(run), attemptText(run), lastStepText(run, now)].filter(Boolean).join(" · "));
     updateAlertBadges(alerts, run.alerts);
     setText(step, run.step === undefined ? "" : `Step ${run.step}${run.total_steps ? ` / ${run.total_steps}` : ""}`);
-    setText(ratio, percent(run.progress_ratio, 1));
+    setText(ratio, percent(run.progress_ratio));
     setText(remaining, run.remaining_seconds > 0 ? `${span(run.remaining_seconds)} left` : "");
     progress.update(run.progress_ratio);
     setText(loss, run.loss === undefined ? "" : `Loss ${number(run.loss)}`);

@@ -5,6 +5,7 @@ import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
 import { h, setText, syncRows } from "/static/dom.js";
 import { ENDED, rerender } from "/static/components.js";
+import { number, plural, span } from "/static/format.js";
 
 const KIND = "benchmark"; // Kind of the events.
 const MAX_EVENTS = 1000;
@@ -65,22 +66,21 @@ function table(found) {
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
       h("td", {}, latency(item)),
-      h("td", {}, `${digits(item.throughput)} ${item.throughput_unit}/s`),
+      h("td", {}, `${number(item.throughput)} ${item.throughput_unit}/s`),
       h("td", {}, effect(item.times_faster?.latency_seconds)),
     ));
   return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
 }
 
 const at = (item, share) => item.curve.find(([place]) => place === share)?.[1];
-const digits = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "-");
 
 function latency(item) {
-  const ends = [at(item, 0.05), at(item, 0.95)].map((value) => digits(value * 1e3));
-  const range = ends.includes("-") ? "" : ` (${ends[0]} to ${ends[1]})`;
-  return `${digits(item.latency_seconds?.p50?.value * 1e3)}${range} ms, ${item.samples} samples`;
+  const ends = [at(item, 0.05), at(item, 0.95)].map(span);
+  const range = ends.includes("") ? "" : ` (${ends[0]} to ${ends[1]})`;
+  return `${span(item.latency_seconds?.p50?.value) || "-"}${range}, ${plural(item.samples, "sample")}`;
 }
 
 function effect(faster) {
   if (!Number.isFinite(faster?.low) || !Number.isFinite(faster?.high)) return "-";
-  return `${digits(faster.low)} to ${digits(faster.high)} times as fast`;
+  return `${number(faster.low, 3)} to ${number(faster.high, 3)} times as fast`;
 }

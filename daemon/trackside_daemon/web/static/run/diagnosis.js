@@ -60,7 +60,7 @@ function list(title, items) {
 }
 
 function effect({ quantity, ratio, low, high }) {
-  const sign = (value) => `${value > 1 ? "+" : ""}${percent(value - 1, 1)}`;
+  const sign = (value) => `${value > 1 ? "+" : ""}${percent(value - 1)}`;
   return h("li", {}, `${quantity} ${sign(ratio)}${low === null ? "" : ` (${sign(low)} to ${sign(high)})`}`);
 }
 
@@ -68,13 +68,13 @@ function effect({ quantity, ratio, low, high }) {
 export function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
   const entries = Object.entries(seconds).map(([name, value], index) => ({ name: accounts[name] ?? name, value, color: `phase-${index % COLORS}` }));
   const parts = entries.map(({ name, value, color }) => {
-    const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall, 1)}` });
+    const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall)}` });
     part.style.flexGrow = value / wall;
     return part;
   });
-  const label = entries.map(({ name, value }) => `${name} ${percent(value / wall, 1)}`).join(", ");
+  const label = entries.map(({ name, value }) => `${name} ${percent(value / wall)}`).join(", ");
   const rows = entries.map(({ name, value, color }) =>
-    h("tr", {}, h("th.name", { scope: "row" }, h("span", { class: `run-key ${color}` }), name), h("td.number", {}, span(value)), h("td.number", {}, percent(value / wall, 1))));
+    h("tr", {}, h("th.name", { scope: "row" }, h("span", { class: `run-key ${color}` }), name), h("td.number", {}, span(value)), h("td.number", {}, percent(value / wall))));
   const head = h("tr", {}, h("th", { scope: "col" }, "Account"), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
   const stack = h("div.run-stack", { role: "img", "aria-label": `Where the time went: ${label}` }, parts);
   return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));

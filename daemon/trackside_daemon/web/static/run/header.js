@@ -71,13 +71,13 @@ export class Header {
     const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
-    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? `of ${number(total)}, ${percent(ratio, 1)}` : "");
+    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? `of ${number(total)}, ${percent(ratio)}` : "");
     this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
     this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
     this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
-    const speeds = ended ? [] : [short(row?.tokens_per_second, " tokens/s"), short(row?.samples_per_second, " samples/s")].filter(Boolean);
+    const speeds = ended ? [] : [["tokens", "samples"].map((what) => [short(row?.[`${what}_per_second`]), what]).filter(([speed]) => speed).map(([speed, what]) => `${speed} ${what}/s`);
     this.#tile("Throughput", speeds[0] ?? "", speeds[1] ?? "");
     this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
     const until = run.ended ?? this.now;

@@ -1,0 +1,26 @@
+"""Explain in one line a value or a name that a user wrote wrongly, with the way out."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def near_name(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Return ``; did you mean NAME?`` with the nearest of *names*, whatever their case; *otherwise*, if any, when none is near."""
+    by_lower_case = {one.lower(): one for one in names}
+    near = get_close_matches(name.lower(), by_lower_case, 1)
+    hint = f"did you mean {by_lower_case[near[0]]}?" if near else otherwise
+    return hint and f"; {hint}"
+
+
+def explain(problem: Any, *, secret: bool = False) -> str:
+    """Return what pydantic's *problem* says of a value, followed by the value unless it is *secret* or absent."""
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return text
+    value = "" if secret or problem["type"] == "missing" else f", got {problem['input']!r:.80}"
+    return f"{text[0].lower()}{text[1:]}{value}"

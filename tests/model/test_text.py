@@ -1,0 +1,56 @@
+"""The one spelling of numbers, in Python and on the page: both read the cases of spelling.json."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from math import inf, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside_daemon.model.text import byte_size, counted, duration, measured, number, percent, with_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SPELLING: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("spelling.json").read_text(encoding="utf-8"))
+SPELT: dict[str, Callable[[Any], str]] = {
+    "number": number,
+    "percent": percent,
+    "bytes": byte_size,
+    "duration": duration,
+    "hertz": partial(with_unit, unit="Hz"),
+    "joules": partial(with_unit, unit="J"),
+    "counted": partial(counted, noun="checkpoint"),
+}
+
+
+@pytest.mark.parametrize("kind", SPELLING)
+def test_it_is_spelt_as_on_the_page(kind: str) -> None:
+    assert [SPELT[kind](value) for value, _ in SPELLING[kind]] == [text for _, text in SPELLING[kind]]
+
+
+@pytest.mark.parametrize("value", [None, nan, inf])
+def test_what_is_not_known_is_a_dash(value: float | None) -> None:
+    assert [percent(value), byte_size(value), duration(value), with_unit(value, "W")] == ["-"] * 4
+
+
+def test_a_change_has_its_sign() -> None:
+    assert [percent(0.015, "+"), percent(-0.1, "+"), percent(-0.0, "+")] == ["+1.5 %", "-10.0 %", "+0.0 %"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.5, "ratio", "50.0 %"),
+        (1024, "bytes", "1 KiB"),
+        (2**21, "bytes per second", "2 MiB/s"),
+        (1.5, "seconds", "1.5 s"),
+        (3, "steps per second", "3 steps per second"),
+        (2.5, "", "2.5"),
+    ],
+)
+def test_a_measured_value_has_the_spelling_of_its_unit(value: float, unit: str, text: str) -> None:
+    assert measured(value, unit) == text
