@@ -78,7 +78,7 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
     assert (report["run"]["goodput"], report["diagnosis"]["ledger"]) == (about["goodput"], why["ledger"])
     text = answers[f"text/runs/{run}.txt"]
     (shown,) = set(re.findall(r"^goodput +([\d.]+) %", text, re.MULTILINE))
-    assert set(re.findall(r"useful compute (?:\| )?([\d.]+)%", text)) == {shown}
+    assert set(re.findall(r"useful compute (?:\| )?([\d.]+) %", text)) == {shown}
 
 
 def test_each_endpoint_that_reads_is_asked(answers: Mapping[str, str]) -> None:
