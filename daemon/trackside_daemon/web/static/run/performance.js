@@ -33,7 +33,7 @@ export class Performance {
   update(run) {
     this.run = run;
     const ended = ENDED.has(run.state);
-    setText(this.note, [run.goodput === undefined ? "" : `goodput ${percent(run.goodput, 1)}`, run.mfu === undefined ? "" : `MFU ${percent(run.mfu, 1)}`].filter(Boolean).join(" · "));
+    setText(this.note, [run.goodput === undefined ? "" : `goodput ${percent(run.goodput)}`, run.mfu === undefined ? "" : `MFU ${percent(run.mfu)}`].filter(Boolean).join(" · "));
     if (!this.loadedAt || !ended || !this.ended) for (const chart of this.charts) chart.refresh();
     this.ended = ended;
     if (this.root.checkVisibility()) this.#load().catch(() => {}); // The frame reports the outage.
@@ -106,8 +106,8 @@ const CHARTS = [
   { title: "Tokens per second", format: (value) => short(value), lines: (found) => [{ label: "tokens/s", values: found.tokens_per_second }] },
   { title: "Samples per second", format: (value) => short(value), lines: (found) => [{ label: "samples/s", values: found.samples_per_second }] },
   { title: "Phases of a step", format: seconds, stacked: true, lines: ({ phases }) => Object.entries(phases).map(([label, values]) => ({ label, values })) },
-  { title: "Data wait", format: (value) => percent(value, 1), lines: ({ phases }) => ("data" in phases ? [{ label: "share of the step", values: shares(phases, "data") }] : []) },
-  { title: "MFU", format: (value) => percent(value, 1), lines: ({ mfu }) => (mfu.length ? [{ label: "MFU", values: mfu }] : []) },
+  { title: "Data wait", format: percent, lines: ({ phases }) => ("data" in phases ? [{ label: "share of the step", values: shares(phases, "data") }] : []) },
+  { title: "MFU", format: percent, lines: ({ mfu }) => (mfu.length ? [{ label: "MFU", values: mfu }] : []) },
 ];
 
 function shares(phases, name) {

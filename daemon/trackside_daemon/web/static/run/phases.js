@@ -30,10 +30,10 @@ export function phaseTable(byPhase, heading = "Phase") {
     part.style.flexGrow = seconds / total;
     return part;
   });
-  const description = byPhase.map(([phase, seconds]) => `${phase} ${percent(seconds / total, 1)}`).join(", ");
+  const description = byPhase.map(([phase, seconds]) => `${phase} ${percent(seconds / total)}`).join(", ");
   const lines = byPhase.map(([phase, seconds], index) => {
     const name = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % 8}` }), phase);
-    return h("tr", {}, name, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total, 1)));
+    return h("tr", {}, name, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total)));
   });
   const head = h("tr", {}, h("th", { scope: "col" }, heading), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
   const stack = h("div.run-stack", { role: "img", "aria-label": `Time by ${heading.toLowerCase()}: ${description}` }, parts);
