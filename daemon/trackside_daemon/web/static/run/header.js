@@ -77,7 +77,7 @@ export class Header {
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
     this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
     this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
-    const speeds = ended ? [] : [["tokens", "samples"].map((what) => [short(row?.[`${what}_per_second`]), what]).filter(([speed]) => speed).map(([speed, what]) => `${speed} ${what}/s`);
+    const speeds = ended ? [] : ["tokens", "samples"].map((what) => [short(row?.[`${what}_per_second`]), what]).filter(([speed]) => speed).map(([speed, what]) => `${speed} ${what}/s`);
     this.#tile("Throughput", speeds[0] ?? "", speeds[1] ?? "");
     this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
     const until = run.ended ?? this.now;
