@@ -45,7 +45,7 @@ def test_each_load_has_a_chart_of_latency_and_a_row(
     ):
         charts.nth(place).scroll_into_view_if_needed()
         expect(charts.nth(place).locator(".plot")).to_have_attribute(
-            "aria-label", re.compile(rf"\. Last: original [\d.]+ {last}")
+            "aria-label", re.compile(rf"\. Last: original [\d.,]+ {last}")
         )
         expect(charts.nth(place).locator("canvas")).to_be_visible()
     assert violations(page) == []

@@ -67,7 +67,7 @@ def test_a_capture_is_begun_followed_shown_and_downloaded(
     row.locator("summary").first.click()
     expect(row.locator(".run-capture-step")).to_have_count(3)
     expect(row.locator(".run-capture-step").first).to_have_attribute(
-        "aria-label", "10 ms: compute 60 %, data wait 30 %, device idle 10 %"
+        "aria-label", "10 ms: compute 60.0 %, data wait 30.0 %, device idle 10.0 %"
     )
     expect(row.locator("tbody tr")).to_have_text(
         [

@@ -73,7 +73,7 @@ def test_runs_are_chosen_and_put_beside_each_other(
     expect(page).to_have_url(re.compile(rf"\?run={SMALL}&run={WIDE}$"))
 
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss", "accuracy"])  # none that only one has
-    last = [f"{told(daemon, run, 'loss')['last']:.5g}" for run in (SMALL, WIDE)]
+    last = [f"{told(daemon, run, 'loss')['last']:.4g}" for run in (SMALL, WIDE)]
     expect(plot(page, "loss")).to_have_attribute(
         "aria-label", re.compile(rf"Last: small {last[0]} at step 39; wide {last[1]} at step 39\.")
     )
@@ -82,7 +82,7 @@ def test_runs_are_chosen_and_put_beside_each_other(
         shown = cells(row(page, run))
         assert shown[:2] == ["finished", "39"]
         assert [float(text) for text in shown[3:]] == [
-            float(f"{one[name]:.5g}") for one in known for name in ("last", "min", "max")
+            float(f"{one[name]:.4g}") for one in known for name in ("last", "min", "max")
         ]
     assert row(page, WIDE).locator("td.best").all_inner_texts() == [
         f"best{text}" for place, text in enumerate(cells(row(page, WIDE))) if place in {3, 4, 6, 7, 9, 11}

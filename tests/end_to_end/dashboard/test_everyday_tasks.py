@@ -348,7 +348,7 @@ def test_a_view_is_arranged_shared_and_used_by_keyboard(
 
 def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(lab, "/system")
-    expect(chart(page, "CPU").locator(".plot")).to_have_attribute("aria-label", re.compile(r"CPU by time. Last: \d+ %"))
+    expect(chart(page, "CPU").locator(".plot")).to_have_attribute("aria-label", re.compile(r"CPU by time. Last: [\d.]+ %"))
     chart(page, "GPU utilization").scroll_into_view_if_needed()
     expect(chart(page, "GPU utilization").locator(".legend button")).to_have_count(2)
     page.get_by_label("More of the GPUs").select_option("clock_hertz")

@@ -80,7 +80,7 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     run = page.locator(".run", has_text=SCRIPT_NAME)
     expect(run).to_contain_text("Step 10 / 40 25.0 %")
     expect(run).to_contain_text("running")
-    expect(run).to_contain_text(f"Loss {now(daemon, SCRIPT_NAME)['loss']:.5g}")
+    expect(run).to_contain_text(f"Loss {now(daemon, SCRIPT_NAME)['loss']:.4g}")
     assert run.locator(".bar span").evaluate("one => one.style.width") == "25%"
     go_on(training, 1)
     expect(run).to_contain_text("Step 11 / 40 27.5 %")

@@ -37,7 +37,7 @@ def test_each_quantity_has_a_chart_under_one_name_and_the_roles_have_shares(
     section = page.locator("details.run-section").filter(has=page.get_by_role("heading", name="Reinforcement learning"))
     expect(section.locator("summary .quiet")).to_have_text("75.0 % of the time is generation")
     expect(section.locator(".chart h3")).to_have_text(["Reward", "Entropy", "Groups with equal rewards"])
-    lasts = ["critic/rewards/mean 0.95", "train/entropy_loss 1.5", "frac_reward_zero_std 25 %"]
+    lasts = ["critic/rewards/mean 0.95", "train/entropy_loss 1.5", "frac_reward_zero_std 25.0 %"]
     for place, last in enumerate(lasts):
         section.locator(".plot").nth(place).scroll_into_view_if_needed()
         label = re.compile(f"Last: {last} at step 19")

@@ -184,7 +184,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     eventually(lambda: daemon.api("runs/seen-1").json().get("state") == "finished")
     page = open_page(daemon, "/runs/seen-1")
     loss = chart(page, "loss")
-    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4000 at step 4000."))
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4,000 at step 4000."))
 
     with page.expect_response(lambda answer: of_loss(answer.url, zoomed=True)) as zoomed:
         drag(page, loss.locator(".u-over"), 0.25, 0.5)
@@ -212,13 +212,13 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
 
     with page.expect_request(lambda request: of_loss(request.url, zoomed=False)):
         page.get_by_role("button", name="Reset zoom").click()
-    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4000 at step 4000."))
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4,000 at step 4000."))
     eventually(lambda: "from" not in asked(page.url))
 
     page.get_by_label("Ranks").select_option("all")
     expect(loss.locator(".legend button")).to_have_text(["rank 04,000", "rank 14,001"])
     loss.locator(".legend button").first.click()
-    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: rank 1 4001 at step 4000."))
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: rank 1 4,001 at step 4000."))
     page.get_by_label("Ranks").select_option("band")
     expect(loss.locator(".legend button")).to_have_text(["2 ranks, median4000.5"])
 
