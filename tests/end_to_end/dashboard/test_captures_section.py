@@ -72,8 +72,8 @@ def test_a_capture_is_begun_followed_shown_and_downloaded(
     expect(row.locator("tbody tr")).to_have_text(
         [
             "aten::mm1 ms5 ms+4 ms0train.py:9 in main",
-            "aten::mm550 %3train.py:9",
-            "train.py:9 in augment220 %1<built-in sum>",
+            "aten::mm550.0 %3train.py:9",
+            "train.py:9 in augment220.0 %1<built-in sum>",
         ]
     )
     row.get_by_text("Calls of the training thread").click()

@@ -348,7 +348,9 @@ def test_a_view_is_arranged_shared_and_used_by_keyboard(
 
 def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(lab, "/system")
-    expect(chart(page, "CPU").locator(".plot")).to_have_attribute("aria-label", re.compile(r"CPU by time. Last: [\d.]+ %"))
+    expect(chart(page, "CPU").locator(".plot")).to_have_attribute(
+        "aria-label", re.compile(r"CPU by time. Last: [\d.]+ %")
+    )
     chart(page, "GPU utilization").scroll_into_view_if_needed()
     expect(chart(page, "GPU utilization").locator(".legend button")).to_have_count(2)
     page.get_by_label("More of the GPUs").select_option("clock_hertz")
@@ -365,7 +367,7 @@ def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, ope
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     assert len(lab.api("processes").json()["processes"]) == 2
     page.set_viewport_size({"width": 390, "height": 800})
-    page.wait_for_function("document.documentElement.scrollWidth === 390")
+    eventually(lambda: page.evaluate("document.documentElement.scrollWidth") == 390)
 
 
 def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(

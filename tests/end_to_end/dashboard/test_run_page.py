@@ -194,7 +194,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     width = loss.locator(".plot").evaluate("(one) => one.clientWidth")
     (line,) = zoomed.value.json()["series"]
     assert 500 < len(line["points"]) <= int(query["points"][0]) <= width
-    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:g} at step {end:g}."))
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:,g} at step {end:g}."))
     eventually(lambda: asked(page.url).get("from") == [f"{begin:g}"])
 
     def same() -> bool:
@@ -205,7 +205,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
         return bool(daemon.api(path).json() == again.value.json())
 
     eventually(same)
-    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:g} at step {end:g}."))
+    expect(loss.locator(".plot")).to_have_attribute("aria-label", _with(f"Last: {end:,g} at step {end:g}."))
     other = chart(page, "eval/f1").locator(".plot")
     other.scroll_into_view_if_needed()
     expect(other).to_have_attribute("aria-label", _with(f"Last: {end / 1000:g} at step {end:g}."))
