@@ -77,7 +77,7 @@ def test_a_capture_is_begun_followed_shown_and_downloaded(
         ]
     )
     row.get_by_text("Calls of the training thread").click()
-    row.get_by_role("button", name="aten::mm: 5 ms, 50 % of a step").click()
+    row.get_by_role("button", name="aten::mm: 5 ms, 50.0 % of a step").click()
     expect(row.locator(".flame-call")).to_have_text(["aten::mm"])
     row.get_by_role("button", name="Whole step").click()
     expect(row.locator(".flame-call")).to_have_text(["step", "train.py:9 in augment", "aten::mm"])

@@ -123,7 +123,7 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
 
     page.get_by_role("combobox", name="By", exact=False).first.select_option("relative")
     expect(plot(page, "loss")).to_have_attribute(
-        "aria-label", re.compile(r"by time since start\. Last: small 0\.2791 at \S+ m?s after start; ")
+        "aria-label", re.compile(r"by time since start\. Last: small 0\.2791 at \S+ [mµ]?s after start; ")
     )
     page.get_by_label("Log scale").check()
     page.get_by_label("Keys containing").fill("LOSS")

@@ -220,7 +220,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     loss.locator(".legend button").first.click()
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: rank 1 4,001 at step 4000."))
     page.get_by_label("Ranks").select_option("band")
-    expect(loss.locator(".legend button")).to_have_text(["2 ranks, median4000.5"])
+    expect(loss.locator(".legend button")).to_have_text(["2 ranks, median4001"])
 
     with page.expect_request(
         lambda request: of_loss(request.url, zoomed=False) and asked(request.url)["by"] == ["time"]
