@@ -188,7 +188,7 @@ def test_a_full_disk_is_a_line_and_leaves_the_last_one(small_disk: Path, caplog:
     assert checkpoints.save({"a": b"1" * 5_000_000}, 2) is None  # seen before it is written
     (line,) = [record.getMessage() for record in caplog.records]
     assert "the checkpoint of step 2 is not saved" in line
-    assert line.endswith("MB are free; the last one is of step 1, and training goes on")
+    assert line.endswith("MiB are free; the last one is of step 1, and training goes on")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trackside.checkpoints.checkpoints._require_room", lambda *_: None)
         assert checkpoints.save({"a": b"1" * 5_000_000}, 3) is None  # seen while it is written

@@ -117,7 +117,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     top = terminal(daemon)
     eventually(lambda: top.shows(r"^> \[red\]net\[/\] .* 0\.625 "))
     eventually(lambda: top.shows(r"^\[red\]net\[/\] +loss 0\.625 +tokens/s [\d.]+"))
-    assert top.shows(r"^ ?0 [█░]+ +\d+% ")
+    assert top.shows(r"^ ?0 [█░]+ +\d+ % ")
     seen = step(top)
     eventually(lambda: step(top) > seen)
 

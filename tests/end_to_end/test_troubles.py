@@ -283,7 +283,7 @@ def test_a_machine_of_files(stage: Stage) -> None:
     The disk is the real one, with a threshold that its free space is below.
     """
     (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
-    assert alert["summary"].startswith("only 1.62 % of the host's memory is available")
+    assert alert["summary"].startswith("only 1.6 % of the host's memory is available")
     eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)
     assert trouble(stage.roomy) == []
 

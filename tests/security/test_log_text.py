@@ -40,5 +40,5 @@ def test_the_title_of_a_training_comes_after_its_run(name: str) -> None:
         box.put(told, 0.0)
     message = box.next_message(0.0)
     assert message is not None
-    begins = (f"{name} (warning)", f"{name} (now critical)", f"{name} ended after 150 s")
+    begins = (f"{name} (warning)", f"{name} (now critical)", f"{name} ended after 2 min 30 s")
     assert message.lines == tuple(f"{begin}: run name-id: {one.summary}" for begin in begins)

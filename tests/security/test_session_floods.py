@@ -60,7 +60,7 @@ def test_sessions_of_one_owner_write_few_lines_and_few_events(
         say(desk, MALLORY, who.frames("bye", who.bye(), 2))
     assert len(caplog.messages) <= LINES
     assert sum(len(repr(one.fields)) for one in stored(desk)) < 1.2e6
-    assert "more than 0.953674 MiB of events at once" in caplog.text
+    assert "more than 977 KiB of events at once" in caplog.text
     assert desk.counts(INGEST_REJECTED)["rate"] >= 290
     before = len(stored(desk))
     who = FakeSession("id-2")

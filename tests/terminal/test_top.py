@@ -39,7 +39,7 @@ def test_everything_is_visible_on_80_by_24(fake: Fake) -> None:
         screen = text(app)
         for said in ("gpu7", "cpu 34 % of 16", "mem 41G/128G", "/ 61 %", "gpt-small", "running", "2.125", "51.2ktok"):
             assert said in screen
-        for said in ("1 critical +1", "loss 1.5", "tokens/s 51.2k", "97%", "71.3G/79.6G", "643W", "64C", "!power_cap"):
+        for said in ("1 critical +1", "loss 1.5", "tokens/s 51.2k", "97 %", "71.3G/79.6G", "643W", "64C", "!power_cap"):
             assert said in screen
         assert "critical NonFinite" in screen
         lines = screen.splitlines()
