@@ -37,7 +37,7 @@ def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, o
         ValueError: A block is damaged.
     """
     run = reader.run(connection, uid, limit, offset)
-    facts, accounts = divide(read_times(connection, uid, LogTails(connection)))
+    facts, accounts = divide(read_times(connection, uid, LogTails(connection), run))
     if not _is_measured(facts):
         return run
     for attempt in run["attempt_list"]:

@@ -126,19 +126,22 @@ def read_facts(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Fac
     )
 
 
-def read_times(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Facts:
+def read_times(
+    connection: sqlite3.Connection, uid: str, tails: LogTails, run: Mapping[str, Any] | None = None
+) -> Facts:
     """Return the facts about a run, by its id, that say where its time went.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
         tails: Logs of streams.
+        run: The run, if it was read already.
 
     Raises:
         UnknownRunError: There is no run with this id.
         ValueError: A block is damaged.
     """
-    run = reader.head(connection, uid)
+    run = run or reader.head(connection, uid)
     ended = time.time() if run["ended"] is None else float(run["ended"])
     window = Window("time", float(run["started"]), ended + LAST_TICK)
     return Facts(

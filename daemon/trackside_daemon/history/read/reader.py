@@ -148,8 +148,8 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
     Raises:
         UnknownRunError: There is no run with this id.
     """
-    id_, about = _about(connection, uid)
-    share = mfu(rank_times(connection, id_), about["attempt_list"], time.time())
+    id_, times, about = _about(connection, uid)
+    share = mfu(times, about["attempt_list"], time.time())
     found = metrics(connection, id_, limit, offset)
     notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
     notes["reinforcement"] = reinforcement(found, about["attempt_list"])
@@ -180,10 +180,11 @@ def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
     Raises:
         UnknownRunError: There is no run with this id.
     """
-    return _about(connection, uid)[1]
+    return _about(connection, uid)[-1]
 
 
-def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any]]:
+def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, list[RankTime], dict[str, Any]]:
+    """Return the row's id of a run, the times of its ranks, and the run without its series."""
     trimmed = "EXISTS (SELECT 1 FROM series JOIN stream ON stream.id = stream WHERE run = run.id AND series.trimmed)"
     *listed, id_, trimmed = _row(connection, uid, f"{_RUN}, id, {trimmed}")
     attempts = connection.execute(
@@ -191,19 +192,20 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
     )
     names = ("attempt", "state", "cause", "started", "ended")
     times = rank_times(connection, id_)
-    return id_, {
+    about = {
         **_listed(listed),
         "trimmed": bool(trimmed),
         "attempt_list": [
             {
                 **dict(zip(names, fields, strict=True)),
                 "config": _loads(config),
-                **json.loads(about),
+                **json.loads(facts),
                 **_measured([time for time in times if time.attempt == fields[0]]),
             }
-            for *fields, config, about in attempts
+            for *fields, config, facts in attempts
         ],
     }
+    return id_, times, about
 
 
 def _measured(ranks: Sequence[RankTime]) -> dict[str, dict[str, Any]]:
