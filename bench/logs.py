@@ -101,17 +101,23 @@ def _log(file: Path, whose: tuple[str, str, str], grace: int, labels: list[dict[
 
 
 def _line(row: dict[str, str], scored: str) -> bytes:
-    pushed: dict[str, Any] = {"values": {}}
-    if row["step"]:
-        pushed["step"] = int(float(row["step"]))
-    if row["time"]:
-        pushed["time"] = float(row["time"])
+    pushed = push_of(row)
     for column, text in row.items():
         if column not in {"step", "time"} and text:
             key, value = as_pushed(column, float(text))
             if key not in {DURATION, MEMORY} or column == scored or not _times(scored, key):
                 pushed["values"][key] = value
     return f"{json.dumps(pushed)}\n".encode()
+
+
+def push_of(row: dict[str, str]) -> dict[str, Any]:
+    """Return a push at the step and the time of a row, still without values."""
+    pushed: dict[str, Any] = {"values": {}}
+    if row["step"]:
+        pushed["step"] = int(float(row["step"]))
+    if row["time"]:
+        pushed["time"] = float(row["time"])
+    return pushed
 
 
 def _times(scored: str, key: str) -> bool:

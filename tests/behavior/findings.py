@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.logs import PLACE, as_pushed
+from bench.logs import PLACE, as_pushed, push_of
 from trackside_daemon.cli.commands.replay_rows import Rows, read
 from trackside_daemon.detectors.replay import Replay
 
@@ -43,11 +43,7 @@ def _changes(file: Path) -> Iterator[str]:
 def _pushes(file: Path) -> Iterator[bytes]:
     with file.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            pushed: dict[str, Any] = {"values": {}}
-            if row["step"]:
-                pushed["step"] = int(float(row["step"]))
-            if row["time"]:
-                pushed["time"] = float(row["time"])
+            pushed = push_of(row)
             for column, text in row.items():
                 if column not in {"step", "time"} and text:
                     key, value = as_pushed(column, float(text))

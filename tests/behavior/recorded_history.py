@@ -13,6 +13,7 @@ from math import exp, nan
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from benchmark_results import benchmark_results
 from captures.summary import traces
 from diagnosis.simulated_job import Job, SimulatedJob
 from in_process_daemon import InProcessDaemon
@@ -21,8 +22,6 @@ from msgspec.structs import replace
 from wire_messages import WALL, moment
 
 from trackside.benchmark.publishing import publish
-from trackside.benchmark.results import Measured, results
-from trackside.benchmark.rounds import LATENCY, Load
 from trackside.media.png import encode
 from trackside.wire import (
     SUMMARY,
@@ -229,18 +228,9 @@ class BenchmarkedRun:
 
 
 def benchmarked() -> BenchmarkedRun:
-    """Return what a benchmark of two variants at two batch sizes publishes."""
-    chance, measured, run = random.Random(1), Measured(["fp32", "int8"]), BenchmarkedRun()
-    measured.begin()
-    for batch in (1, 8):
-        for _ in range(100):
-            times = {"fp32": 0.002 * batch, "int8": 0.001 * batch}
-            rounds = {name: {LATENCY: [value * chance.uniform(0.9, 1.1)]} for name, value in times.items()}
-            measured.round(Load(batch), rounds)
-    measured.facts = {"fp32": {"weights_bytes": 4e6}, "int8": {"weights_bytes": 1e6}}
-    measured.agreement = {"int8": {"top1": {"value": 0.99, "low": 0.98, "high": 1.0, "reason": ""}}}
-    measured.failed("pruned", None, "no such layer")
-    publish(run, {**results(measured), "notes": [], "unfit": "a GPU was shared", "ended": ""})
+    """Return what a benchmark publishes."""
+    run = BenchmarkedRun()
+    publish(run, benchmark_results(100))
     return run
 
 

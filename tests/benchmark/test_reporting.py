@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
+from benchmark_results import benchmark_results
+
 from trackside.benchmark.publishing import publish
-from trackside.benchmark.results import Measured, results
-from trackside.benchmark.rounds import LATENCY, Load
 from trackside_daemon.cli.benchmark import tables
 from trackside_daemon.cli.benchmark.machine import disturbances
 from trackside_daemon.diagnosis.report import benchmarks
@@ -34,23 +33,9 @@ class Recorded:
         self.results |= values
 
 
-def contents() -> dict[str, Any]:
-    chance, measured = random.Random(1), Measured(["fp32", "int8"])
-    measured.begin()
-    for batch in (1, 8):
-        for _ in range(400):
-            times = {"fp32": 0.002 * batch, "int8": 0.001 * batch}
-            rounds = {name: {LATENCY: [value * chance.uniform(0.9, 1.1)]} for name, value in times.items()}
-            measured.round(Load(batch), rounds)
-    measured.facts = {"fp32": {"weights_bytes": 4e6}, "int8": {"weights_bytes": 1e6}}
-    measured.agreement = {"int8": {"top1": {"value": 0.99, "low": 0.98, "high": 1.0, "reason": ""}}}
-    measured.failed("pruned", None, "no such layer")
-    return {**results(measured), "notes": [], "unfit": "a GPU was shared", "ended": "cancelled"}
-
-
 def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_call_a_benchmark() -> None:
     run = Recorded()
-    publish(run, contents(), 7)  # type: ignore[arg-type]
+    publish(run, benchmark_results(400, "cancelled"), 7)  # type: ignore[arg-type]
     strange = [{"kind": "benchmark", "fields": fields} for fields in ({}, {"variant": 1, "load": []}, {"curve": "x"})]
     rows = list(benchmarks.rows({"events": [*strange, *run.events]}))
     assert [row[:2] for row in rows] == [(f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")]
@@ -67,7 +52,7 @@ def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_ca
 def test_charts_have_finite_curves_with_intervals_of_what_was_measured_last() -> None:
     run = Recorded()
     for _ in range(2):
-        publish(run, contents(), 7)  # type: ignore[arg-type]
+        publish(run, benchmark_results(400, "cancelled"), 7)  # type: ignore[arg-type]
     [fields, *_] = [one["fields"] for one in run.events if one["kind"] == "benchmark"]
     for strange in (math.nan, math.inf, -1.0):
         run.events.append({"kind": "benchmark", "fields": {**fields, "variant": "odd", "throughput": strange}})
@@ -88,7 +73,7 @@ def test_charts_have_finite_curves_with_intervals_of_what_was_measured_last() ->
 
 def test_every_pushed_value_has_a_family() -> None:
     run = Recorded()
-    publish(run, contents(), 7)  # type: ignore[arg-type]
+    publish(run, benchmark_results(400, "cancelled"), 7)  # type: ignore[arg-type]
     found = {key: model_families.series(key, ("r", "0")) for key in run.values}
     assert None not in found.values()
     metric, labels = found["model/int8/batch8/latency_p99_seconds"] or (None, ())
@@ -105,7 +90,10 @@ def test_every_pushed_value_has_a_family() -> None:
 
 
 def test_the_terminal_and_markdown_have_the_same_tables_and_remarks() -> None:
-    text, page = list(tables.lines(contents())), list(tables.markdown(contents()))
+    text, page = (
+        list(tables.lines(benchmark_results(400, "cancelled"))),
+        list(tables.markdown(benchmark_results(400, "cancelled"))),
+    )
     for shown in (text, page):
         whole = "\n".join(shown)
         assert "(368" not in whole
