@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 TRAINING = """
-import sys, trackside
+import select, sys, trackside
 run = trackside.init("gpt", id="run-1")
 for step in range(1, 21):
     run.push(step=step, loss=1 / step)
 print("pushed", flush=True)
 sys.stdin.readline()
 run.push(step=50, loss=0.01)
-run.alert("Diverged", "by hand")
-sys.stdin.readline()
+number = 0
+while not select.select([sys.stdin], [], [], 0.5)[0]:  # a wait that begins after an alert is for the next one
+    number += 1
+    run.alert(f"Diverged {number}", "by hand")
 run.finish("failed")
 """
 
