@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import time
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -314,3 +316,24 @@ def test_a_slice_with_enough_time_packs_all(bench: Bench, monkeypatch: pytest.Mo
         assert not upkeep.run_slice(0.0, lambda: False)
     assert upkeep.is_idle()
     bench.check()
+
+
+@pytest.mark.usefixtures("small")
+def test_the_backlog_falls_while_one_stream_is_packed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SLICE_SECONDS", 1.5)
+    monkeypatch.setattr(maintenance.Maintenance, "_trim", lambda *_: False)
+    bench.open(session_id(1))
+    keys = [f"k{number}" for number in range(50)]
+    for step in range(40):
+        bench.send(session_id(1), block(keys, [step], [1.0] * len(keys)))
+    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33))
+    monkeypatch.setattr(time, "monotonic", map(float, itertools.count(1)).__next__)  # a second a look: one step a slice
+    backlogs: list[int] = []
+    more = True
+    while more:
+        assert not upkeep.is_idle()
+        backlogs.append(upkeep.backlog)
+        with bench.database.transaction():
+            more = upkeep.run_slice(0.0, lambda: False)
+    assert backlogs == sorted(backlogs, reverse=True)
+    assert len(set(backlogs)) > len(keys)

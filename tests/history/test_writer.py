@@ -198,6 +198,20 @@ def test_a_call_comes_in_the_first_turn_after_what_was_put_before_it(
     eventually(lambda: house.acknowledged == [1, 2, 3, 4])
 
 
+def test_only_a_call_that_changes_something_makes_the_writer_read_all_streams_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_again: list[bool] = []
+    monkeypatch.setattr(maintenance.Maintenance, "refresh", lambda _: read_again.append(True))
+    house.put(1, 1.0)
+    house.writer.start()
+    assert house.writer.flush(10)
+    house.writer.call(lambda store: store.connection.execute("SELECT * FROM run").fetchall()).result(10)
+    assert not read_again
+    house.writer.call(lambda store: store.connection.execute("UPDATE run SET name = 'x'")).result(10)
+    assert read_again == [True]
+
+
 def test_a_call_that_nobody_waits_for_any_more_is_left_out(house: House) -> None:
     future = house.writer.call(lambda _: None)
     future.cancel()

@@ -74,7 +74,8 @@ class Maintenance:
 
     def is_idle(self) -> bool:
         """Return whether nothing has to be packed and no check is due."""
-        self.backlog = self._store.backlog
+        # Less by each step, and not only by whole streams: a full backlog lets no client send, for seconds then.
+        self.backlog = self._store.backlog - (0 if self._packing is None else self._packing.packed_bytes)
         return self._packing is None and not self._store.due and time.monotonic() < self._trim_at
 
     def run_slice(self, now: float, is_waiting: Callable[[], bool]) -> bool:

@@ -60,11 +60,15 @@ class Packing:
     Args:
         connection: In a transaction at each `step`.
         stream: The stream's id.
+
+    Attributes:
+        packed_bytes: About how many bytes of the log are in blocks so far.
     """
 
     def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
         self._connection = connection
         self.stream = stream
+        self.packed_bytes = 0
         self._rows = log_rows.LogRows()
         self._last = 0
         self._axes: dict[tuple[int, ...], _Axis] = {}
@@ -91,8 +95,10 @@ class Packing:
                 pushes += more
                 size += added
                 slices.append(self._last)
-            for key in self._rows.keys():  # noqa: SIM118  not a dict
+            before, keys = self.packed_bytes, self._rows.keys()
+            for done, key in enumerate(keys, 1):
                 self._pack_key(key)
+                self.packed_bytes = before + size * done // len(keys)
                 yield
             # Deleted in the slices in which they were read, so that no step deletes more than it may read.
             for index, number in enumerate(slices):

@@ -349,14 +349,16 @@ class Writer:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            with self._database.transaction():
+            with self._database.transaction() as connection:
+                before = connection.total_changes
                 result = call.work(self._store)
+                has_changed = connection.total_changes > before
                 self._store.write_progress()
         except Exception as error:  # noqa: BLE001  the caller gets it
             self._undo()
             future.set_exception(error)
         else:
-            if self._maintenance is not None:
+            if has_changed and self._maintenance is not None:  # with many streams that takes half a second
                 self._maintenance.refresh()
             future.set_result(result)
 
