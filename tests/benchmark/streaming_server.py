@@ -54,7 +54,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append({**body, "path": self.path, "headers": dict(self.headers)})
         prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
         if prompt == "fail":
-            self.send_error(500, "the model is on fire")
+            self.send_response(500)
+            self.end_headers()
+            self.wfile.write(b"the model is on fire")
             return
         self.send_response(200)
         self.end_headers()

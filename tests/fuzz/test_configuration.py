@@ -37,7 +37,7 @@ tls_server_config:
   client_allowed_sans: [a, b.c]
   cipher_suites: [TLS_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]
   min_version: TLS12
-  curve_preferences: [X25519]
+  curve_preferences: [X25519, CurveP256]
 http_server_config: {{http2: true, headers: {{X-Frame-Options: deny, X-XSS-Protection: "1"}}}}
 basic_auth_users: {{ada: {HASH}}}
 rate_limit: {{interval: 1s, burst: 3}}

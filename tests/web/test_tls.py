@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import time
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
@@ -134,9 +135,18 @@ def test_each_cipher_of_go_is_one_of_openssl_name() -> None:
         assert tls._openssl_name(name) in {one["name"] for one in context.get_ciphers()}
 
 
-@pytest.mark.parametrize("curve", ["X25519", "CurveP256", "CurveP384", "CurveP521"])
+@pytest.mark.parametrize(
+    "curve", [*(["X25519"] if sys.version_info >= (3, 11) else []), "CurveP256", "CurveP384", "CurveP521"]
+)
 def test_each_curve_of_go_is_one_of_openssl_name(curve: str) -> None:
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(tls._CURVES[curve])
+
+
+def test_of_several_curves_the_first_that_is_supported_counts() -> None:
+    context = tls.TlsContext(ssl.PROTOCOL_TLS_SERVER)
+    tls._choose_curve(context, ["no-curve", "prime256v1"])
+    with pytest.raises((ssl.SSLError, ValueError)):
+        tls._choose_curve(context, ["no-curve"])
 
 
 def test_who_has_no_certificate_of_the_authority_is_not_answered(

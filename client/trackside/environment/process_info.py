@@ -127,7 +127,7 @@ def _version(module: object) -> str:
     """Return the module's ``__version__`` without running any code of it; empty if it has none."""
     if not issubclass(type(module), ModuleType):  # None, or any object that other code has put there
         return ""
-    version = _namespace(module).get("__version__")
+    version = (_namespace(module) or {}).get("__version__")  # Python 3.10 gives a module that was not begun none
     return _cut(str.__str__(version), VERSION_LENGTH) if issubclass(type(version), str) else ""
 
 

@@ -27,7 +27,7 @@ LIVE = frozenset(("starting", "running", "stalled"))
 def width() -> int:
     """Return the columns of the terminal or of $COLUMNS; a file or pipe has no limit."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
-        return shutil.get_terminal_size().columns
+        return shutil.get_terminal_size().columns or 80  # 0 of Python 3.10: unknown
     return 100_000
 
 

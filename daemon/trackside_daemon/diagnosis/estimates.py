@@ -9,7 +9,7 @@ the correlation reduces their effective number, n (1 - r) / (1 + r) for a correl
 from __future__ import annotations
 
 from itertools import pairwise
-from math import fsum, inf, isfinite, sqrt
+from math import fsum, inf, isfinite, nan, sqrt
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,6 +78,8 @@ def pooled(runs: Sequence[Estimate]) -> Estimate:
     if len(runs) == 1:
         return runs[0]
     values = [run.value for run in runs]
+    if not all(map(isfinite, values)):
+        return Estimate(sum(values) / len(runs), nan, len(runs) - 1)
     return Estimate(fmean(values), variance(values) / len(runs), len(runs) - 1)
 
 

@@ -10,9 +10,10 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 GAP = "  "  # between the columns of a table
+_SEPARATING = frozenset(',;"')  # separate cells of CSV, or quote them
 NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
 
@@ -22,6 +23,20 @@ def shown(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def csv_line(names: Iterable[str]) -> str:
+    """Return a line of CSV, for any characters: the csv module quotes no lone CR, and on Python 3.10 refuses a NUL.
+
+    A semicolon is quoted, too: it separates columns in some countries.
+    """
+    return (
+        ",".join(
+            name if name.isprintable() and _SEPARATING.isdisjoint(name) else '"{}"'.format(name.replace('"', '""'))
+            for name in names
+        )
+        + "\n"
+    )
 
 
 def shown_lines(text: str) -> str:

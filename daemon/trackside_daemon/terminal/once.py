@@ -36,9 +36,10 @@ def render_once(daemon: Daemon) -> Iterator[str]:
     """
     is_terminal = sys.stdout.isatty()
     size = shutil.get_terminal_size()
-    width = max(MIN_WIDTH, size.columns)
+    columns, lines = size.columns or 80, size.lines or 24  # Python 3.10 returns 0 for a terminal of unknown size
+    width = max(MIN_WIDTH, columns)
     # One line is left for the shell's prompt.
-    height = size.lines - 1 if is_terminal or os.environ.get("LINES", "").isdecimal() else None
+    height = lines - 1 if is_terminal or os.environ.get("LINES", "").isdecimal() else None
     view = View(columns=plot_columns(width))
     data = fetch(daemon, view)
     render = to_ansi if is_terminal and not no_colour() else to_text

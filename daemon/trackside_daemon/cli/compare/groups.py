@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, isfinite, nan, sqrt
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.cli.commands.run_report import metrics
@@ -123,7 +122,7 @@ class Comparison:
             return Statistics(1, numbers[0], min=numbers[0], max=numbers[0])
         estimate = pooled([Estimate(number) for number in numbers])
         std = sqrt(estimate.variance * len(numbers)) if isfinite(estimate.variance) else nan
-        return Statistics(len(numbers), fmean(numbers), std, *estimate.interval(), min(numbers), max(numbers))
+        return Statistics(len(numbers), estimate.value, std, *estimate.interval(), min(numbers), max(numbers))
 
     def effect(self, each: Group, key: str) -> Mapping[str, Any] | None:
         """Return how a value of a group differs from the baseline's, as `Effect`; None if that is unknown."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ from trackside_daemon.cli.compare.groups import is_nonfinite
 from trackside_daemon.cli.output import CELL, width
 from trackside_daemon.diagnosis.report.configuration import config, result, setting
 from trackside_daemon.diagnosis.report.markdown import escaped
-from trackside_daemon.model.text import cells, cut, duration, head, measured, number, percent, shown
+from trackside_daemon.model.text import cells, csv_line, cut, duration, head, measured, number, percent, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,11 +84,9 @@ def table(comparison: Comparison) -> str:
     several = any(len(each.runs) > 1 for each in comparison.groups)
     fields = ("n", "mean", "std", "low", "high") if several else ("mean",)
     ratios = ("ratio", "low", "high") if comparison.baseline else ()
-    out = io.StringIO()
-    lines = csv.writer(out, lineterminator="\n")
     names = [key if field == "mean" else f"{key}.{field}" for key in keys for field in fields]
     names += [f"{key}.{'ratio' if field == 'ratio' else f'ratio_{field}'}" for key in keys for field in ratios]
-    lines.writerow(["name", "runs", *names])
+    lines = [csv_line(["name", "runs", *names])]
     for each in comparison.groups:
         found = {key: comparison.statistics(each, key) for key in keys}
         effects = {key: comparison.effect(each, key) or {} for key in keys} if ratios else {}
@@ -100,8 +96,8 @@ def table(comparison: Comparison) -> str:
             for field in fields
         ]
         values += [_csv(effects[key].get(field)) for key in keys for field in ratios]
-        lines.writerow([each.name, " ".join(run["id"] for run in each.runs), *values])
-    return out.getvalue()
+        lines.append(csv_line([each.name, " ".join(run["id"] for run in each.runs), *values]))
+    return "".join(lines)
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

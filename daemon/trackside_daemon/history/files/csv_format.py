@@ -32,6 +32,7 @@ NAME = ("metric.name", "metric_name", "metric", "key", "tag", "name")  # of a ke
 TENSORBOARD = ["wall time", "step", "value"]
 HEADER = "repeated header(s), with the next attempt after each"
 BOOLEANS = {"true": 1.0, "false": 0.0}
+_NUL = "\ufdd0"  # stands for a NUL: Unicode keeps it for such use, and no text has it
 CELL_LINES = 100  # most further lines of a cell
 
 
@@ -146,6 +147,8 @@ class _Rows:
 
 
 def _cells(text: str) -> list[str]:
+    if "\0" in text:  # which Python 3.10 refuses
+        return [cell.replace(_NUL, "\0") for cell in _cells(text.replace("\0", _NUL))]
     try:
         return next(csv.reader([text]), [])
     except csv.Error:

@@ -10,8 +10,6 @@ Numbers are written so that reading restores every bit; NaN and infinities are `
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from array import array
@@ -39,6 +37,7 @@ from trackside_daemon.history.read.series import (
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.model.capture import as_json
+from trackside_daemon.model.text import csv_line
 
 if TYPE_CHECKING:
     import sqlite3
@@ -149,12 +148,7 @@ def _csv_lines(
 ) -> Iterator[str]:
     """Yield the header, and a line for each push, then for each time of the machine, which has no attempt, rank and step."""
     keys = list(columns)
-    header = io.StringIO()
-    # The csv module quotes neither a lone CR nor a semicolon, which separates columns in some countries.
-    unusual = any(not key.isprintable() or ";" in key for key in keys)
-    quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
-    quoted.writerow([*COLUMNS, *map(escape_formula, keys)])
-    yield header.getvalue()
+    yield csv_line([*COLUMNS, *map(escape_formula, keys)])
     for place, part, lines in parts:
         column = [columns[series.key] for series in part]
         for step, time, places, values in lines:

@@ -224,7 +224,7 @@ class _Server(uvicorn.Server):
             context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
             context.file = self.config.web_config
             tls = {"ssl": context, "ssl_handshake_timeout": REQUEST_TIMEOUT}
-            # asyncio has no parameter for this size.
+            # asyncio has no parameter for this size. Python 3.10 has no such buffer, so that nothing reads this.
             SSLProtocol.max_size = TLS_BUFFER  # type: ignore[attr-defined]
         self.servers = []
         for socket_ in sockets or ():

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trackside_daemon.web.http.config import TlsSection
 
@@ -99,10 +99,22 @@ def _choose_ciphers(context: TlsContext, section: TlsSection) -> None:
         # All listed suites are of TLS 1.3, so older versions are off; set_ciphers() handles only the older suites.
         elif section.cipher_suites:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-        if section.curve_preferences:  # Python accepts only one curve, so the later ones are ignored
-            context.set_ecdh_curve(_CURVES[section.curve_preferences[0]])
+        _choose_curve(context, [_CURVES[name] for name in section.curve_preferences])
     except (ssl.SSLError, ValueError) as error:
-        raise ValueError(f"cipher_suites, curve_preferences: this OpenSSL supports none of them: {error}") from None
+        text = f"cipher_suites, curve_preferences: this Python and OpenSSL support none of them: {error}"
+        raise ValueError(text) from None
+
+
+def _choose_curve(context: TlsContext, curves: Sequence[str]) -> None:
+    """Set the first curve that is supported, since Python accepts only one; 3.10 has no X25519."""
+    for number, curve in enumerate(curves, 1):
+        try:
+            context.set_ecdh_curve(curve)
+        except (ssl.SSLError, ValueError):
+            if number == len(curves):
+                raise
+        else:
+            return
 
 
 def _openssl_name(suite: str) -> str:
