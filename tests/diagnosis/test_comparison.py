@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import accumulate
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ from trackside.wire import Block
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.comparison import as_json, compare
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.estimates import batched
+from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.run_changes import pin
@@ -194,3 +195,8 @@ def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_
     assert found() == (("old",), "pinned")
     with pytest.raises(UnknownRunError, match=r"run 'v2': there is none.*and no other finished run has this tag"):
         found("v2")
+
+
+@pytest.mark.parametrize("values", [[float("nan"), 1.0], [float("inf"), float("-inf")], [float("inf"), 1.0]])
+def test_the_mean_of_runs_that_are_not_all_finite_has_no_interval(values: list[float]) -> None:
+    assert not isfinite(pooled([Estimate(value) for value in values]).variance)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.model.text import byte_size, counted, duration, measured, number, percent, with_unit
+from trackside_daemon.model.text import byte_size, counted, csv_line, duration, measured, number, percent, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,3 +54,9 @@ def test_a_change_has_its_sign() -> None:
 )
 def test_a_measured_value_has_the_spelling_of_its_unit(value: float, unit: str, text: str) -> None:
     assert measured(value, unit) == text
+
+
+def test_a_line_of_csv_has_any_name_and_quotes_what_separates_or_is_no_letter() -> None:
+    assert csv_line(["step", "a b", "a,b", 'a"b', "a;b", "a\rb", "a\0b"]) == (
+        'step,a b,"a,b","a""b","a;b","a\rb","a\0b"\n'
+    )
