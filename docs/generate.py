@@ -28,6 +28,7 @@ from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe
 from trackside_daemon.model.families import alerts, daemon, derived, layers, models, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
+from trackside_daemon.model.troubles import GROUPS
 from trackside_daemon.service.config import Config
 from trackside_daemon.web.api.openapi import document
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from trackside_daemon.model.metric import Metric
+    from trackside_daemon.model.troubles import Trouble
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -318,6 +320,26 @@ def http_api_page() -> str:
     return "".join(parts)
 
 
+def alerts_page(page: str) -> str:
+    """Return docs/alerts.md with the table and the sections of the alerts from the catalogue; the rest of *page* stays."""
+    table, sections = ["| alert | severity |\n|---|---|\n"], []
+    for group, (intro, troubles) in GROUPS.items():
+        table.append(f"| **{group}** | |\n")
+        table += [f"| [{one.name}](#{one.name.lower()}) | {one.severity} |\n" for one in troubles]
+        sections += [f"## {group}\n", *([f"{intro}\n"] if intro else []), *map(_alert, troubles)]
+    for name, text in (("table", "".join(table)), ("sections", "\n".join(sections))):
+        begin, end = f"<!-- {name} of model/troubles.md -->\n", f"\n<!-- end of the {name} -->"
+        page = page.partition(begin)[0] + begin + "\n" + text + end + page.partition(end)[2]
+    return page
+
+
+def _alert(trouble: Trouble) -> str:
+    """Return the section of an alert: its fixed summary and meaning, its next steps by case, and what else there is."""
+    steps = [f"**Next steps**{f' ({case})' if case else ''}: {text}" for case, text in trouble.steps.items()]
+    parts = [f"### {trouble.name}", f"{trouble.summary} {trouble.meaning}", *steps, trouble.more]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
 def _kind(parameter: Mapping[str, Any]) -> str:
     """Return the type of a parameter: ``string``, or ``string, repeatable`` for a list."""
     schema = parameter["schema"]
@@ -349,6 +371,8 @@ def main() -> None:
     RULES.write_text(rules(), encoding="utf-8")
     MANIFEST.write_text(manifest(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    alerts_md = DOCS / "alerts.md"
+    alerts_md.write_text(alerts_page(alerts_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
 

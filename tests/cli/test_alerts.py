@@ -12,10 +12,10 @@ import pytest
 from processes import clean_environ, command, eventually
 
 import trackside
-from trackside_daemon.alerts.descriptions import DETECTED
 from trackside_daemon.cli.commands import test_alert
 from trackside_daemon.cli.commands.alerts import _list as listed
 from trackside_daemon.cli.commands.silence import amtool
+from trackside_daemon.model.troubles import DETECTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

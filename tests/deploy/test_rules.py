@@ -15,7 +15,6 @@ from documents import documented, generator
 from processes import DEADLINE, ROOT, command
 
 from trackside_daemon.alerts import process_memory_leaks
-from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.checkpoints import reports, resumes
@@ -23,6 +22,7 @@ from trackside_daemon.detectors import rank_detectors, run_watch
 from trackside_daemon.detectors.layers import layer_detectors
 from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.records import LIFE_CYCLE
+from trackside_daemon.model.troubles import DETECTED, RULED
 
 PLACE = ROOT / "deploy" / "prometheus"
 FILE = PLACE / "trackside.rules.yml"

@@ -10,20 +10,21 @@ from typing import Any
 import processes
 import pytest
 import yaml
-from documents import documented
+from documents import documented, generator
 from processes import ROOT, command
 
 from trackside_daemon import checkpoints, detectors
 from trackside_daemon.alerts import process_memory_leaks
-from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
-from trackside_daemon.detectors.advice import NEXT
+from trackside_daemon.detectors import rank_detectors
+from trackside_daemon.detectors.layers import layer_detectors
 from trackside_daemon.detectors.run_watch import ALERTS
 from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import LIFE_CYCLE
+from trackside_daemon.model.troubles import DETECTED, RULED
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*) \|$", PAGE, re.MULTILINE))
@@ -40,7 +41,14 @@ def rules() -> list[dict[str, Any]]:
 
 def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     by_rules = {rule.alert for rule in builtin.rules(ThresholdsSection())}
-    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU, regression.ALERT}
+    by_watching = {
+        *ALERTS,
+        *rank_detectors.ALERTS,
+        *layer_detectors.ALERTS,
+        process_memory_leaks.HOST,
+        process_memory_leaks.GPU,
+        regression.ALERT,
+    }
     assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
 
 
@@ -48,6 +56,10 @@ def test_the_table_at_the_top_is_in_the_order_of_the_sections_and_leads_to_them(
     links = re.findall(r"^\| \[(\w+)\]\(#(\w+)\)", PAGE, re.MULTILINE)
     assert [name for name, _ in links] == SECTIONS
     assert all(anchor == name.lower() for name, anchor in links)
+
+
+def test_the_table_and_the_sections_are_those_of_the_catalogue() -> None:
+    assert generator().alerts_page(PAGE) == PAGE, "run: python docs/generate.py"
 
 
 def test_each_runbook_link_of_the_rules_leads_to_its_section(rules: list[dict[str, Any]]) -> None:

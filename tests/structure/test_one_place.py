@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PRODUCT = [Path(__file__).parents[2] / folder for folder in ("client/trackside", "daemon/trackside_daemon")]
 
@@ -30,3 +35,25 @@ def test_it_is_written_in_one_place(what: str) -> None:
         if re.search(pattern, line)
     }
     assert not found, f"{what}: use {', '.join(sorted(places))}"
+
+
+ADVICE = re.compile(
+    r"(?:^|[.;\n] ?)(?:Check|Try|Stop|Resume|Restart|Lower|Raise|Drain|Reseat|Replace|Reset|Delete|Use fewer|Fewer) \w"
+)
+"""The beginning of a sentence about what to do next."""
+
+
+@pytest.mark.parametrize("package", ["alerts", "checkpoints", "detectors", "diagnosis", "training"])
+def test_the_next_steps_of_an_alert_are_in_the_catalogue(package: str) -> None:
+    files = (PRODUCT[1] / package).rglob("*.py")
+    found = [f"{file}: {text}" for file in files for text in _texts(ast.parse(file.read_text(encoding="utf-8")))]
+    assert [one for one in found if ADVICE.search(one.partition(": ")[2])] == [], "use model/troubles.md"
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """Yield the strings of a module, without its docstrings."""
+    nodes = list(ast.walk(tree))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value

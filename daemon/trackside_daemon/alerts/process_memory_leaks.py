@@ -17,6 +17,7 @@ from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host, process
 from trackside_daemon.model.families.training import STEP
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,12 +38,6 @@ ON_GPU = gpu_families.PROCESS_MEMORY
 AVAILABLE = host.MEMORY_AVAILABLE
 GONE = "its process is gone"
 HOST, GPU = "HostMemoryLeak", "GpuMemoryLeak"
-ADVICE = {
-    HOST: "Check what the training keeps from step to step (lists of losses that keep their graphs, caches), and data sets "
-    "that are Python objects, which each worker copies as it reads them.",
-    GPU: "Check for tensors that are kept from step to step with their graphs, such as a loss that is summed without "
-    ".item(). torch.cuda.memory._record_memory_history() shows where they were allocated.",
-}
 
 Rows = dict[tuple[str, ...], "float | Distribution"]
 
@@ -104,7 +99,7 @@ class ProcessLeaks:
 
     def restore(self, alert: Alert) -> None:
         """Continue an alert that fired when an earlier daemon ended, until it is confirmed or `CONFIRM` is over."""
-        if alert.alert in ADVICE:
+        if alert.alert in {HOST, GPU}:
             self._to_restore.append(alert)
 
     def accept(self, batch: Batch) -> list[Finding]:
@@ -183,7 +178,7 @@ class ProcessLeaks:
             (("run", use.rank.run),),
             self._wall(),
             f"rank {use.rank.rank} of {use.rank.run}{where}: {detection.text}",
-            ADVICE[use.alert],
+            TROUBLES[use.alert].advice(),
             run=use.rank.run_id,
             evidence={"value": use.used, "ranks": {use.rank.rank: {"held_bytes": use.used}}},
         )

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
@@ -87,7 +88,7 @@ def _finding(request: _TestRequest) -> Finding:
         tuple(sorted(labels.items())),
         request.time,
         f"this is a test: an alert of severity {request.severity}{about}",
-        "Nothing is wrong: somebody ran trackside test-alert to check whether notifications arrive.",
+        TROUBLES[TEST_ALERT].advice(),
         once=True,
         run=request.run,
     )

@@ -9,6 +9,7 @@ from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, STATES, W
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +59,7 @@ def _finding(record: Checkpoint, run: str, good: Sequence[Checkpoint], hope: boo
         (("checkpoint", name), ("run", run)),
         since,
         f"run {run}: the checkpoint {name}{step} is damaged: {record.reason}",
-        f"A training that loads it fails, or continues from wrong weights; {left}. Check the disk and how the checkpoint is "
-        f"written. `trackside checkpoints latest {run} --good` prints the path to resume from.",
+        f"A training that loads it fails, or continues from wrong weights; {left}. {TROUBLES[ALERT].advice(run=run)}",
         run=record.run,
         evidence={"path": record.path, "file": record.file, "last_good": None if last is None else last.path},
     )

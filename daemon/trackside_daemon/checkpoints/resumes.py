@@ -18,6 +18,7 @@ from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.text import counted, duration, number
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,11 +33,6 @@ ALERT = "LossDiscontinuity"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 1800.0  # after that the steps that are there have to do
 RUNS = 256  # most attempts that wait for their verdict
-
-ADVICE = (
-    "Stop the run before it overwrites its good checkpoints, and check what the script restores: weights, optimizer, "
-    "scheduler, loss scaler, random states and the position in the data. `trackside show` has the verdict."
-)
 
 log = logging.getLogger("trackside")
 
@@ -192,7 +188,7 @@ class Resumes:
                     (("run", one.name),),
                     now,
                     summary,
-                    f"{_done_again(one.attempt, facts).capitalize()}. {ADVICE}",
+                    f"{_done_again(one.attempt, facts).capitalize()}. {TROUBLES[ALERT].advice()}",
                     once=True,
                     run=one.run,
                     evidence=evidence,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.model.checkpoint import DAMAGED, reported_step
 from trackside_daemon.model.text import duration
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,8 +110,5 @@ class Checkpoints:
             f"run {run.name} has saved no {good}checkpoint for {duration(passed)}{step}{self._damaged}; before, it saved one "
             f"every {duration(usual)}"
         )
-        text = (
-            "A crash would lose all work since then. Check whether the disk for checkpoints is full or slow, and what the "
-            "log of the training shows about saving."
-        )
-        return run.finding("CheckpointOverdue", "warning", clock.now, summary, text)
+        advice = TROUBLES["CheckpointOverdue"].advice()
+        return run.finding("CheckpointOverdue", "warning", clock.now, summary, advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.text import duration, percent
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +22,6 @@ SECONDS, LEAST_SECONDS = 60.0, 10.0
 SHARE, CALM = 0.3, 0.2  # shares of the time spent waiting: an alert begins above the first and ends below the second
 
 WINDOWS = 2  # consecutive windows needed to begin and to end an alert
-
-SLOW = (
-    "Try more data loader workers, a faster disk or preprocessed data. Check the CPU time and disk reads of the workers. "
-    "If the GPU is busy meanwhile, the wait costs nothing."
-)
-STARTS = (
-    "Most of it is the wait for the first batch of each epoch, while the data loader starts its workers. "
-    "persistent_workers=True keeps the workers, and longer epochs have fewer such starts."
-)
 
 
 class DataLoader:
@@ -96,7 +88,8 @@ class DataLoader:
             f"run {run.name} spends {percent(share)} of its time waiting for data: {duration(share * step)} of the {duration(step)} "
             "of a step"
         )
-        yield run.finding("DataLoaderBottleneck", "warning", clock.now, summary, STARTS if starts else SLOW)
+        advice = TROUBLES["DataLoaderBottleneck"].advice("starts" if starts else "")
+        yield run.finding("DataLoaderBottleneck", "warning", clock.now, summary, advice)
 
 
 def _is_window(seconds: float, steps: float) -> bool:

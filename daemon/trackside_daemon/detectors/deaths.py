@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import number
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +77,7 @@ class Death(NamedTuple):
         if over is not None:
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
-        text = f"{worker} {_advice(self)}".strip()
+        text = f"{worker} {TROUBLES[self.alert].advice(_case(self))}".strip()
         at = "" if self.step is None else f", at step {number(self.step)},"
         summary = f"{who}{at} {how_ended(self.state, self.cause)}"
         evidence = {"cause": self.cause or self.state}
@@ -221,7 +222,9 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
     names = [death.name for death in deaths]
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     summary = f"more than {MANY} runs{f' of {user}' if user else ''} died or are lost within a minute"
-    text = f"Not reported one by one: {', '.join(names[:NAMED])}{more}. Check whether their machine answers."
+    text = (
+        f"Not reported one by one: {', '.join(names[:NAMED])}{more}. {TROUBLES['TrainingProcessDied'].advice('many')}"
+    )
     return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
 
 
@@ -238,13 +241,8 @@ def how_ended(state: str, cause: str) -> str:
     return f"died: {cause}" if cause else "died without a stated reason"
 
 
-def _advice(death: Death) -> str:
-    if death.cause == OUT_OF_MEMORY:
-        return "Check how its memory grew before and the limit of its cgroup. Fewer workers and smaller batches need less memory."
+def _case(death: Death) -> str:
+    """Return the case of a death that has next steps of its own."""
     if death.state == "lost":
-        return "Check whether its machine answers, and look for the OOM killer in the kernel log there."
-    if death.cause.startswith("SIG"):
-        return "Check the kernel log (dmesg), the Xid errors of the GPU, and who may have sent the signal."
-    if death.by_exception:
-        return "The evidence of this alert, the page of the run and the output of the training have the traceback."
-    return "The output of the training may state why."
+        return "lost"
+    return "signal" if death.cause.startswith("SIG") else "exception" if death.by_exception else ""

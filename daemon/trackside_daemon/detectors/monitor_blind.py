@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import number
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 
 QUIET = 300.0  # seconds without a further loss after which the alert ends
 MANY = 10  # Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info.
-
-_ADVICE = {
-    "state": "/metrics may show old values.",
-    "history": "Pushed values may be missing from the history: check whether the disk of --storage.path is full.",
-    "jsonl": "Lines are missing from the files of --storage.jsonl: check whether its disk is full.",
-}
 
 
 class Growing:
@@ -75,7 +70,7 @@ class PipelineBlind:
             where = (("stage", labels[0]),)
             if stage.begins_to_grow(value, clock.at):
                 text = f"the daemon's {labels[0]} has failed on {number(stage.lost)} {'batch' if stage.lost == 1 else 'batches'}"
-                advice = f"{_ADVICE.get(labels[0], 'Alerts may be missing.')} The daemon's log has the reason."
+                advice = TROUBLES["MonitorBlind"].advice(labels[0])
                 yield Finding("MonitorBlind", "warning", where, clock.now, text, advice)
             elif stage.ends(clock.at):
                 text = f"the daemon's {labels[0]} has not failed for {QUIET / 60:g} min"
@@ -131,5 +126,5 @@ class RunBlind:
             else f"{number(self._lost)} messages of pushed values are"
         )
         text = f"{what} lost: the spool of run {run.name} was full while no daemon accepted them"
-        advice = "Check whether the daemon was down, or its disk full, for long. A larger spool would have kept them."
+        advice = TROUBLES["MonitorBlind"].advice("run")
         return run.finding("MonitorBlind", severity, clock.now, text, advice)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column, Found, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
 from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
@@ -17,6 +16,7 @@ from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -186,7 +186,7 @@ class _RankFeed:
             return Finding(detection.alert, severity, labels, time, detection.text, over=True, run=self.run)
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
-        advice = NEXT.get(detection.alert, "")
+        advice = TROUBLES[detection.alert].advice()
         summary, evidence = f"{self._where}: {text}", dict(detection.evidence)
         if "since" in evidence:
             evidence["since"] += self._moved

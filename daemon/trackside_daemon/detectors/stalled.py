@@ -11,6 +11,7 @@ from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVE
 from trackside_daemon.detectors.run_view import RankProgress
 from trackside_daemon.model.text import duration, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 FLOOR = 60.0  # seconds of silence that never count as a stall
 CONSEQUENCE = 60.0  # seconds around the death of a rank in which silence of the run is its consequence
-
-STACKS = "`trackside alerts show {alert} --run {run}` shows where its threads are"
 
 NAMED = 4  # ranks that an alert names
 
@@ -93,12 +92,11 @@ class Stalled:
         else:
             summary = f"run {run.name} has made no step for {duration(silence)}, since step {number(run.high)}"
             usual = _usual(run, since)
-        look = f"{_stacks(self.alert, run)}. Then check whether the GPU computes and the disk answers."
         evidence = {
             "since": since,
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
         }
-        text = " ".join(filter(None, (usual, _who(ranks), look)))
+        text = " ".join(filter(None, (usual, _who(ranks), _advice(self.alert, run))))
         return run.finding("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
 
 
@@ -159,7 +157,7 @@ class RankSilent:
             f"rank {rank.number} of run {run.name} has pushed nothing for {duration(silence)} while others continue{more}: "
             f"its last step is {number(rank.step or 0)}, theirs {number(run.high or 0)}"
         )
-        text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_stacks(self.alert, run)}."
+        text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_advice(self.alert, run)}"
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
         return run.finding("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
@@ -204,8 +202,8 @@ def _usual(run: RunProgress, since: float) -> str:
     return f"Until then {pause}."
 
 
-def _stacks(alert: str, run: RunProgress) -> str:
-    return STACKS.format(alert=alert, run=quote(run.name))
+def _advice(alert: str, run: RunProgress) -> str:
+    return TROUBLES[alert].advice(run=quote(run.name))
 
 
 def _who(ranks: Sequence[RankProgress]) -> str:

@@ -13,6 +13,7 @@ from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.text import duration, percent
 from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -142,7 +143,7 @@ class Straggler:
         summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank{more}"
         text = (
             f"It was slow in {percent(self._share(number))} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
-            f"wait for it. Check the clocks, temperature and throttling of its GPU, and what else runs on its CPUs."
+            f"wait for it. {TROUBLES['StragglerRank'].advice()}"
         )
         evidence = {"value": time, "usual": usual}
         return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)

@@ -18,6 +18,7 @@ from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import duration
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 ALERT = "PerformanceRegression"
 EVERY = 60.0  # seconds between two comparisons
 MOST = 64  # live runs that are compared, the newest ones
-ADVICE = (
-    "`trackside compare` shows with intervals what else differs from the baseline, and `trackside why` where the time of the "
-    "run goes. Check the commit, the configuration, the batch size and the GPUs of both."
-)
-
 log = logging.getLogger("trackside")
 
 
@@ -160,7 +156,7 @@ class Regressions:
             (("run", pace.name),),
             self._wall(),
             f"steps of run {pace.name} take {duration(value)}, {ratio:.3g} times{between} the {duration(usual)} of {which}",
-            ADVICE,
+            TROUBLES[ALERT].advice(run=pace.name),
             run=run,
             evidence={
                 "value": value,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.descriptions import DETECTED
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.text import duration, number, percent, shown
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -95,12 +95,12 @@ def _alerts(facts: Facts, elsewhere: Collection[str]) -> Iterator[Cause]:
     found = {alert["alert"]: alert for alert in facts.alerts if alert["alert"] not in elsewhere}
     worst = sorted(found.values(), key=lambda alert: ("critical", "warning", "info").index(alert["severity"]))
     for alert in worst[:MOST]:
-        text = DETECTED.get(alert["alert"])
+        known = TROUBLES.get(alert["alert"])
         yield Cause(
             _snake_case(alert["alert"]),
             shown(alert["summary"]),
             tuple(alert_evidence(facts, alert["alert"])),
-            text.description if text is not None else shown(alert["description"]),
+            known.advice(run=shown(facts.run["name"])) if known is not None else shown(alert["description"]),
             f"alert {alert['alert']}",
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.disabled import unknown_names
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.rank_restoring import RankRestoring
@@ -16,6 +15,7 @@ from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.stages import sources
 from trackside_daemon.model.families.catalogue import catalogue
+from trackside_daemon.model.troubles import DETECTED, RULED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
@@ -13,6 +12,7 @@ from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 from trackside_daemon.model.setting_types import pattern
+from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

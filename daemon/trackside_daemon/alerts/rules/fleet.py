@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 
 
 class FleetRule(NamedTuple):
-    """One alerting rule of Prometheus; ``expr`` is PromQL, ``lasting`` its ``for``, empty for none."""
+    """One alerting rule of Prometheus.
+
+    Attributes:
+        alert: Name of the alert, in the catalogue of troubles.
+        severity: Its severity.
+        expr: Its condition, in PromQL.
+        lasting: Its ``for``; empty for none.
+        fact: What is wrong, where and how much, as a template; the next steps follow it.
+    """
 
     alert: str
     severity: Severity
     expr: str
     lasting: str
-    summary: str
-    description: str
+    fact: str
 
 
 ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
@@ -54,27 +61,23 @@ and on (job)
             "warning",
             f"up{{{chosen}}} == 0",
             "5m",
-            "A trackside daemon cannot be scraped.",
             "{{ $labels.instance }} of job {{ $labels.job }} has not answered for 5 minutes: the node, the daemon or the "
-            "network is down. The daemon's last alerts stay active for 20 minutes, then they end. Check the service and its log "
-            "on that node.",
+            "network is down. The daemon's last alerts stay active for 20 minutes, then they end.",
         ),
         FleetRule(
             "TracksideNoTargets",
             "warning",
             f"absent(up{{{chosen}}})",
             "15m",
-            "Prometheus has no trackside daemon to scrape.",
-            "There is no target of job {{ $labels.job }}. Check the scrape configuration and its discovery.",
+            "There is no target of job {{ $labels.job }}.",
         ),
         FleetRule(
             "TracksideSidecarsDown",
             "critical",
             many,
             "5m",
-            "Many trackside daemons cannot be scraped.",
             "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes. Nothing "
-            "monitors those machines. Check for a failed rack, switch or rollout, and check the scrape itself.",
+            "monitors those machines.",
         ),
     ]
 
@@ -95,18 +98,16 @@ unless on (run)
             "critical",
             vanished,
             "10m",
-            "A run has vanished.",
             "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
-            "daemons on them, are gone. Check whether the nodes answer. This alert ends an hour after the run was last seen.",
+            "daemons on them, are gone.",
         ),
         FleetRule(
             "TracksideRunRestarting",
             "warning",
             f"{attempts(place, '1h')} > {ATTEMPTS}",
             "",
-            "A run restarts again and again.",
             "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour, and each restart loses the steps since the "
-            "last checkpoint. `trackside show {{ $labels.run }}` shows how each attempt ended.",
+            "last checkpoint.",
         ),
     ]
 
@@ -118,17 +119,15 @@ def _failing(chosen: str) -> list[FleetRule]:
             "warning",
             f"changes({BEGAN}{{{chosen}}}[1h]) > {STARTS}",
             "",
-            "A trackside daemon restarts again and again.",
-            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour. Its log, its service (systemctl status trackside) or "
-            "kubectl describe shows what ends it. Each restart loses a part of what the detectors have learned.",
+            f"{HERE} was started {{{{ $value | humanize }}}} times in an hour. Each restart loses a part of what the "
+            "detectors have learned.",
         ),
         FleetRule(
             "TracksideConfigReloadFailed",
             "warning",
             f"{daemon.RELOADED.name} == 0",
             "5m",
-            "A trackside daemon could not reload its configuration.",
-            f"{HERE} keeps its previous configuration. Its log and `trackside check-config FILE` show the error.",
+            f"{HERE} keeps its previous configuration.",
         ),
         FleetRule(
             "TracksideCollectorFailing",
@@ -136,65 +135,47 @@ def _failing(chosen: str) -> list[FleetRule]:
             f"  {daemon.COLLECTOR_SUCCESS.name} == 0\nand on (job, instance, collector)\n"
             f"  {daemon.COLLECTOR_LAST_SUCCESS.name}",
             "10m",
-            "A collector of a trackside daemon has begun to fail.",
-            f"{HERE} has no values from its collector {{{{ $labels.collector }}}}. `trackside doctor` on that machine shows why.",
+            f"{HERE} has no values from its collector {{{{ $labels.collector }}}}.",
         ),
         FleetRule(
             "TracksideNvmlStuck",
             "warning",
             f"{nvml.STUCK.name} == 1",
             "5m",
-            "The NVIDIA driver does not answer a trackside daemon.",
-            f"{HERE} has no values of its GPUs, because a call to the driver hangs. Check dmesg for Xid errors.",
+            f"{HERE} has no values of its GPUs, because a call to the driver hangs.",
         ),
     ]
 
 
 def _losing() -> list[FleetRule]:
+    more, minutes = "{{ $value | humanize }}", "in 15 minutes"
     counted = (
         (
-            "TracksideSamplesLost",
+            "SamplesLost",
             daemon.PIPELINE_FAILURES,
-            "A part of a trackside daemon fails.",
-            f"{HERE} lost {{{{ $value | humanize }}}} batches in its stage {{{{ $labels.stage }}}} in 15 minutes. Its log has the reason.",
+            f"lost {more} batches in its stage {{{{ $labels.stage }}}} {minutes}",
         ),
         (
-            "TracksidePushesMissing",
+            "PushesMissing",
             daemon.INGEST_GAPS,
-            "Pushes did not reach a trackside daemon.",
-            f"{HERE} misses {{{{ $value | humanize }}}} batches of the last 15 minutes, and clients no longer have them. Check their spool.",
+            f"misses {more} batches of the last 15 minutes, and clients no longer have them",
         ),
         (
-            "TracksideSeriesRejected",
+            "SeriesRejected",
             f.SERIES_REJECTED,
-            "A trackside daemon omits series.",
-            (
-                f"{HERE} is over its limit of {{{{ $labels.reason }}}}, and /metrics lacks the rest. The history has all values. "
-                "Take numbers out of keys such as loss/step_17, or raise limits.* in its configuration."
-            ),
+            "is over its limit of {{ $labels.reason }}, and /metrics lacks the rest. The history has all values",
         ),
+        ("AlertsDropped", alerts.EXCESS, f"had no room for {more} alerts {minutes}, because 1,000 others fire"),
+        ("NotificationsFailed", alerts.NOTIFICATIONS_FAILED, "could not send through its sink {{ $labels.sink }}"),
         (
-            "TracksideAlertsDropped",
-            alerts.EXCESS,
-            "A trackside daemon has too many alerts.",
-            f"{HERE} had no room for {{{{ $value | humanize }}}} alerts in 15 minutes, because 1,000 others fire.",
-        ),
-        (
-            "TracksideNotificationsFailed",
-            alerts.NOTIFICATIONS_FAILED,
-            "A trackside daemon cannot send notifications.",
-            f"{HERE} could not send through its sink {{{{ $labels.sink }}}}. /api/v1/status has the last error.",
-        ),
-        (
-            "TracksideNotificationsDropped",
+            "NotificationsDropped",
             alerts.NOTIFICATIONS_DROPPED,
-            "A trackside daemon gave up notifications.",
-            f"{HERE} dropped {{{{ $value | humanize }}}} notifications of its sink {{{{ $labels.sink }}}} in 15 minutes.",
+            f"dropped {more} notifications of its sink {{{{ $labels.sink }}}} {minutes}",
         ),
     )
     return [
-        FleetRule(alert, "warning", f"increase({family.name}[15m]) > 0", "", summary, description)
-        for alert, family, summary, description in counted
+        FleetRule(f"Trackside{alert}", "warning", f"increase({family.name}[15m]) > 0", "", f"{HERE} {fact}.")
+        for alert, family, fact in counted
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
@@ -14,6 +13,7 @@ from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.records import LIFE_CYCLE
+from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED, TROUBLES
 from trackside_daemon.model.wildcards import matches_wildcards
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated
 
 Group = dict[str, Any]
 
+_RUN = "{{ $labels.run }}"
 _SINCE = "Since {since}. "
 _WHERE = "{{ with $labels.rank }}, rank {{ . }}{{ end }}{{ with $labels.key }}, {{ . }}{{ end }}"
 _ABOUT = f"{{{{ with $labels.run }}}}Run {{{{ . }}}}{_WHERE}: {{{{ end }}}}"
@@ -152,7 +153,7 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
             "expr": f'{HELD}{{alert="{alert}"{of_runs}}}',
             "annotations": {
                 "summary": _own_text(alert, _label("summary"), fixed.summary),
-                "description": _own_text(alert, _OWN, f"{_ABOUT}{fixed.description}") + more,
+                "description": _own_text(alert, _OWN, f"{_ABOUT}{fixed.meaning} {fixed.advice(run=_RUN)}") + more,
                 # Prometheus' own begin of an alert is its first scrape of the series.
                 "since": _own_text(alert, _label("since"), ""),
                 "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
@@ -207,15 +208,18 @@ def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
         rule["labels"] = {"severity": fleet_rule.severity}
-        rule["annotations"] = {"summary": fleet_rule.summary, "description": fleet_rule.description}
+        trouble = TROUBLES[fleet_rule.alert]
+        description = f"{fleet_rule.fact} {trouble.advice(run=_RUN)}"
+        rule["annotations"] = {"summary": trouble.summary, "description": description}
         rules.append(_linked(rule, options.runbooks, fleet_rule.alert))
+    always = TROUBLES["Watchdog"]
     watchdog = {
         "alert": "Watchdog",
         "expr": "vector(1)",
         "labels": {"severity": "none"},
         "annotations": {
-            "summary": "Alerts arrive.",
-            "description": "This alert always fires. Route it to a service that notifies you when it stops arriving.",
+            "summary": always.summary,
+            "description": f"{always.meaning} {always.advice()}",
         },
     }
     return [*rules, _linked(watchdog, options.runbooks, "Watchdog")]

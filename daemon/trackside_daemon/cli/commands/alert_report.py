@@ -7,11 +7,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
-from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.cli.output import moment, table, width, wrapped
 from trackside_daemon.diagnosis.report.configuration import setting
 from trackside_daemon.model.configuration import flat
 from trackside_daemon.model.text import byte_size, cut, duration, number, percent, shown, with_unit
+from trackside_daemon.model.troubles import DETECTED, RULED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
-from trackside_daemon.alerts.descriptions import PREFIX
 from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Json, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines, short_moment, table, wrapped
 from trackside_daemon.model.text import duration, shown
+from trackside_daemon.model.troubles import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

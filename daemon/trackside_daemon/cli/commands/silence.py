@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trackside_daemon.alerts.descriptions import PREFIX
 from trackside_daemon.alerts.silences import LONGEST
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
@@ -15,6 +14,7 @@ from trackside_daemon.cli.options import DaemonUrl, Json
 from trackside_daemon.cli.output import print_json, print_lines, table
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.text import shown
+from trackside_daemon.model.troubles import PREFIX
 from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:

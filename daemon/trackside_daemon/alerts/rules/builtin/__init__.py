@@ -5,6 +5,7 @@ In: the thresholds of the configuration. Out: rules, evaluated by the daemon and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.builtin import (
@@ -18,6 +19,7 @@ from trackside_daemon.alerts.rules.builtin import (
     process,
     ray,
 )
+from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.rule import Rule
@@ -27,5 +29,10 @@ SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
-    """Return all built-in rules, an inhibiting rule before those that it inhibits."""
-    return [rule for subject in SUBJECTS for rule in subject.rules(thresholds)]
+    """Return all built-in rules with their next steps, an inhibiting rule before those that it inhibits."""
+    return [_described(rule) for subject in SUBJECTS for rule in subject.rules(thresholds)]
+
+
+def _described(rule: Rule) -> Rule:
+    advice = TROUBLES[rule.alert].advice(rule.variant or rule.severity)
+    return replace(rule, description=f"Since {{since}}. {advice}")

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 CGROUP = ("cgroup",)
 MINUTE = 60.0
-ADVICE = (
-    f"Since {{since}}. {cgroup.ANONYMOUS.name} and _shmem_bytes show what uses it: processes, or batches in "
-    "/dev/shm. Use fewer data loader workers, or raise the limit."  # noqa: S108  only named
-)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -47,7 +43,6 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "critical",
             Query(cgroup.UNRECLAIMABLE, over=limit, on=CGROUP, above=most),
             "the cgroup {cgroup} uses {value:percent} of its memory limit without caches, and the OOM killer is near",
-            ADVICE,
             lasting=30.0,
             keep_firing=MINUTE,
             variant="held",
@@ -57,7 +52,6 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(cgroup.LIMIT_USED, over=limit, on=CGROUP, above=most, only=(stalled,)),
             "the cgroup {cgroup} uses {value:percent} of its memory limit with caches, and something in it waits for memory",
-            ADVICE,
             lasting=30.0,
             keep_firing=MINUTE,
             variant="stalled",
@@ -78,7 +72,6 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.cpu_throttled_ratio,
         ),
         "the cgroup {cgroup} reached its CPU limit in {value:percent} of its periods, for 5 min already",
-        f"Since {{since}}. Raise the limit ({cgroup.CPU_LIMIT.name}), or start fewer workers and threads.",
         lasting=300.0,
         keep_firing=MINUTE,
         variant="container",
@@ -91,5 +84,4 @@ def _killed() -> Rule:
         "info",
         Query(cgroup.OOM_KILLS, function="change", window=600.0, above=0.0),
         "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last {window}",
-        "Since {since}. dmesg names them and the memory of each. Raise the limit, or check which memory grew before.",
     )

@@ -25,10 +25,6 @@ WRITABLE = Query(host.FILESYSTEM_READONLY, below=0.5)
 AVAILABLE = host.FILESYSTEM_AVAIL
 SIZE = Query(host.FILESYSTEM_SIZE)
 TREND_FREE_RATIO = 0.4
-ADVICE = (
-    "Since {since}. Check for old checkpoints, data set caches and core files. A checkpoint that cannot be written ends "
-    "the run."
-)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -43,7 +39,6 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(AVAILABLE, NOT_SHM, over=SIZE, on=MOUNT, below=thresholds.disk_ratio, only=(WRITABLE,)),
             "{mountpoint} has {value:percent} of its space left",
-            ADVICE,
             lasting=60.0,
             keep_firing=60.0,
         ),
@@ -61,7 +56,6 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
                 only=(WRITABLE, Query(AVAILABLE, over=SIZE, on=MOUNT, below=TREND_FREE_RATIO)),
             ),
             "{mountpoint} will be full within hours at the rate of the last hour",
-            ADVICE,
             lasting=600.0,
             keep_firing=600.0,
             variant="trend",
@@ -71,8 +65,6 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(training.CHECKPOINT_ROOM, below=1.0),
             "the next checkpoint of run {run} does not fit: {directory} has room for {value:percent} of it",
-            "Since {since}. Delete old checkpoints or other files there before it is written, or raise the user's quota. A "
-            "checkpoint that cannot be written ends the run.",
             lasting=5.0,
             keep_firing=30.0,
             variant="checkpoint",
@@ -86,6 +78,5 @@ def _dead() -> Rule:
         "critical",
         Query(host.FILESYSTEM_DEVICE_ERROR, above=0.5),
         "the file system at {mountpoint} does not answer",
-        "Since {since}. Processes that access it hang in state D. If it is a network mount, check its server. Check dmesg.",
         lasting=10.0,
     )

@@ -27,10 +27,6 @@ SLOWDOWN = (Matcher("threshold", "slowdown"),)
 # Reasons whose time drivers count. They report `hw_slowdown`, which covers both, only as a current state.
 COUNTED = (Matcher("reason", "hw_thermal|hw_power_brake", "=~"),)
 ACTIVE = (Matcher("reason", "hw_slowdown|hw_thermal|hw_power_brake", "=~"),)
-HOT_ADVICE = (
-    "Since {since}. Check the inlet air, the fans and the temperatures of the GPUs next to it. It will lower its clocks, "
-    "and every rank that waits for it slows down too."
-)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -64,7 +60,7 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
         ("fixed", fixed, "GPU {gpu} is at {value} degrees Celsius"),
     )
     return [
-        Rule("GpuHot", "warning", when, text, HOT_ADVICE, lasting=MINUTE, keep_firing=MINUTE, variant=variant)
+        Rule("GpuHot", "warning", when, text, lasting=MINUTE, keep_firing=MINUTE, variant=variant)
         for variant, when, text in variants
     ]
 
@@ -81,8 +77,6 @@ def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             when,
             "the hardware reduced the clocks of GPU {gpu} for {value:percent} of the last {window}",
-            f"Since {{since}}. {gpu.CLOCK_LIMIT_ACTIVE.name} shows the reason. For hw_thermal, check the cooling. For "
-            "hw_power_brake, check the power supplies of the machine.",
             keep_firing=MINUTE,
             variant=variant,
             inhibited_by=("GpuHot",),
@@ -104,6 +98,5 @@ def _capped(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.gpu_power_capped_ratio,
         ),
         "GPU {gpu} was at its power limit for {value:percent} of the last {window}",
-        "Since {since}. That is normal for a busy GPU. nvidia-smi -q -d POWER shows whether somebody lowered the limit.",
         inhibited_by=("GpuHot", "GpuThrottled"),
     )

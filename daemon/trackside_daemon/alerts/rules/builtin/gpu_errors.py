@@ -42,8 +42,6 @@ def _lost() -> Rule:
         "critical",
         Query(gpu.UP, below=0.5),
         "GPU {gpu} does not answer: it fell off the bus, hangs or was removed",
-        "Since {since}. Check dmesg for Xid 79 and the bus address of the GPU. It usually needs a reset or a reboot. "
-        "The training on this GPU hangs or has died.",
         lasting=10.0,
     )
 
@@ -59,8 +57,6 @@ def _missing() -> Rule:
             unless=(Query(gpu.UP, below=0.5),),
         ),
         "{value:whole} of the machine's GPUs are missing",
-        "Since {since}. They were visible before, or are on the PCI bus, or collector.gpu.expected counts them. Check dmesg and "
-        "lspci -d 10de:, and reboot the machine. If the machine should have fewer GPUs, set collector.gpu.expected.",
         lasting=300.0,
     )
 
@@ -81,23 +77,18 @@ def _xids() -> list[Rule]:
             "critical",
             fatal,
             f"{summary}: a hardware error",
-            "Since {since}. NVIDIA's table of Xid errors states whether the GPU needs a reset or a replacement. Start no new "
-            "training on it until then. Check dmesg and the ECC errors.",
         ),
         Rule(
             "GpuXid",
             "warning",
             application,
             f"{summary}: an application error",
-            "Since {since}. A kernel accessed memory out of bounds or was stopped. Check the error of the run and the latest "
-            "changes to its code. If other runs train on this GPU without the error, the GPU is healthy.",
         ),
         Rule(
             "GpuXid",
             "info",
             other,
             summary,
-            "Since {since}. NVIDIA's table of Xid errors and dmesg explain it.",
         ),
     ]
 
@@ -118,8 +109,6 @@ def _ecc() -> Rule:
             unless=(reported_by_xid,),
         ),
         "GPU {gpu} had {value:whole} uncorrectable memory errors in the last {window}",
-        "Since {since}. Do not trust results that were computed from this memory. Restart the run from its last checkpoint, "
-        "and reset the GPU to replace the faulty row.",
     )
 
 
@@ -130,24 +119,18 @@ def _remapped() -> list[Rule]:
             "warning",
             Query(gpu.ROW_REMAP_PENDING, above=0.5),
             "GPU {gpu} replaces a row of its memory at its next reset",
-            "Since {since}. Reset it before the next run: trackside pause-gpu, then nvidia-smi --gpu-reset.",
         ),
         Rule(
             "GpuRowRemap",
             "critical",
             Query(gpu.ROW_REMAP_FAILED, above=0.5),
             "GPU {gpu} could not replace a row of its memory",
-            "Since {since}. No spare rows are left for it. Replace the GPU.",
         ),
     ]
 
 
 def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
     errors = gpu.NVLINK_ERRORS
-    advice = (
-        "Since {since}. Collectives run at the pace of the slowest link. Check nvidia-smi nvlink --status and --errorcounters, "
-        "the log of the fabric manager, and Xid 74."
-    )
     some_up = Query(gpu.NVLINK_LINKS_UP, above=0.5)
     return [
         Rule(
@@ -161,7 +144,6 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
                 only=(some_up,),
             ),
             "GPU {gpu} has {value:whole} of its NVLinks down, while others are up",
-            advice,
             lasting=60.0,
             variant="down",
         ),
@@ -170,7 +152,6 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(errors, (Matcher("error", "recovery"),), "change", LATELY, by=GPU, above=0.0),
             "NVLinks of GPU {gpu} had to recover {value:whole} times in the last {window}",
-            advice,
             variant="recovered",
         ),
         Rule(
@@ -180,6 +161,5 @@ def _nvlink(thresholds: ThresholdsSection) -> list[Rule]:
                 errors, (Matcher("error", CORRECTED, "=~"),), "change", LATELY, by=GPU, above=thresholds.nvlink_errors
             ),
             "NVLinks of GPU {gpu} had {value:whole} errors in the last {window}",
-            advice,
         ),
     ]

@@ -51,8 +51,6 @@ def _memory(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.gpu_memory_ratio,
         ),
         "GPU {gpu} has {value:percent} of its memory in use",
-        "Since {since}. A larger batch or a longer sequence may not fit. The framework may have reserved memory that it does "
-        "not use: torch.cuda.memory_summary() shows how much is really allocated.",
         lasting=120.0,
     )
 
@@ -71,8 +69,6 @@ def _held(thresholds: ThresholdsSection) -> Rule:
             only=(Query(gpu.MEMORY_USED, above=thresholds.gpu_held_bytes),),
         ),
         "GPU {gpu} had no work for 10 min while its memory is in use",
-        f"Since {{since}}. {gpu.PROCESS_MEMORY.name} and nvidia-smi name the processes: one may hang, wait or be "
-        "forgotten.",
     )
 
 
@@ -90,8 +86,6 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
             only=(ONLY_TRAINS,),
         ),
         "GPU {gpu} was busy for {value:percent} of the last {window}, while its rank made steps",
-        f"Since {{since}}. Check what the step waits for: {f.DATA_WAIT.name}, the phases, the CPUs. A larger "
-        "batch or more data loader workers may help.",
         keep_firing=60.0,
         inhibited_by=("GpuIdleButHeld",),
     )
@@ -110,8 +104,6 @@ def _narrow() -> Rule:
             only=(TRAINS,),
         ),
         "GPU {gpu} has {value:percent} of its PCIe lanes, while its rank makes steps",
-        "Since {since}. Copies from the host and to other nodes slow down in proportion. Check dmesg for AER errors, and "
-        f"{gpu.PCIE_REPLAYS.name}. Reseat the GPU or its riser.",
         lasting=300.0,
         keep_firing=60.0,
     )

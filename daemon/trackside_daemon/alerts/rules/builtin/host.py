@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
-from trackside_daemon.model.families import host, process
+from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -28,10 +28,6 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
 
 
 def _memory(thresholds: ThresholdsSection) -> list[Rule]:
-    advice = (
-        f"Since {{since}}. trackside alerts show HostMemoryPressure and {process.RESIDENT.name} show which "
-        "training processes use it. Use fewer data loader workers or a smaller batch."
-    )
     return [
         Rule(
             "HostMemoryPressure",
@@ -42,7 +38,6 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
                 below=thresholds.host_memory_ratio,
             ),
             "only {value:percent} of the host's memory is available, and the OOM killer is near",
-            advice,
             lasting=30.0,
             keep_firing=MINUTE,
         ),
@@ -56,7 +51,6 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.host_memory_stalled_ratio,
             ),
             "all processes waited for memory in {value:percent} of the last {window}",
-            advice,
             keep_firing=MINUTE,
         ),
     ]
@@ -73,8 +67,6 @@ def _io(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.io_stalled_ratio,
         ),
         "all processes waited for I/O in {value:percent} of the last {window}, for 5 min already",
-        f"Since {{since}}. Check which disk is busy ({host.DISK_BUSY.name}), whether checkpoints are being "
-        "written, and where the data is read from.",
         lasting=LONG,
         keep_firing=MINUTE,
     )
@@ -91,8 +83,6 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
             above=thresholds.cpu_waiting_ratio,
         ),
         "a process waited for a CPU in {value:percent} of the last {window}, for 5 min already",
-        "Since {since}. Compare the number of data loader workers and threads (OMP_NUM_THREADS) with the number of CPUs, and "
-        "check for other processes that compute here.",
         lasting=LONG,
         keep_firing=MINUTE,
     )

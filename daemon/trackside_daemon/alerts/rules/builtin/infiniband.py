@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 PORT = ("device", "port")
 HOUR = 3600.0
 LATELY = 600.0
-ADVICE = (
-    "Since {since}. Collectives through this port fail or wait. Check ibstat, dmesg, the cable and the port of the switch, "
-    f"and {infiniband.COUNTERS['symbol_error'].name}."
-)
 
 
 def rules(_thresholds: ThresholdsSection) -> list[Rule]:
@@ -35,7 +31,6 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(infiniband.STATE, function="change", window=HOUR, by=PORT, below=-0.5),
             "port {port} of {device} is down, and was up within the last {window}",
-            ADVICE,
             lasting=60.0,
             variant="down",
         ),
@@ -44,7 +39,6 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(infiniband.COUNTERS["link_downed"], function="change", window=LATELY, by=PORT, above=0.0),
             "the link of port {port} of {device} went down {value:whole} times in the last {window}",
-            ADVICE,
             variant="flaps",
         ),
     ]

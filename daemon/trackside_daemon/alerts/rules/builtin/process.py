@@ -38,8 +38,6 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.shm_ratio,
             ),
             "/dev/shm was {value:percent} full, as rank {rank} of {run} sees it",  # noqa: S108  only named
-            "Since {since}. Workers that find it full die of SIGBUS. Make it larger (docker run --shm-size, an emptyDir of medium "
-            "Memory), or use fewer workers or a smaller prefetch_factor.",
             keep_firing=60.0,
         ),
         Rule(
@@ -53,8 +51,6 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.fds_ratio,
             ),
             "rank {rank} of {run} has {value:percent} of its file descriptors open",
-            "Since {since}. Raise ulimit -n, and check whether the code leaves files open. With many workers, use "
-            "torch.multiprocessing.set_sharing_strategy('file_system').",
             lasting=30.0,
         ),
         Rule(
@@ -69,7 +65,5 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=0.0,
             ),
             "data loader workers of rank {rank} of {run} died: {cause}, {value:whole} in the last {window}",
-            "Since {since}. If the cause is SIGBUS, check /dev/shm. If it is OOM, check the memory limit. Otherwise check the "
-            "worker's error in the output of the training.",
         ),
     ]

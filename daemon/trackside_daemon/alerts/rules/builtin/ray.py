@@ -30,7 +30,6 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(ray.DEATHS, function="change", window=LATELY, above=0.0),
             "{value:whole} nodes of Ray ended unexpectedly in the last {window}",
-            "Since {since}. Check the last lines of raylet.out on the node, the OOM killer and the network.",
         ),
         Rule(
             "RayObjectStoreFull",
@@ -42,7 +41,6 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.ray_object_store_ratio,
             ),
             "the object store of Ray's node {ray_node} is {value:percent} full",
-            "Since {since}. Objects are written to disk when it is full. Release references, or raise --object-store-memory.",
             lasting=60.0,
             keep_firing=60.0,
         ),
@@ -56,6 +54,5 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
                 above=thresholds.ray_actor_restarts,
             ),
             "Ray restarted actors {value:whole} times in the last {window}",
-            "Since {since}. `ray list actors` names them and why they died; the log of each is in the session's directory.",
         ),
     ]
