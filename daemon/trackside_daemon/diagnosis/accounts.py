@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.facts import read_times
+from trackside_daemon.causes.facts import read_times
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.history.read.summary import SUMMARIES
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
     from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.model.time_ledger import Ledger, RankSpan
 

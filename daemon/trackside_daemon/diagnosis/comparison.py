@@ -7,11 +7,11 @@ from math import isfinite, isinf, isnan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.causes.facts import read_facts
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import Estimate, batched, difference, half_width, pooled
-from trackside_daemon.diagnosis.facts import read_facts
 from trackside_daemon.diagnosis.measures import END, read_bins, read_measures, scaled, with_usage
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LOSSES, LogTails, Window

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.gpu_causes import IDLE
+from trackside_daemon.causes.gpus import IDLE
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
     from trackside_daemon.diagnosis.measures import Measures
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.history.read.resources import Resource

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.account_causes import account_causes
+from trackside_daemon.causes import engine
+from trackside_daemon.causes.cause import as_json
+from trackside_daemon.causes.facts import read_facts
 from trackside_daemon.diagnosis.accounts import divide
-from trackside_daemon.diagnosis.causes import Pools, as_json
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
-from trackside_daemon.diagnosis.facts import read_facts
-from trackside_daemon.diagnosis.gpu_causes import gpu_causes
-from trackside_daemon.diagnosis.host_causes import host_causes
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.diagnosis.resources import resources
-from trackside_daemon.diagnosis.resume_causes import resume_causes
 from trackside_daemon.diagnosis.suggestions import suggestions
 from trackside_daemon.diagnosis.trend import trends
-from trackside_daemon.diagnosis.trouble import trouble
 from trackside_daemon.diagnosis.unknown import unknown
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.series import LogTails
@@ -28,10 +24,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection
 
-    from trackside_daemon.diagnosis.causes import Cause
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
     from trackside_daemon.diagnosis.settings import CostSection
-    from trackside_daemon.model.time_ledger import Ledger
 
 
 def diagnose(
@@ -70,9 +64,8 @@ def diagnose(
     whole = total_joules(joules)
     measures = with_usage(measures, facts, whole, cost["cost"])
     noise = measures.noise * facts.wall
-    causes = [
-        as_json(one, facts, noise, cost["gpu_hour"], whole) for one in _causes(connection, facts, accounts, tails)
-    ]
+    found = engine.of_run(facts, accounts, connection, tails)
+    causes = [as_json(one, facts, noise, cost["gpu_hour"], whole) for one in found]
     rows = resources(facts)
     return {
         "run": uid,
@@ -95,14 +88,6 @@ def diagnose(
             connection, [uid], list(baseline), keys, prices, known={uid: measures}, tails=tails
         ),
     }
-
-
-def _causes(connection: sqlite3.Connection, facts: Facts, accounts: Ledger, tails: LogTails) -> list[Cause]:
-    """Return the causes; the special ones draw their seconds from the accounts first, and the accounts are causes for the rest."""
-    pools = Pools(accounts, facts.wall)
-    causes = [*host_causes(facts, pools), *gpu_causes(facts, pools), *account_causes(facts, pools)]
-    causes += resume_causes(facts)
-    return [*causes, *trouble(connection, facts, pools, causes, tails)]
 
 
 def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None:

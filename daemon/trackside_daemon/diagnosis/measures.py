@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
     from trackside_daemon.history.read.axes import Axis
     from trackside_daemon.history.read.series import LogTails, Window
 

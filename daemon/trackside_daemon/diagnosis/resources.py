@@ -12,7 +12,7 @@ from trackside_daemon.model.families import cgroup, gpu, host, process
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
     from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.model.metric import Metric
 

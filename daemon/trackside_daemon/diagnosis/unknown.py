@@ -12,7 +12,7 @@ from trackside_daemon.model.time_ledger import SYNC_PHASES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.causes.facts import Facts
 
 
 def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.evidence.causes import level
+from trackside_daemon.causes import level
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.configuration import FACTS, flat
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.alerts.evidence.causes.level import SlowDown
-    from trackside_daemon.alerts.evidence.causes.readings import Neighbour
     from trackside_daemon.alerts.evidence.sources import Case
+    from trackside_daemon.causes.level import SlowDown
+    from trackside_daemon.causes.readings import Neighbour
 
 MOST = 16  # changes of one alert
 RUNS = 20  # newest runs among which the one before is searched

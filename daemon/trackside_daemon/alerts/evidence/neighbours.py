@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.alerts.evidence.causes.readings import Neighbour
+from trackside_daemon.causes.readings import Neighbour
 from trackside_daemon.collectors.kernel_files import number, read
 from trackside_daemon.collectors.process.process_tree import read_stat
 

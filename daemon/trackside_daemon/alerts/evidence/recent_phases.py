@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.evidence.causes.level import BEFORE
+from trackside_daemon.causes.level import BEFORE
 from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.model.families import training as f
 

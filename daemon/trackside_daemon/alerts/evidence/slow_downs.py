@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.evidence.causes import gpu_causes, host_causes
-from trackside_daemon.alerts.evidence.causes.level import BEFORE, SlowDown
-from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
-from trackside_daemon.alerts.evidence.causes.readings import RankPlace, Readings
 from trackside_daemon.alerts.evidence.changes import changes
 from trackside_daemon.alerts.evidence.neighbours import heaviest, read_processes
+from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
+from trackside_daemon.causes.level import BEFORE, SlowDown
+from trackside_daemon.causes.readings import RankPlace, Readings
 from trackside_daemon.history.read.resources import Resource, Resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.families import gpu
@@ -29,8 +28,6 @@ NEWEST = 2048
 PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
-
-_FAMILIES = [family.name for family in (*gpu_causes.FAMILIES, *host_causes.FAMILIES)]
 
 
 def causes(case: Case) -> dict[str, Any]:
@@ -52,7 +49,7 @@ def causes(case: Case) -> dict[str, Any]:
     )
     own = {int(pid) for pid in readings.pids if pid.isdecimal()} | {os.getpid()}
     readings = readings._replace(neighbours=heaviest(before, read_processes(case.sources.proc), own))
-    found = ranked(readings)
+    found = of_slow_down(readings)
     text = conclusion(found, compared(readings))
     if not text:
         case.missing.append("causes: the history has no earlier readings of this machine to compare with")
@@ -101,10 +98,10 @@ def _machine(case: Case, slow: SlowDown) -> list[Resource]:
     window = Window("time", slow.began - BEFORE, slow.ended + APART)
     with case.sources.history.reading() as connection:
         resources = Resources(connection, window, POINTS, NEWEST)
-        stored = [one for family in _FAMILIES for one in resources.of(family)]
+        stored = [one for family in FAMILIES for one in resources.of(family)]
     points = {(one.family, frozenset(one.labels.items())): list(one.points) for one in stored}
     now = case.wall + APART
-    for family, (metric, values) in case.sources.state.named(case.now, set(_FAMILIES)).items():
+    for family, (metric, values) in case.sources.state.named(case.now, set(FAMILIES)).items():
         for labels, value in values.items():
             # An empty label is not stored either.
             key = family, frozenset(zip(metric.labels, labels, strict=True))

@@ -5,14 +5,58 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.alerts.evidence.causes.level import Level, counter_level, gauge_level
+from trackside_daemon.causes.level import Level, counter_level, gauge_level
+from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from trackside_daemon.alerts.evidence.causes.level import SlowDown
+    from trackside_daemon.causes.level import SlowDown
     from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.model.metric import Metric
+
+
+LEAST_WAIT = 0.05  # share of the time by which a wait must rise
+EXPLAINS = 0.2  # share of the time that a slow-down lost that a cause must be able to explain
+UNKNOWN = 0.5  # place, among the shares, of a cause whose share is unknown
+SYMPTOM = 0.5  # weight of the share of a symptom: what causes it says more
+NAMED = 2  # most processes that a cause names
+
+
+class Rise(NamedTuple):
+    """A cause that was found in a slow-down, because it is more than usual.
+
+    Attributes:
+        cause: Its name, in snake case.
+        text: What has changed, with its numbers, as the beginning of a sentence.
+        share: Share of the lost time that it can explain at most, 0 to 1; None if unknown.
+        level: Its reading.
+        symptom: It shows where the time is lost, but not why.
+    """
+
+    cause: str
+    text: str
+    share: float | None
+    level: Level | None = None
+    symptom: bool = False
+
+    @property
+    def weight(self) -> float:
+        """Place among other causes: the highest is the likeliest."""
+        share = UNKNOWN if self.share is None else self.share
+        # Shares are upper limits, so that small differences between them mean nothing.
+        return round(share * (SYMPTOM if self.symptom else 1.0), 1)
+
+    @property
+    def counts(self) -> bool:
+        """True if it explains enough to be named."""
+        return self.share is None or self.share >= EXPLAINS
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the cause as evidence of an alert."""
+        known = {} if self.level is None else {"usual": self.level.usual, "now": self.level.during}
+        share = {} if self.share is None else {"explains_ratio": round(self.share, 3)}
+        return {"cause": self.cause, "text": self.text, **share, **known}
 
 
 class RankPlace(NamedTuple):
@@ -94,6 +138,40 @@ class Readings(NamedTuple):
     def series(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have these labels."""
         return [one for one in self.resources if one.family == family.name and labels.items() <= one.labels.items()]
+
+    def share(self, level: Level) -> float:
+        """Return the share of the lost time, 0 to 1, that a wait explains."""
+        return self.slow.can_explain(level.usual, level.during)
+
+    def rise(
+        self, cause: str, what: str, level: Level, form: Callable[[float], str] = percent, *, more: str = ""
+    ) -> Rise:
+        """Return a cause whose level is a share of the time, such as ``the wait for data rose from 5 % to 20 %``."""
+        usual, now = form(level.usual), form(level.during)
+        if self.peers:
+            text = f"{what} is {now}, while that of other ranks is {usual}"
+        elif self.slow.lasting:
+            text = f"{what} is {now}"
+        else:
+            text = f"{what} {'rose' if level.now > level.usual else 'fell'} from {usual} to {now}"
+        return Rise(cause, text + more, self.share(level), level)
+
+    def slower(self, cause: str, what: str, level: Level, form: Callable[[float], str], *, more: str = "") -> Rise:
+        """Return a cause whose level is a speed, which has fallen."""
+        left = level.now / level.usual
+        return self.rise(cause, what, level, form, more=more)._replace(share=min(1.0, (1 - left) / self.slow.lost))
+
+    def heaviest(
+        self,
+        use: Callable[[Neighbour], float],
+        least: float,
+        form: Callable[[float], str],
+        among: Sequence[Neighbour] | None = None,
+    ) -> str:
+        """Return the other processes that use most of something, at *least* so much, with their use; empty without any."""
+        using = [one for one in (self.neighbours if among is None else among) if use(one) >= least]
+        most = sorted(using, key=lambda one: -use(one))[:NAMED]
+        return ", ".join(f"{one.command} (pid {one.pid}, {form(use(one))})" for one in most)
 
     def _level(self, one: Resource) -> Level | None:
         return (counter_level if one.family.endswith("_total") else gauge_level)(one.points, self.slow)

@@ -12,7 +12,7 @@ from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.resources import Resource, Resources, machine_stream
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
-from trackside_daemon.model.families import gpu, process
+from trackside_daemon.model.families import cgroup, gpu, process
 from trackside_daemon.model.time_ledger import RankSpan
 
 if TYPE_CHECKING:
@@ -113,6 +113,20 @@ class Facts(NamedTuple):
         """Return the series of the cgroups of the run's processes, or of all if they are unknown."""
         paths = {info.labels.get("cgroup") for info in self.of(process.PROCESS_INFO, run_id=self.run["id"])}
         return [one for one in self.of(family, **labels) if not paths or one.labels.get("cgroup") in paths]
+
+    def stalled(self, resource: str, family: Metric) -> tuple[float, Metric]:
+        """Return the seconds in which all tasks waited for a resource, and the series: those of the run's cgroup, if known."""
+        own = self.cgroups(cgroup.STALLED, resource=resource)
+        return _most(own or self.of(family)), cgroup.STALLED if own else family
+
+    def most_of_processes(self, family: Metric) -> float:
+        """Return the increase of a counter of the run's process in which it increased most."""
+        own = self.processes()
+        return _most([counter for counter in self.of(family) if counter.labels.get("pid") in own])
+
+
+def _most(counters: Sequence[Resource]) -> float:
+    return max((counter.increase for counter in counters), default=0.0)
 
 
 def read_facts(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Facts:

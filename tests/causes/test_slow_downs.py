@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.alerts.evidence.causes.level import SlowDown, counter_level
-from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
-from trackside_daemon.alerts.evidence.causes.readings import Neighbour, RankPlace, Readings
+from trackside_daemon.causes.engine import compared, conclusion, of_slow_down
+from trackside_daemon.causes.level import SlowDown, counter_level
+from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings
 from trackside_daemon.history.read.resources import Resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause
+    from trackside_daemon.causes.readings import Rise
 
 BEGAN = 10_000.0
 EVERY = 10.0
@@ -75,8 +75,8 @@ def readings(changes: Mapping[str, float], *, seed: int = 1, slow: SlowDown = SL
     return Readings(slow, resources, ranks, pids=frozenset(("10",)), **more)  # type: ignore[arg-type]
 
 
-def first(changes: Mapping[str, float], **more: object) -> SlowDownCause:
-    return ranked(readings(changes, **more))[0]  # type: ignore[arg-type]
+def first(changes: Mapping[str, float], **more: object) -> Rise:
+    return of_slow_down(readings(changes, **more))[0]  # type: ignore[arg-type]
 
 
 PLANTED = {
@@ -105,7 +105,7 @@ def test_the_planted_cause_comes_first(cause: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_healthy_noise_has_no_cause(seed: int, lost: float) -> None:
     healthy = readings({}, seed=seed, slow=SLOW._replace(lost=lost))
-    assert ranked(healthy) == []
+    assert of_slow_down(healthy) == []
     assert conclusion([], compared(healthy)) == (
         "No cause was found; these have not moved more than usual: GPU clocks, PCIe links, memory pressure, I/O pressure, "
         "CPU pressure, the wait for CPUs, the phases of the step."
@@ -114,7 +114,7 @@ def test_healthy_noise_has_no_cause(seed: int, lost: float) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_one_slow_step_in_healthy_noise_has_no_cause(seed: int) -> None:
-    assert ranked(readings({}, seed=seed, slow=SlowDown(BEGAN + 21, BEGAN + 24, lost=0.9))) == []
+    assert of_slow_down(readings({}, seed=seed, slow=SlowDown(BEGAN + 21, BEGAN + 24, lost=0.9))) == []
 
 
 def test_a_slow_step_is_shorter_than_the_interval_of_the_history() -> None:
@@ -126,7 +126,7 @@ def test_a_slow_step_is_shorter_than_the_interval_of_the_history() -> None:
 
 
 def test_a_throttled_gpu_is_described_with_its_clocks_and_the_reason() -> None:
-    found = ranked(readings({CLOCK: 1.2e9, LIMIT: 1.0}))
+    found = of_slow_down(readings({CLOCK: 1.2e9, LIMIT: 1.0}))
     assert found[0].text.startswith("the clock of GPU 0 fell from 1.9")
     assert found[0].text.endswith(" GHz: thermal slowdown by the hardware")
     assert found[0].share == pytest.approx(0.98, abs=0.04)
@@ -135,7 +135,7 @@ def test_a_throttled_gpu_is_described_with_its_clocks_and_the_reason() -> None:
 
 def test_a_gpu_that_waits_lowers_its_clock_itself() -> None:
     idle = 'trackside_gpu_clock_limit_active{gpu="0",reason="gpu_idle"}'
-    found = ranked(readings({CLOCK: 0.9e9, idle: 1.0, DATA: 0.6}))
+    found = of_slow_down(readings({CLOCK: 0.9e9, idle: 1.0, DATA: 0.6}))
     assert [cause.cause for cause in found] == ["data_wait"]
 
 
@@ -166,7 +166,7 @@ def test_others_are_named_on_a_machine_whose_use_varies() -> None:
     varies = readings({PRESSURE("cpu"): 0.9, OWN: 0.8})
     others = [one for one in varies.resources if "mode" not in one.labels or one.labels["mode"] != "idle"]
     idle = made(IDLE, 0.5, 1.4, 0.1)
-    assert ranked(varies._replace(resources=[*others, idle]))[0].cause == "cpu_neighbour"
+    assert of_slow_down(varies._replace(resources=[*others, idle]))[0].cause == "cpu_neighbour"
 
 
 def test_processes_that_have_begun_are_named_on_cpus_that_were_busy_before() -> None:
@@ -181,23 +181,23 @@ def test_processes_that_have_begun_are_named_on_cpus_that_were_busy_before() -> 
 
 
 def test_a_process_of_the_training_and_one_that_was_there_before_are_no_neighbours() -> None:
-    assert ranked(readings({'trackside_gpu_process_memory_bytes{gpu="0",pid="10"}': 8e9})) == []
+    assert of_slow_down(readings({'trackside_gpu_process_memory_bytes{gpu="0",pid="10"}': 8e9})) == []
     old = readings({})
     resident = made(NEIGHBOUR, 1e9)
-    assert ranked(old._replace(resources=[*old.resources, resident])) == []
+    assert of_slow_down(old._replace(resources=[*old.resources, resident])) == []
 
 
 def test_workers_that_wait_for_a_device_mean_slow_storage_where_the_kernel_counts_no_pressure() -> None:
     slow = readings({DATA: 0.45, BLOCKED: 3.0})
     without = [one for one in slow.resources if "pressure" not in one.family]
-    assert ranked(slow._replace(resources=without))[0].cause == "slow_storage"
+    assert of_slow_down(slow._replace(resources=without))[0].cause == "slow_storage"
 
 
 def test_an_idle_gpu_is_explained_by_waits_that_have_always_been_there() -> None:
     slow = SlowDown(BEGAN, BEGAN + 60, lost=0.8, lasting=True)
     always = made(DATA, 0.7)
     one = readings({}, slow=slow)
-    found = ranked(one._replace(resources=[always]))[0]
+    found = of_slow_down(one._replace(resources=[always]))[0]
     assert found.text == "the share of time that rank 0 spends waiting for data is 70.0 %"
 
 
@@ -205,7 +205,7 @@ def test_an_idle_gpu_is_explained_by_others_that_have_always_used_the_cpus() -> 
     slow = SlowDown(BEGAN, BEGAN + 60, lost=0.8, lasting=True)
     always = {PRESSURE("cpu"): 0.95, IDLE: 0.1, OWN: 0.4, "trackside_host_cpus": 4.0}
     one = readings({}, slow=slow)._replace(resources=[made(series, level) for series, level in always.items()])
-    found = ranked(one)[0]
+    found = of_slow_down(one)[0]
     assert found.cause == "cpu_neighbour"
     assert found.text == (
         "other processes use 3.5 of 4 CPUs; the share of time in which tasks wait for a CPU is 95.0 %"
@@ -219,14 +219,14 @@ def test_a_straggler_is_compared_with_the_other_ranks() -> None:
     compared_with = slow._replace(
         resources=both, ranks=[RankPlace("1", "11", frozenset("1"))], peers=[RankPlace("0", "10", frozenset("0"))]
     )
-    text = ranked(compared_with)[0].text
+    text = of_slow_down(compared_with)[0].text
     assert text.startswith("the clock of GPU 1 is 1.1 GHz, while that of other ranks is 1.9")
 
 
 def test_too_little_history_has_no_usual_level_and_nothing_is_concluded() -> None:
     young = readings(PLANTED["io_pressure"])
     resources = [one._replace(points=one.points[-8:]) for one in young.resources]
-    assert ranked(young._replace(resources=resources)) == []
+    assert of_slow_down(young._replace(resources=resources)) == []
     assert conclusion([], compared(young._replace(resources=resources))) == ""
 
 

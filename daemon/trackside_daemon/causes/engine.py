@@ -1,0 +1,80 @@
+"""All causes, asked about a slow-down against the time before, or about a run against nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.causes import attempts, clocks, cpus, gpus, memory, other_alerts, steps, storage
+from trackside_daemon.causes.cause import LostTime
+from trackside_daemon.causes.straggler import STRAGGLER
+from trackside_daemon.model.families import gpu, host, process, training
+from trackside_daemon.model.text import percent
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from trackside_daemon.causes.cause import Cause
+    from trackside_daemon.causes.facts import Facts
+    from trackside_daemon.causes.readings import Readings, Rise
+    from trackside_daemon.history.read.series import LogTails
+    from trackside_daemon.model.time_ledger import Ledger
+
+# The special ones draw their seconds of a run first, and those of the accounts have the rest.
+CAUSES = (
+    *(clocks.CLOCK, gpus.NEIGHBOUR, gpus.LANES, gpus.XIDS, gpus.FAILING),
+    *(memory.PRESSURE, storage.SLOW, cpus.STEAL, cpus.LIMIT, cpus.CONTENTION, steps.FIRST_BATCHES, cpus.PAGE_FAULTS),
+    *(gpus.UNUSED, *gpus.PROFILED, gpus.IDLE_WITHIN),
+    *(clocks.THROTTLED, STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
+    *(attempts.START_UP, attempts.RESTART, attempts.REPEATED, attempts.STALL, attempts.IDLE_END, attempts.WASTED),
+    *(attempts.RESUME, other_alerts.SLOWDOWN, attempts.FAILED, other_alerts.ALERTS, other_alerts.BEST_EVALUATION),
+)
+FAMILIES = [family.name for cause in CAUSES for family in cause.families]
+
+MOST = 8  # causes of one slow-down
+
+# What is compared, by the family that must be known for it.
+_COMPARED = {
+    gpu.CLOCK: "GPU clocks",
+    gpu.PCIE_LINK_WIDTH: "PCIe links",
+    host.MEMORY_WAITING: "memory pressure",
+    host.IO_WAITING: "I/O pressure",
+    host.CPU_WAITING: "CPU pressure",
+    process.CPU_WAIT: "the wait for CPUs",
+    training.PHASE_SECONDS: "the phases of the step",
+}
+
+
+def of_run(facts: Facts, accounts: Ledger, connection: sqlite3.Connection, tails: LogTails) -> list[Cause]:
+    """Return the causes of a run's lost time and of its trouble; no second has two."""
+    time = LostTime(facts, accounts, connection, tails)
+    for kind in CAUSES:
+        if kind.lost is not None:
+            time.found.extend(kind.lost(kind, time))
+    return time.found
+
+
+def of_slow_down(readings: Readings) -> list[Rise]:
+    """Return the causes that can explain enough of a slow-down, the likeliest first."""
+    rises = [rise for kind in CAUSES if kind.rose is not None for rise in kind.rose(readings)]
+    best: dict[str, Rise] = {}
+    for rise in sorted(filter(lambda one: one.counts, rises), key=lambda one: -one.weight):
+        best.setdefault(rise.cause, rise)
+    return list(best.values())[:MOST]
+
+
+def compared(readings: Readings) -> list[str]:
+    """Return what has a usual level and one now."""
+    return [text for family, text in _COMPARED.items() if readings.of(family)]
+
+
+def conclusion(causes: Sequence[Rise], known: Sequence[str]) -> str:
+    """Return the likeliest cause as a sentence, or that nothing has moved of what is *known*; empty if nothing is."""
+    if causes:
+        first, *others = causes
+        explains = "" if first.share is None else f" (this can explain {percent(first.share)} of the lost time)"
+        also = f" Also, {others[0].text}." if others else ""
+        return f"Likely cause: {first.text}{explains}.{also}"
+    if not known:
+        return ""
+    return f"No cause was found; these have not moved more than usual: {', '.join(known)}."

@@ -1,0 +1,106 @@
+"""Alerts of a run that no other cause has, and a best evaluation that is long ago."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.causes.cause import Cause, Evidence, Kind, alert_evidence
+from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.model.records import LIFE_CYCLE
+from trackside_daemon.model.text import duration, number, percent, shown
+from trackside_daemon.model.troubles import TROUBLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.causes.cause import LostTime
+
+LONG_AGO = 0.3  # share of the run since its best evaluation that is worth a line
+MOST_KEYS = 64  # evaluation losses that are read
+MOST = 5  # alerts without a cause of their own
+# Alerts of which nothing has to be done, or that concern the monitoring alone; and those of slow steps.
+_SLOW = (
+    "SlowStep",
+    "ThroughputRegression",
+    "PerformanceRegression",
+    "GpuUnderutilized",
+    "CpuSaturated",
+    "IoBottleneck",
+)
+_HARMLESS = {*LIFE_CYCLE, "UserAlert", "MonitorBlind", "LossHardBatch"}
+
+
+def _slowdown(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield what steps lost that became slower and stayed slower, if no other cause has these seconds."""
+    facts = time.facts
+    for listed in facts.alerts:
+        alert = alert_reader.alert(time.connection, listed["id"]) if listed["alert"] in kind.alerts else None
+        value, usual, since = ((alert or {}).get("evidence", {}).get(name) for name in ("value", "usual", "since"))
+        if alert is None or not value or not usual or since is None:
+            continue
+        ended = facts.ended if alert["ended"] is None else alert["ended"]
+        if lost := kind.draw(time, max(0.0, ended - since) * (1 - usual / value) - time.drawn):
+            yield kind.found(time, lost, advice=kind.advice.format(shown(facts.run["name"])))
+
+
+def _alerts(_: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield the alerts of the run that no cause so far shows, one for each name, the most severe first."""
+    facts = time.facts
+    shown_ids = {evidence.path.rpartition("/")[2] for cause in time.found for evidence in cause.evidence}
+    listed = {alert["alert"] for alert in facts.alerts if str(alert["id"]) in shown_ids}
+    elsewhere = {*_HARMLESS, *listed, *(_SLOW if time.drawn else ())}
+    found = {alert["alert"]: alert for alert in facts.alerts if alert["alert"] not in elsewhere}
+    worst = sorted(found.values(), key=lambda alert: ("critical", "warning", "info").index(alert["severity"]))
+    for alert in worst[:MOST]:
+        name, known = alert["alert"], TROUBLES.get(alert["alert"])
+        advice = shown(alert["description"]) if known is None else known.advice(run=shown(facts.run["name"]))
+        shows = tuple(alert_evidence(facts, name))
+        yield Cause(_snake_case(name), shown(alert["summary"]), shows, advice, f"alert {name}")
+
+
+def _snake_case(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _best_evaluation(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield the evaluation loss whose best value is longest ago, as information: more training may not help."""
+    facts = time.facts
+    keys = [
+        series
+        for series in reader.series(time.connection, facts.run["id"], tails=time.tails)
+        if role(series.series.key) == "evaluation"
+    ]
+    best: dict[str, tuple[float, float]] = {}
+    for series in keys[:MOST_KEYS]:
+        for _, moment, low, _, _ in chart(time.connection, series.series, series.tail, points=300).points:
+            value, _ = best.get(series.series.key, (low, moment))
+            if low <= value:
+                best[series.series.key] = low, moment
+    if not best:
+        return
+    key = min(best, key=lambda key: best[key][1])
+    since, lowest = facts.ended - best[key][1], number(best[key][0])
+    if since >= LONG_AGO * facts.wall:
+        summary = kind.happened.format(shown(key), lowest, duration(since), percent(since / facts.wall))
+        evidence = Evidence(f"{shown(key)} did not fall below {lowest} after that", f"{facts.api}/series?key={key}")
+        yield kind.found(time, None, evidence, summary=summary, check=f"{shown(key)} in trackside show")
+
+
+SLOWDOWN = Kind(
+    "slowdown",
+    "steps became slower, and nothing that was measured explains it",
+    "see what differs: trackside capture {}; other processes on these machines",
+    "alert ThroughputRegression",
+    ("compute",),
+    alerts=("ThroughputRegression",),
+    lost=_slowdown,
+)
+ALERTS = Kind("alerts", lost=_alerts)
+BEST_EVALUATION = Kind(
+    "since_best_evaluation",
+    "the best {} of {} was {} before the end, {} of the run",
+    "if the evaluation does not improve again, stop earlier, and use the checkpoint of the best one",
+    lost=_best_evaluation,
+)

@@ -1,0 +1,114 @@
+"""Phases of the step in which the training waits: for data, checkpoints, evaluations and the exchange with other ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, of_accounts
+from trackside_daemon.causes.readings import LEAST_WAIT
+from trackside_daemon.model.families import training
+from trackside_daemon.model.text import counted, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.causes.cause import Cause, LostTime
+    from trackside_daemon.causes.facts import Facts
+    from trackside_daemon.causes.readings import Readings, Rise
+
+
+def _longer(cause: str, phase: str, doing: str, readings: Readings) -> Iterator[Rise]:
+    """Yield a longer phase of a rank, which is a symptom: something else makes it longer."""
+    for labels, level in readings.of(training.PHASE_SECONDS, phase=phase):
+        if level.rose(LEAST_WAIT):
+            what = f"the share of time that rank {labels['rank']} spends {doing}"
+            yield readings.rise(cause, what, level)._replace(symptom=True)
+
+
+def _first_batches(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield the waits for the first batches of epochs, while the loader starts its workers."""
+    facts = time.facts
+    waited = sum(span.account.first_wait for span in facts.spans) / facts.ranks
+    if lost := kind.draw(time, waited):
+        yield kind.found(time, lost, Evidence(f"waits for first batches: {duration(waited)} a rank", facts.api))
+
+
+def _saves(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    for lost, account in drawn_accounts(kind, time):
+        yield kind.found(time, lost, *cadence(time.facts), account)
+
+
+def cadence(facts: Facts) -> Iterator[Evidence]:
+    """Yield how often the run saves, and how often it would best do by Young's formula (Young 1974)."""
+    lowest = min((span.rank for span in facts.spans), default=0)
+    spans = [span for span in facts.spans if span.rank == lowest]
+    saves = sum(span.account.saves for span in spans)
+    seconds = sum(span.phases.get(phase, 0.0) for span in spans for phase in ("checkpoint", "save"))
+    if not saves or not seconds:
+        return
+    each = seconds / saves
+    yield Evidence(
+        f"{counted(saves, 'checkpoint')} of {duration(each)}, one per {duration(facts.wall / saves)}", facts.api
+    )
+    ran = duration(facts.reliability.seconds)
+    if not facts.reliability.failures:
+        yield Evidence(f"no failure in {ran} of attempts in this history, so that Young's formula gives no interval")
+        return
+    mean = facts.reliability.seconds / facts.reliability.failures
+    failures = f"{counted(facts.reliability.failures, 'failure')} in {ran} of attempts in this history"
+    yield Evidence(f"Young's formula: one per {duration(sqrt(2 * each * mean))} costs least, at {failures}")
+
+
+FIRST_BATCHES = Kind(
+    "first_batches",
+    "each epoch began with a wait for its first batch",
+    "persistent_workers=True keeps the workers between epochs; longer epochs have fewer starts",
+    training.FIRST_WAIT.name,
+    ("data",),
+    low=0.5,
+    alerts=("DataLoaderBottleneck",),
+    lost=_first_batches,
+)
+DATA = Kind(
+    "data_wait",
+    "the training waited for data",
+    "give the DataLoader more workers, pin_memory and prefetch_factor; move decoding and augmentation out of the step; "
+    "check the storage",
+    f"phase `data` of trackside show, {training.DATA_WAIT.name}",
+    ("data",),
+    low=0.5,
+    alerts=("DataLoaderBottleneck", "DataLoaderDied"),
+    lost=of_accounts,
+    rose=partial(_longer, "data_wait", "data", "waiting for data"),
+)
+EXCHANGE = Kind(
+    "communication",
+    "the ranks exchanged gradients or parameters while nothing else ran",
+    "overlap the communication with backward, use larger buckets or gradient accumulation; check NVLink and InfiniBand",
+    "the parts of a step in trackside capture",
+    ("exchange",),
+    least=0.1,
+    alerts=("NvlinkDegraded", "InfinibandDegraded", "PcieDegraded"),
+    lost=of_accounts,
+)
+CHECKPOINT = Kind(
+    "checkpoint",
+    "the training waited for its checkpoints",
+    "save less often, asynchronously, or to local storage first",
+    training.CHECKPOINT_DURATION.name,
+    ("checkpoint",),
+    low=0.3,
+    lost=_saves,
+    rose=partial(_longer, "checkpoint", "checkpoint", "writing checkpoints"),
+)
+EVAL = Kind(
+    "eval",
+    "evaluation took time from training",
+    "evaluate less often, on fewer samples, or with larger batches",
+    "phase `eval` of trackside show",
+    ("eval",),
+    lost=of_accounts,
+    rose=partial(_longer, "eval", "eval", "evaluating"),
+)
