@@ -26,6 +26,7 @@ CLOCK = 'trackside_gpu_clock_hertz{gpu="0",domain="sm"}'
 LIMIT = 'trackside_gpu_clock_limit_active{gpu="0",reason="hw_thermal"}'
 IDLE = 'trackside_host_cpu_seconds_total{mode="idle"}'
 STEAL = 'trackside_host_cpu_seconds_total{mode="steal"}'
+LIMITED = 'trackside_cgroup_cpu_throttled_seconds_total{cgroup="/job"}'
 OWN = 'trackside_process_cpu_seconds_total{pid="10",mode="user"}'
 DATA = 'trackside_training_phase_seconds_total{run="net",rank="0",phase="data"}'
 BLOCKED = 'trackside_dataloader_blocked_workers{run="net",rank="0"}'
@@ -46,6 +47,7 @@ USUAL = {
     'trackside_process_cpu_wait_seconds_total{pid="10"}': (0.01, 0.01),
     IDLE: (2.7, 0.1),
     STEAL: (0.0, 0.005),
+    LIMITED: (0.0, 0.005),
     OWN: (1.0, 0.05),
     "trackside_host_cpus": (4.0, 0.0),
     DATA: (0.05, 0.02),
@@ -85,6 +87,7 @@ PLANTED = {
     "slow_storage": {PRESSURE("io"): 0.5, DATA: 0.45, PRESSURE("cpu"): 0.12},
     "cpu_neighbour": {PRESSURE("cpu"): 0.9, IDLE: 0.1},
     "cpu_pressure": {PRESSURE("cpu"): 0.9, IDLE: 0.7, OWN: 3.0},
+    "cpu_limit": {LIMITED: 0.6, PRESSURE("cpu"): 0.2},
     "cpu_steal": {STEAL: 2.0, PRESSURE("cpu"): 0.2},
     "gpu_neighbour": {NEIGHBOUR: 2e9, NEIGHBOUR_USE: 0.45},
     "memory_pressure": {PRESSURE("memory"): 0.6, PRESSURE("io"): 0.5},

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trackside_daemon.causes.engine import CAUSES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,6 +37,13 @@ def test_it_is_written_in_one_place(what: str) -> None:
         if re.search(pattern, line)
     }
     assert not found, f"{what}: use {', '.join(sorted(places))}"
+
+
+def test_a_cause_is_found_in_the_package_of_causes() -> None:
+    product = PRODUCT[1]
+    files = [path for path in product.rglob("*.py") if path.parent != product / "causes"]
+    assert [str(path) for path in files if re.search(r"\b(Cause|Rise)\(", path.read_text(encoding="utf-8"))] == []
+    assert len({kind.name for kind in CAUSES}) == len(CAUSES)
 
 
 ADVICE = re.compile(

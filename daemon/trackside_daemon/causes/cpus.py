@@ -37,11 +37,8 @@ def _stolen(readings: Readings) -> Iterator[Rise]:
 
 
 def _limited(readings: Readings) -> Iterator[Rise]:
-    for labels, limited in readings.of(cgroup.THROTTLED):
-        if limited.rose(LEAST_WAIT):
-            where = labels.get("cgroup", "the cgroup")
-            what = f"the share of time in which the CPU limit of {where} keeps tasks waiting"
-            yield readings.rise("cpu_limit", what, limited)
+    what = "the share of time in which the CPU limit of {cgroup} keeps tasks waiting"
+    return readings.longer("cpu_limit", what, cgroup.THROTTLED)
 
 
 def _limit(kind: Kind, time: LostTime) -> Iterator[Cause]:

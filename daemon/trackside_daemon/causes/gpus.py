@@ -113,26 +113,28 @@ def _idle(kind: Kind, time: LostTime) -> Iterator[Cause]:
     yield kind.found(time, None, shown, summary=summary, gpu_hours=hours)
 
 
-def _profiled(class_: str, without_gpu: tuple[str, str], kind: Kind, time: LostTime) -> Iterator[Cause]:
-    """Yield what the newest profile shows of the time in steps, as if all steps were like those that it recorded.
-
-    Args:
-        class_: The class of a step's time in profiles.
-        without_gpu: What happened, and what to try, if the profile has no work on a GPU; empty if both are the same.
-        kind: The cause.
-        time: The run.
-    """
+def _profiled(class_: str, kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield what the newest profile shows of a class of a step's time, as if all steps were like those that it recorded."""
     profile = time.facts.profile
     if profile is None or not (found := profile.summary.get("bottleneck")):
         return
     share = float(found.get("shares", {}).get(class_, 0.0))
     if lost := kind.draw(time, share * time.left.get("compute", 0.0)):
-        uses_gpu = any(rank.get("device") != "cpu" for rank in profile.summary["ranks"].values())
-        happened, advice = (kind.happened, kind.advice) if uses_gpu or not any(without_gpu) else without_gpu
         text = found["text"] if found.get("class") == class_ else f"{class_}: {percent(share)} of a step"
         evidence = Evidence(f"capture {profile.id}: {shown(text)}", f"/api/v1/captures/{profile.id}")
         check = f"the class {class_} in trackside capture {shown(time.facts.run['name'])}"
-        yield kind.found(time, lost, evidence, summary=happened, advice=advice, check=check)
+        uses_gpu = any(rank.get("device") != "cpu" for rank in profile.summary["ranks"].values())
+        changes = {} if uses_gpu else _WITHOUT_GPU.get(class_, {})
+        yield kind.found(time, lost, evidence, check=check, **changes)
+
+
+# Words of a class of a profile without work on a GPU.
+_WITHOUT_GPU = {
+    "host": {
+        "summary": "steps ran no operator, or waited for the launch of small ones",
+        "advice": "trackside capture --stacks names the Python function; fewer, larger operators, or torch.compile",
+    }
+}
 
 
 def _idle_in_steps(kind: Kind, time: LostTime) -> Iterator[Cause]:
@@ -166,38 +168,28 @@ UNUSED = Kind(
     gpu_families.UTILIZATION.name,
     lost=_idle,
 )
-PROFILED = (
-    Kind(
-        "host_bound",
-        "the GPU waited for the host to launch its work",
-        "torch.compile, CUDA graphs, larger batches, or fewer small operators; take synchronisations out of the step",
-        accounts=("compute",),
-        least=0.02,
-        lost=partial(
-            _profiled,
+PROFILED = tuple(
+    Kind(name, happened, advice, accounts=("compute",), least=0.02, lost=partial(_profiled, class_))
+    for class_, name, happened, advice in (
+        (
             "host",
-            (
-                "steps ran no operator, or waited for the launch of small ones",
-                "trackside capture --stacks names the Python function; fewer, larger operators, or torch.compile",
-            ),
+            "host_bound",
+            "the GPU waited for the host to launch its work",
+            "torch.compile, CUDA graphs, larger batches, or fewer small operators; take synchronisations out of the step",
         ),
-    ),
-    Kind(
-        "copies",
-        "steps waited for copies and synchronisations",
-        "pin_memory and non_blocking=True; read .item() and print losses rarely",
-        accounts=("compute",),
-        least=0.02,
-        lost=partial(_profiled, "copy", ("", "")),
-    ),
-    Kind(
-        "allocations",
-        "steps waited for allocations of memory",
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, equal shapes, and no empty_cache() in the loop",
-        accounts=("compute",),
-        least=0.02,
-        lost=partial(_profiled, "memory", ("", "")),
-    ),
+        (
+            "copy",
+            "copies",
+            "steps waited for copies and synchronisations",
+            "pin_memory and non_blocking=True; read .item() and print losses rarely",
+        ),
+        (
+            "memory",
+            "allocations",
+            "steps waited for allocations of memory",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, equal shapes, and no empty_cache() in the loop",
+        ),
+    )
 )
 IDLE_WITHIN = Kind(
     "idle_in_steps",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Kind, series_evidence
-from trackside_daemon.causes.readings import LEAST_WAIT
 from trackside_daemon.model.families import host
 from trackside_daemon.model.text import byte_size, duration
 
@@ -23,10 +22,8 @@ NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
 def _rose(readings: Readings) -> Iterator[Rise]:
     named = readings.heaviest(lambda one: one.resident, NAMED_BYTES, byte_size)
     others = f"; the largest other processes: {named}" if named else ""
-    for _, waiting in readings.of(host.MEMORY_WAITING):
-        if waiting.rose(LEAST_WAIT):
-            what = "the share of time in which tasks of this machine wait for memory"
-            yield readings.rise("memory_pressure", what, waiting, more=others)
+    what = "the share of time in which tasks of this machine wait for memory"
+    yield from readings.longer("memory_pressure", what, host.MEMORY_WAITING, more=others)
 
 
 def _lost(kind: Kind, time: LostTime) -> Iterator[Cause]:

@@ -9,7 +9,7 @@ from trackside_daemon.causes.level import Level, counter_level, gauge_level
 from trackside_daemon.model.text import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside_daemon.causes.level import SlowDown
     from trackside_daemon.history.read.resources import Resource
@@ -155,6 +155,12 @@ class Readings(NamedTuple):
         else:
             text = f"{what} {'rose' if level.now > level.usual else 'fell'} from {usual} to {now}"
         return Rise(cause, text + more, self.share(level), level)
+
+    def longer(self, cause: str, what: str, family: Metric, *, more: str = "", **labels: str) -> Iterator[Rise]:
+        """Yield the waits of a family that have risen by more than chance; *what* may name labels, as ``{rank}``."""
+        for found, level in self.of(family, **labels):
+            if level.rose(LEAST_WAIT):
+                yield self.rise(cause, what.format_map(found), level, more=more)
 
     def slower(self, cause: str, what: str, level: Level, form: Callable[[float], str], *, more: str = "") -> Rise:
         """Return a cause whose level is a speed, which has fallen."""

@@ -7,7 +7,6 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, of_accounts
-from trackside_daemon.causes.readings import LEAST_WAIT
 from trackside_daemon.model.families import training
 from trackside_daemon.model.text import counted, duration
 
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 
 def _longer(cause: str, phase: str, doing: str, readings: Readings) -> Iterator[Rise]:
     """Yield a longer phase of a rank, which is a symptom: something else makes it longer."""
-    for labels, level in readings.of(training.PHASE_SECONDS, phase=phase):
-        if level.rose(LEAST_WAIT):
-            what = f"the share of time that rank {labels['rank']} spends {doing}"
-            yield readings.rise(cause, what, level)._replace(symptom=True)
+    what = f"the share of time that rank {{rank}} spends {doing}"
+    rises = readings.longer(cause, what, training.PHASE_SECONDS, phase=phase)
+    return (rise._replace(symptom=True) for rise in rises)
 
 
 def _first_batches(kind: Kind, time: LostTime) -> Iterator[Cause]:

@@ -24,13 +24,12 @@ def _rose(readings: Readings) -> Iterator[Rise]:
     blocked = any(level.rose(0.5) for _, level in readings.of(process.WORKERS_BLOCKED))
     waited = max(map(readings.share, data), default=0.0)
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
-    waiting = [level for _, level in readings.of(host.IO_WAITING) if level.rose(LEAST_WAIT)]
     named = readings.heaviest(lambda one: one.io, LEAST_IO, lambda rate: f"{byte_size(rate)}/s")
     others = f"; other processes that read and write: {named}" if named else ""
-    for level in waiting:
-        what = "the share of time in which tasks of this machine wait for storage"
-        rise = readings.rise(name, what, level, more=where + others)
-        yield rise._replace(share=max(readings.share(level), blocked * waited))
+    what = "the share of time in which tasks of this machine wait for storage"
+    waiting = list(readings.longer(name, what, host.IO_WAITING, more=where + others))
+    for rise in waiting:
+        yield rise._replace(share=max(rise.share or 0.0, blocked * waited))
     if blocked and data and not waiting:
         more = ", and its workers wait for a device or a file system"
         rise = readings.rise(name, "the share of time in which the training waits for data", data[0], more=more)

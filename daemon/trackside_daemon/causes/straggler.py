@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts
+from trackside_daemon.detectors.straggler import NOISE
 from trackside_daemon.model.families import training
 from trackside_daemon.model.text import duration, shown
 from trackside_daemon.model.time_ledger import own_seconds
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.causes.cause import Cause, LostTime
 
-NAMED = 1.02  # times the own time of the median rank from which the slowest one is named
 SLOW_NODE = 1.3  # times the own time of the other nodes' median rank from which all ranks of a node make it slow
 
 
@@ -32,7 +32,7 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
         own = dict(zip([span.rank for span in last], own_seconds(last), strict=True))
         slowest = max(last, key=lambda span: own[span.rank])
         usual = median(own.values())
-        if not usual or own[slowest.rank] < NAMED * usual:
+        if not usual or own[slowest.rank] < (1 + NOISE) * usual:
             yield kind.found(time, lost, account)
             continue
         excess = {

@@ -29,10 +29,11 @@ WINDOWS = 50  # recent windows that are remembered per rank
 # A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer.
 SHARE, CALM = 0.6, 0.3
 
-# A rank is slow in a window at SLOWER times the time of the median rank and SCORE robust deviations above it.
-SLOWER, SCORE = 1.1, 4.0
+# A rank is slow in a window at `alerts.thresholds.straggler-ratio` times the time of the median rank, and SCORE robust
+# deviations above it.
+SCORE = 4.0
 
-_NOISE = 0.02
+NOISE = 0.02  # share of the time of the median rank by which equal ranks differ
 _MASK = (1 << WINDOWS) - 1
 
 
@@ -54,7 +55,7 @@ class Straggler:
 
     alert = "StragglerRank"
 
-    def __init__(self, run: RunProgress, window: float = SECONDS, slower: float = SLOWER) -> None:
+    def __init__(self, run: RunProgress, window: float, slower: float) -> None:
         self._run = run
         self._slower = slower
         self._window = window
@@ -123,7 +124,7 @@ class Straggler:
         usual = _lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
-        least = max(self._slower * usual, usual + SCORE * (NORMAL * spread + _NOISE * usual))
+        least = max(self._slower * usual, usual + SCORE * (NORMAL * spread + NOISE * usual))
         for number, time in times.items():
             self._slow[number] = (self._slow.get(number, 0) << 1 | (time > least > 0)) & _MASK
         slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.causes import engine
 from trackside_daemon.causes.cause import as_json
 from trackside_daemon.causes.facts import read_facts
+from trackside_daemon.causes.suggestions import suggestions
 from trackside_daemon.diagnosis.accounts import divide
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.diagnosis.resources import resources
-from trackside_daemon.diagnosis.suggestions import suggestions
 from trackside_daemon.diagnosis.trend import trends
 from trackside_daemon.diagnosis.unknown import unknown
 from trackside_daemon.history.read import alert_reader

@@ -12,22 +12,18 @@ from trackside_daemon.model.families import training as f
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.model.finding import Severity
-
 
 class FleetRule(NamedTuple):
     """One alerting rule of Prometheus.
 
     Attributes:
-        alert: Name of the alert, in the catalogue of troubles.
-        severity: Its severity.
+        alert: Name of the alert, in the catalogue of troubles, which has its severity and texts.
         expr: Its condition, in PromQL.
         lasting: Its ``for``; empty for none.
         fact: What is wrong, where and how much, as a template; the next steps follow it.
     """
 
     alert: str
-    severity: Severity
     expr: str
     lasting: str
     fact: str
@@ -58,7 +54,6 @@ and on (job)
     return [
         FleetRule(
             "TracksideSidecarDown",
-            "warning",
             f"up{{{chosen}}} == 0",
             "5m",
             "{{ $labels.instance }} of job {{ $labels.job }} has not answered for 5 minutes: the node, the daemon or the "
@@ -66,14 +61,12 @@ and on (job)
         ),
         FleetRule(
             "TracksideNoTargets",
-            "warning",
             f"absent(up{{{chosen}}})",
             "15m",
             "There is no target of job {{ $labels.job }}.",
         ),
         FleetRule(
             "TracksideSidecarsDown",
-            "critical",
             many,
             "5m",
             "{{ $value | humanizePercentage }} of the daemons of job {{ $labels.job }} have not answered for 5 minutes. Nothing "
@@ -95,7 +88,6 @@ unless on (run)
     return [
         FleetRule(
             "TracksideRunVanished",
-            "critical",
             vanished,
             "10m",
             "Run {{ $labels.run }} was alive, no daemon has shown it for 10 minutes, and no daemon saw it end. Its nodes, or the "
@@ -103,7 +95,6 @@ unless on (run)
         ),
         FleetRule(
             "TracksideRunRestarting",
-            "warning",
             f"{attempts(place, '1h')} > {ATTEMPTS}",
             "",
             "Run {{ $labels.run }} had {{ $value | humanize }} attempts in an hour, and each restart loses the steps since the "
@@ -116,7 +107,6 @@ def _failing(chosen: str) -> list[FleetRule]:
     return [
         FleetRule(
             "TracksideSidecarRestarting",
-            "warning",
             f"changes({BEGAN}{{{chosen}}}[1h]) > {STARTS}",
             "",
             f"{HERE} was started {{{{ $value | humanize }}}} times in an hour. Each restart loses a part of what the "
@@ -124,14 +114,12 @@ def _failing(chosen: str) -> list[FleetRule]:
         ),
         FleetRule(
             "TracksideConfigReloadFailed",
-            "warning",
             f"{daemon.RELOADED.name} == 0",
             "5m",
             f"{HERE} keeps its previous configuration.",
         ),
         FleetRule(
             "TracksideCollectorFailing",
-            "warning",
             f"  {daemon.COLLECTOR_SUCCESS.name} == 0\nand on (job, instance, collector)\n"
             f"  {daemon.COLLECTOR_LAST_SUCCESS.name}",
             "10m",
@@ -139,7 +127,6 @@ def _failing(chosen: str) -> list[FleetRule]:
         ),
         FleetRule(
             "TracksideNvmlStuck",
-            "warning",
             f"{nvml.STUCK.name} == 1",
             "5m",
             f"{HERE} has no values of its GPUs, because a call to the driver hangs.",
@@ -174,7 +161,7 @@ def _losing() -> list[FleetRule]:
         ),
     )
     return [
-        FleetRule(f"Trackside{alert}", "warning", f"increase({family.name}[15m]) > 0", "", f"{HERE} {fact}.")
+        FleetRule(f"Trackside{alert}", f"increase({family.name}[15m]) > 0", "", f"{HERE} {fact}.")
         for alert, family, fact in counted
     ]
 

@@ -207,8 +207,8 @@ def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
         rule: dict[str, Any] = {"alert": fleet_rule.alert, "expr": fleet_rule.expr}
         if fleet_rule.lasting:
             rule["for"] = fleet_rule.lasting
-        rule["labels"] = {"severity": fleet_rule.severity}
         trouble = TROUBLES[fleet_rule.alert]
+        rule["labels"] = {"severity": trouble.severity}
         description = f"{fleet_rule.fact} {trouble.advice(run=_RUN)}"
         rule["annotations"] = {"summary": trouble.summary, "description": description}
         rules.append(_linked(rule, options.runbooks, fleet_rule.alert))
@@ -216,7 +216,7 @@ def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
     watchdog = {
         "alert": "Watchdog",
         "expr": "vector(1)",
-        "labels": {"severity": "none"},
+        "labels": {"severity": always.severity},
         "annotations": {
             "summary": always.summary,
             "description": f"{always.meaning} {always.advice()}",
