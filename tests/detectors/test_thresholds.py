@@ -9,7 +9,7 @@ import pytest
 from detectors.losses import falling
 from detectors.running import Running
 
-from trackside_daemon.detectors import checkpoints, data_loader, straggler
+from trackside_daemon.detectors import checkpoints, data_loader
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
@@ -47,7 +47,6 @@ STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
         (ImportanceRatio, {"most": "importance_ratio_most"}),
         (KlBlowup, {"most": "kl_most"}),
         (RewardCollapse, {"share": "reward_collapse_ratio"}),
-        (straggler.Straggler, {"slower": "straggler_ratio"}),
         (data_loader.DataLoader, {"share": "data_wait_ratio"}),
         (checkpoints.Checkpoints, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
     ],
