@@ -19,7 +19,7 @@ import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
 from processes import start as start_process
 
-from trackside_daemon.alerts.process_memory_leaks import ADVICE
+from trackside_daemon.alerts.process_memory_leaks import GPU, HOST
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.detectors.layers.layer_detectors import ALERTS as OF_LAYERS
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
@@ -116,7 +116,7 @@ GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,thrott
 
 
 def test_every_alert_is_in_a_row() -> None:
-    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, *ADVICE}
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, HOST, GPU}
     assert known == ROWS.keys()
 
 
