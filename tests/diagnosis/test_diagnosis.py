@@ -12,7 +12,7 @@ from histories import BEGIN, History, finished, history, ingested, opened
 
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, MachineSample, SessionOpened

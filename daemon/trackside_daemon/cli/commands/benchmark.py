@@ -12,7 +12,7 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl, Json
-from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.cli.output import print_document, print_json, print_lines
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def benchmark(
         if as_json:
             print_json(contents)
         else:
-            from trackside_daemon.cli.benchmark import tables
+            from trackside_daemon.documents.benchmark import document
 
-            print_lines(map(shown, tables.markdown(contents) if as_markdown else tables.lines(contents)))
+            print_document(document(contents), "markdown" if as_markdown else "text")
     if contents["ended"] == "cancelled":
         raise typer.Exit(CANCELLED)
     raise typer.Exit(FAILED if contents["failures"] else 0)

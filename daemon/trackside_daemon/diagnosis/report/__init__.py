@@ -1,4 +1,4 @@
-"""Reports of runs: one HTML file that needs no network, Markdown, JSON, and an SVG file for each chart.
+"""The contents of a report about a run, within a size: its diagnosis, alerts, events, charts, media, and what changed in it.
 
-In: runs of the history with their diagnoses, alerts, events and charts. Out: text. What a run wrote is escaped.
+In: a run of the history. Out: JSON, from which `documents` makes files.
 """

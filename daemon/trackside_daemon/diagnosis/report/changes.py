@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.report.configuration import setting
-from trackside_daemon.model.configuration import FACTS, flat
+from trackside_daemon.model.configuration import FACTS, flat, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ import io
 from math import nan
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.report.svg import COLORS, HEIGHT, LEGEND_LETTERS, WIDTH
+from trackside_daemon.documents.svg import COLORS, HEIGHT, LEGEND_LETTERS, WIDTH
 from trackside_daemon.model.text import cut
 
 if TYPE_CHECKING:
