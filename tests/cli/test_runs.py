@@ -612,7 +612,7 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
     plots = asked.directory / "plots"
     for form, begins in (("html", "<!DOCTYPE html>"), ("md", "# gpt-small, evil"), ("json", '{"reports": [')):
         file, more = asked.directory / f"report.{form}", [f"--plots={plots}"] if form == "html" else []
-        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file), f"--format={form}", *more)
+        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file), *more)
         drawn = f"written: 3 charts to {plots}\n" if more else ""
         assert (answer.status, answer.out) == (0, f"written: {file}\n{drawn}")
         assert file.read_text().startswith(begins)

@@ -18,14 +18,13 @@ from session_records import batch_ingested
 
 from trackside.media.png import encode
 from trackside.wire import MediaItem
-from trackside_daemon.diagnosis.report import contents
+from trackside_daemon.diagnosis import report as contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents import html
 from trackside_daemon.documents import markdown as md
 from trackside_daemon.documents.elements import Bar
-from trackside_daemon.documents.png import png
+from trackside_daemon.documents.plots import png, svg
 from trackside_daemon.documents.report import charts, document, findings
-from trackside_daemon.documents.svg import svg
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Alert, Event
 

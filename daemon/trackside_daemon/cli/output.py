@@ -45,9 +45,12 @@ def written(document: Document, form: str) -> str:
     return writers[form](document)
 
 
-def print_document(document: Document, form: str) -> None:
-    """Print a document in a form, see `written`."""
-    print_lines(written(document, form).removesuffix("\n").split("\n"))
+def print_answer(value: Any, form: str, document: Callable[[], Document]) -> None:
+    """Print a value as JSON, or its document in another form."""
+    if form == "json":
+        print_json(value)
+    else:
+        print_lines(written(document(), form).removesuffix("\n").split("\n"))
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from trackside_daemon.diagnosis.report.contents import read_contents
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document

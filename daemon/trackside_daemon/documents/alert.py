@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -182,6 +183,7 @@ def _next(alert: Mapping[str, Any]) -> Table:
     )
 
 
+_UNIT = re.compile("_(bytes|seconds|ratio|hertz)(_per_second)?$")
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the document.
 _EVIDENCE: dict[str, Evidence] = {
@@ -215,23 +217,10 @@ def _rows(title: str, items: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of objects with the same keys."""
     names = list(dict.fromkeys(name for item in items for name in item))
     rows = [[_value(name, item.get(name)) for name in names] for item in items]
-    header = [_TITLES.get(name, name.replace("_", " ")) for name in names]
+    header = [_UNIT.sub("", name).replace("_", " ") for name in names]
     plain = [all(isinstance(item.get(name, ""), str) for item in items) for name in names]
     right, flexible = ("".join(mark if text else other for text in plain) for mark, other in ("<>", "~ "))
     return Table(title, header, rows, right, flexible)
-
-
-_TITLES = {
-    "resident_bytes": "memory",
-    "memory_bytes": "memory",
-    "cpu_seconds": "CPU time",
-    "read_bytes_per_second": "reads",
-    "written_bytes_per_second": "writes",
-    "io_bytes_per_second": "storage",
-    "age_seconds": "age",
-    "usual_ratio": "usual",
-    "now_ratio": "now",
-}
 
 
 def _values(title: str, pairs: Mapping[str, Any]) -> Table:

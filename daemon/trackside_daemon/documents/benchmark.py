@@ -8,8 +8,9 @@ import msgspec
 
 from trackside.benchmark.publishing import MEASURED
 from trackside.benchmark.results import sentence
+from trackside_daemon.documents.diagnosis import labelled
 from trackside_daemon.documents.elements import Document, Table, listing
-from trackside_daemon.model.text import byte_size, counted, duration, number, shown
+from trackside_daemon.model.text import byte_size, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,10 +37,6 @@ AGREEMENT = {
     "exact_match": "exact match",
 }
 
-
-HEADER = ("Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant")
-OUTER = (0.05, 0.95)
-
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]  # a finite one: JSON has no others
 Point = tuple[Amount, Amount, Amount | None, Amount | None]  # share of samples, value, and the ends of its interval
 
@@ -48,10 +45,11 @@ CHARTED = ("curve", "throughput", "throughput_unit", "throughput_interval", "bat
 
 def document(contents: Contents) -> Document:
     """Return latency and throughput, sizes, the agreement of the variants, and remarks."""
+    loads = [(variant["name"], load) for variant in contents["variants"] for load in variant["loads"]]
     return Document(
         "Benchmark",
         [
-            _latencies(contents),
+            latencies("latency and throughput", [""], [loads]),
             _selected("sizes", contents, FACTS, lambda name, variant: _fact(name, variant.get(name))),
             _selected(
                 "agreement", contents, AGREEMENT, lambda name, variant: _interval(variant["agreement"].get(name))
@@ -78,24 +76,22 @@ def remarks(contents: Contents) -> Iterator[str]:
         yield f"ended early: {contents['ended']}; the results are those of what was measured until then"
 
 
-def _latencies(contents: Contents) -> Table:
-    loads = [(variant, load) for variant in contents["variants"] for load in variant["loads"]]
-    order = list(dict.fromkeys(load["load"] for _, load in loads))
-    loads.sort(key=lambda pair: order.index(pair[1]["load"]))
-    times = [name for name in TIMES if any(name in load for _, load in loads)]
-    parts = [(name, part) for name in times for part in ("p50", "p99")]
-    header = ["load", "variant", *(f"{TIMES[name]}{part}" for name, part in parts), "throughput", "samples"]
-    rows = [
-        [
-            load["load"] or "-",
-            variant["name"],
-            *(_time(load.get(name, {}).get(part)) for name, part in parts),
-            _throughput(load),
-            f"{load['samples']:,}",
-        ]
-        for variant, load in loads
-    ]
-    return Table("latency and throughput", header, rows, "  " + ">" * len(parts) + ">>")
+def latencies(title: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[str, Contents]]]) -> Table:
+    """Return a table of variants under loads, of each run."""
+    times = [name for name in TIMES if any(load.get(name) for part in parts for _, load in part)]
+    columns = [(name, quantile) for name in times for quantile in ("p50", "p99")]
+    effects = any(load.get("times_faster") for part in parts for _, load in part)
+    header = ["load", "variant", *(f"{TIMES[name]}{quantile}" for name, quantile in columns), "throughput", "samples"]
+    header += ["against the first variant"] if effects else []
+
+    def rows(part: Sequence[tuple[str, Contents]]) -> Iterator[Sequence[str]]:
+        order = list(dict.fromkeys(load["load"] for _, load in part))
+        for variant, load in sorted(part, key=lambda pair: order.index(pair[1]["load"])):
+            measured = (_time(load.get(name, {}).get(quantile)) for name, quantile in columns)
+            row = (load["load"] or "-", variant, *measured, _throughput(load), f"{load['samples']:,}")
+            yield (*row, _effect(load)) if effects else row
+
+    return labelled(title, header, labels, map(rows, parts), "  " + ">" * (len(columns) + 2))
 
 
 def _throughput(load: Contents) -> str:
@@ -146,12 +142,21 @@ def _place(variant: Contents, load: Contents) -> str:
     return f"{variant['name']} {load['load']}".strip()
 
 
+class Interval(msgspec.Struct):
+    """A value with its interval, or why it has none."""
+
+    value: Amount | None = None
+    low: Amount | None = None
+    high: Amount | None = None
+    reason: str = ""
+
+
 class Measured(msgspec.Struct):
     """The fields of an event; other events of this kind are those of the training code."""
 
     variant: str
     load: str
-    latency_seconds: dict[str, dict[str, Any]]
+    latency_seconds: dict[str, Interval]
     curve: list[Point]
     throughput: Amount | None = None
     throughput_unit: str = ""
@@ -161,6 +166,9 @@ class Measured(msgspec.Struct):
     concurrency: Amount = 0.0
     rate: Amount = 0.0
     samples: int = 0
+    ttft_seconds: dict[str, Interval] = {}
+    tpot_seconds: dict[str, Interval] = {}
+    itl_seconds: dict[str, Interval] = {}
     times_faster: dict[str, dict[str, float | None]] = {}
 
 
@@ -191,30 +199,12 @@ def charted(reports: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     ]
 
 
-def rows(report: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield a row for each variant under each load."""
-    for one in measured(report):
-        speed = "-" if one.throughput is None else f"{number(one.throughput)} {one.throughput_unit}/s"
-        yield one.load or "-", one.variant, _latency(one), speed, _effect(one)
+def measurements(report: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what `measured` does as variants with loads."""
+    return [(one.variant, msgspec.to_builtins(one)) for one in measured(report)]
 
 
-def _at(one: Measured, share: float) -> float | None:
-    return next((value for place, value, *_ in one.curve if place == share), None)
-
-
-def _latency(one: Measured) -> str:
-    median, low, high = _number(one.latency_seconds.get("p50", {}).get("value")), _at(one, OUTER[0]), _at(one, OUTER[1])
-    ends = "" if low is None or high is None else f" ({duration(low)} to {duration(high)})"
-    return f"{duration(median)}{ends}, {counted(one.samples, 'sample')}"
-
-
-def _effect(one: Measured) -> str:
-    faster = one.times_faster.get("latency_seconds", {})
+def _effect(load: Contents) -> str:
+    faster = load["times_faster"].get("latency_seconds", {})
     low, high = faster.get("low"), faster.get("high")
-    if low is None or high is None:
-        return "-"
-    return f"{low:.3g} to {high:.3g} times as fast"
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return "-" if low is None or high is None else f"{low:.3g} to {high:.3g} times as fast"

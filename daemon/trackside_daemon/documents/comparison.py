@@ -5,14 +5,15 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.documents.diagnosis import change
 from trackside_daemon.documents.elements import Document, Table
 from trackside_daemon.documents.groups import is_nonfinite
 from trackside_daemon.documents.run import metrics
 from trackside_daemon.model.configuration import config, result, setting
-from trackside_daemon.model.text import duration, measured, number, percent
+from trackside_daemon.model.text import duration, measured, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trackside_daemon.documents.groups import Comparison, Group, Run, Statistics
 
@@ -138,25 +139,11 @@ def _effects(comparison: Comparison) -> Iterator[Row]:
     """Yield the ratio of each value to the baseline's, with its interval."""
     for key in [*comparison.results(), *_quantities(comparison)] if comparison.baseline else ():
         row = [
-            "baseline" if each is comparison.baseline else _ratio(comparison.effect(each, key))
+            "baseline" if each is comparison.baseline else change(comparison.effect(each, key) or {})
             for each in comparison.groups
         ]
         if not set(row) <= {"-", "baseline"}:
             yield key, *row
-
-
-def _ratio(effect: Mapping[str, Any] | None) -> str:
-    ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
-    if effect and is_nonfinite(effect):
-        return "NaN"
-    if not isinstance(ratio, int | float):
-        return "-"
-    known = [_change(end) for end in ends if isinstance(end, int | float)]
-    return _change(ratio) + (f" ({known[0]} to {known[1]})" if len(known) == 2 else "")
-
-
-def _change(ratio: float) -> str:
-    return percent(ratio - 1, "+")
 
 
 def _quantities(comparison: Comparison) -> list[str]:

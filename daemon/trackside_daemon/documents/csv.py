@@ -18,7 +18,7 @@ def write(document: Document) -> str:
     lines = csv.writer(out, lineterminator="\n")
     for place, table in enumerate(document.tables):
         lines.writerows([[]] if place else [])
-        lines.writerows([[table.title]] if table.title else [])
+        lines.writerows([texts([table.title])] if table.title else [])
         lines.writerows([texts(table.header)] if table.header else [])
         lines.writerows(map(texts, table.rows))
     return out.getvalue()

@@ -10,7 +10,7 @@ from trackside_daemon.model.text import duration, measured, number, percent, sho
 from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trackside_daemon.documents.elements import Cell
 
@@ -18,7 +18,8 @@ LINES = 25  # most lines
 RESUMES = 2  # most verdicts on resumes, the newest
 PROVEN = 2  # lines of evidence of a cause, of the first one
 WORDS = {"step_time": "step time", "gpu_memory": "GPU memory", "host_memory": "host memory"}
-UNITS = {"1000_steps": "1,000 steps", "million_tokens": "million tokens", "wasted_hour": "wasted hour"}
+STEPS = "1000_steps"
+UNITS = {STEPS: "1,000 steps", "million_tokens": "million tokens", "wasted_hour": "wasted hour"}
 STATISTICS = ("mean", "std", "min", "max", "p50", "p95")
 COLORS = 8  # of accounts
 LIMITS = listing("", ["Times lost are upper limits."])
@@ -53,7 +54,9 @@ def _head(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name}: {shown(text)}" for name, text in _verdicts(diagnosis))
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
     yield "time: " + ", ".join(f"{name} {percent(share)}" for name, share in shares if share >= 0.001)
-    yield from _costs(diagnosis["energy"], diagnosis["costs"])
+    for title, found in (("energy", _energy(diagnosis)), ("cost", _cost(diagnosis))):
+        if found:
+            yield f"{title}: " + ", ".join(f"{name} {shown(text)}" for name, text in found.items())
 
 
 def _verdicts(diagnosis: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -76,28 +79,6 @@ def _cause(place: int, cause: Mapping[str, Any], costs: Mapping[str, Any]) -> It
     yield f"   check: {cause['check']}"
 
 
-def _costs(joules: Mapping[str, Any], costs: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line with the energy, if a counter measured it, and one with the costs, if there are prices."""
-    per = costs["per"]
-    if costs["energy_kwh"] is not None:
-        idle = f" ({_kwh(joules['gpu_idle_joules'])} of it idle)" if joules["gpu_idle_joules"] else ""
-        by_part = f"GPUs {_kwh(joules['gpu_joules'])}{idle}, CPUs {_kwh(joules['cpu_joules'])}"
-        each = f", {per['1000_steps']['energy_kwh']:.3g} kWh per 1,000 steps" if "1000_steps" in per else ""
-        yield (
-            f"energy: {by_part}"
-            + (f", {costs['carbon_kg']:.3g} kg CO2" if costs["carbon_kg"] is not None else "")
-            + each
-        )
-    spent = {"GPUs": costs["gpu_cost"], "energy": costs["energy_cost"]}
-    known = [f"{name} {_money(value, costs)}" for name, value in spent.items() if value is not None]
-    if known:
-        source = f"prices: {shown(costs['source'])}" if costs["source"] else "prices without a stated source"
-        each = "".join(
-            f", {_money(per[unit]['cost'], costs)} per {word}" for unit, word in UNITS.items() if unit in per
-        )
-        yield f"cost: {', '.join(known)} for {costs['gpu_hours']:.3g} GPU hours{each} ({source})"
-
-
 def _suggestions(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     found = [f"{shown(one['summary'])}: {shown(one['advice'])}" for one in diagnosis["suggestions"]]
     if found:
@@ -113,7 +94,7 @@ def _compared(diagnosis: Mapping[str, Any]) -> Iterator[str]:
             comparison["chosen"], comparison["chosen"]
         )
         names = ", ".join(map(shown, comparison["baseline"][:3]))
-        yield f"against {names} ({which}): " + ", ".join(f"{_named(one)} {_ratio(one)}" for one in known[:5])
+        yield f"against {names} ({which}): " + ", ".join(f"{_named(one)} {change(one)}" for one in known[:5])
 
 
 def _named(effect: Mapping[str, Any]) -> str:
@@ -121,10 +102,13 @@ def _named(effect: Mapping[str, Any]) -> str:
     return WORDS.get(effect["quantity"], shown(effect["quantity"]).replace("_at_tokens", " at equal tokens"))
 
 
-def _ratio(effect: Mapping[str, Any]) -> str:
-    """Return the difference from the baseline, with its interval."""
-    ends = [percent(effect[end] - 1, "+") for end in ("low", "high") if effect[end] is not None]
-    return percent(effect["ratio"] - 1, "+") + (f" ({' to '.join(ends)})" if ends else "")
+def change(effect: Mapping[str, Any]) -> str:
+    """Return the difference from the baseline, with its interval; ``-`` if there is none."""
+    if effect.get("nonfinite"):  # older daemons do not report it
+        return "NaN"
+    ratio, *ends = (effect.get(name) for name in ("ratio", "low", "high"))
+    known = [percent(end - 1, "+") for end in ends if end is not None]
+    return "-" if ratio is None else percent(ratio - 1, "+") + (f" ({' to '.join(known)})" if known else "")
 
 
 def _trends(diagnosis: Mapping[str, Any]) -> Iterator[str]:
@@ -163,13 +147,14 @@ def where(labels: Sequence[str], diagnoses: Sequence[Mapping[str, Any]]) -> Iter
     yield labelled("for the next run", ("what", "evidence", "try"), labels, map(_advice, diagnoses))
     compared = ("quantity", "this run", "baseline", "difference")
     yield labelled("against the baseline", compared, labels, map(_effects, diagnoses))
-    yield columns("energy and costs", labels, map(_spent, diagnoses))
+    yield columns("energy", labels, map(_energy, diagnoses))
+    yield columns("cost", labels, map(_cost, diagnoses))
 
 
 def more(labels: Sequence[str], diagnoses: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """Yield trends, resources, and what is not known."""
     header = ("key", "per 1,000 steps", "95 % interval", "R²", "p-value")
-    yield labelled("trends", header, labels, [_trend_rows(one["trends"]) for one in diagnoses])
+    yield labelled("trends", header, labels, [_trend_rows(one["trends"]) for one in diagnoses], "<>>>>")
     yield resources("resources", labels, diagnoses)
     rows = [[(one["what"], one["why"]) for one in diagnosis["unknown"]] for diagnosis in diagnoses]
     yield labelled("what is not known", ("what", "why"), labels, rows)
@@ -193,10 +178,11 @@ def labelled(
     title: str, header: Sequence[str], labels: Sequence[str], parts: Iterable[Iterable[Sequence[Cell]]], right: str = ""
 ) -> Table:
     """Return a table with the rows of all runs; those of several begin with the run's name."""
+    flexible = "~" if right else " " * (len(header) - 1) + "="  # numbers are short; the last of other cells is a text
     if len(labels) == 1:
-        return Table(title, header, [row for part in parts for row in part], right, "~" * (len(header) - 1) + "=")
+        return Table(title, header, [row for part in parts for row in part], right, flexible)
     rows = [(label, *row) for label, part in zip(labels, parts, strict=True) for row in part]
-    return Table(title, ("run", *header), rows, f"<{right}", "~" * len(header) + "=")
+    return Table(title, ("run", *header), rows, f"<{right}", f"~{flexible}")
 
 
 def _ledger(diagnosis: Mapping[str, Any], accounts: Sequence[str]) -> dict[str, Cell]:
@@ -228,7 +214,7 @@ def _effects(diagnosis: Mapping[str, Any]) -> Iterator[Sequence[Cell]]:
     for effect in diagnosis["comparison"]["effects"]:
         if effect["ratio"] is not None:
             values = (measured(effect[name], effect["unit"]) for name in ("value", "baseline"))
-            yield _named(effect), *values, _ratio(effect)
+            yield _named(effect), *values, change(effect)
 
 
 def _trend_rows(trends: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
@@ -245,25 +231,26 @@ def _quantity(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (measured(row[name], row["unit"]) for name in STATISTICS)
 
 
-def _spent(diagnosis: Mapping[str, Any]) -> dict[str, Cell]:
-    """Return what was measured, and what has a price."""
+def _energy(diagnosis: Mapping[str, Any]) -> dict[str, str]:
+    """Return the energy, if a counter measured it."""
     energy, costs = diagnosis["energy"], diagnosis["costs"]
+    if costs["energy_kwh"] is None:
+        return {}
+    idle = {"of it idle": _kwh(energy["gpu_idle_joules"])} if energy["gpu_idle_joules"] else {}
+    found = {"GPUs": _kwh(energy["gpu_joules"]), **idle, "CPUs": _kwh(energy["cpu_joules"])}
+    if STEPS in costs["per"]:
+        found[f"per {UNITS[STEPS]}"] = f"{costs['per'][STEPS]['energy_kwh']:.3g} kWh"
+    return found | ({} if costs["carbon_kg"] is None else {"CO2": f"{costs['carbon_kg']:.3g} kg"})
 
-    def money(value: float) -> str:
-        return _money(value, costs)
 
-    entries: Sequence[tuple[str, Any, Callable[[Any], str]]] = (
-        ("energy of the GPUs", energy["gpu_joules"], _kwh),
-        ("of it while they did nothing", energy["gpu_idle_joules"], _kwh),
-        ("energy of the CPUs", energy["cpu_joules"], _kwh),
-        ("CO2", costs["carbon_kg"], "{:.3g} kg".format),
-        ("cost of the GPUs", costs["gpu_cost"], money),
-        ("cost of the energy", costs["energy_cost"], money),
-        ("GPU hours", costs["gpu_hours"] if costs["gpu_cost"] is not None else None, "{:.3g}".format),
-        ("source of the prices", costs["gpu_cost"] and (costs["source"] or None), str),
-        *((f"cost per {word}", costs["per"].get(unit, {}).get("cost"), money) for unit, word in UNITS.items()),
-    )
-    return {name: form(value) for name, value, form in entries if value is not None}
+def _cost(diagnosis: Mapping[str, Any]) -> dict[str, str]:
+    """Return the costs, if there are prices."""
+    costs = diagnosis["costs"]
+    prices = {"GPUs": costs["gpu_cost"], "energy": costs["energy_cost"]}
+    prices |= {f"per {word}": costs["per"].get(unit, {}).get("cost") for unit, word in UNITS.items()}
+    found = {name: _money(value, costs) for name, value in prices.items() if value is not None}
+    more = {"GPU hours": f"{costs['gpu_hours']:.3g}", "prices": costs["source"] or "without a stated source"}
+    return found and {**found, **more}
 
 
 def _gain(cause: Mapping[str, Any]) -> str:

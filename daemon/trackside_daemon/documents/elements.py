@@ -68,7 +68,7 @@ class Curves(NamedTuple):
     """Charts of keys, and of benchmarks, that a page draws.
 
     Attributes:
-        axes: The axes of each run, see `diagnosis.report.contents`.
+        axes: The axes of each run, see `diagnosis.report`.
         charts: ``key`` and ``lines``, each with its ``label``, ``run`` (its place) and columns.
         marks: Seconds after its start and severity of each alert, by run.
         benchmarks: See `benchmark.charted`.
@@ -83,7 +83,7 @@ class Curves(NamedTuple):
 
 
 class Media(NamedTuple):
-    """Series of images, texts, tables and histograms, see `diagnosis.report.media`, each with its name."""
+    """Series of images, texts, tables and histograms, see `diagnosis.report.read_media`, each with its name."""
 
     series: Sequence[tuple[str, Mapping[str, Any]]]
 
@@ -102,7 +102,7 @@ class Document(NamedTuple):
     @property
     def drawn(self) -> list[Table | Curves | Media]:
         """The elements without tables that have no rows."""
-        return [one for one in self.elements if not isinstance(one, Table) or one.rows]
+        return [one for one in self.elements if not isinstance(one, Table) or any(one.rows)]
 
 
 def facts(title: str, pairs: Mapping[str, Cell]) -> Table:
@@ -116,10 +116,14 @@ def listing(title: str, lines: Iterable[str]) -> Table:
 
 
 def columns(title: str, labels: Sequence[str], entries: Iterable[Mapping[str, Cell]]) -> Table:
-    """Return a table with a column for each label, which has the *entries* at its place."""
+    """Return a table with a column for each label, which has the *entries* at its place; names with values for a single one."""
     found = list(entries)
     keys = dict.fromkeys(key for cells in found for key in cells)
-    return Table(title, ("", *labels), [(key, *(cells.get(key, "-") for cells in found)) for key in keys])
+    return Table(
+        title,
+        ("", *labels) if len(labels) > 1 else (),
+        [(key, *(cells.get(key, "-") for cells in found)) for key in keys],
+    )
 
 
 def text_of(cell: Cell) -> str:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trackside_daemon.documents.elements import Code, bounded, bounded_lines, texts
+from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ _SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")
 
 def write(document: Document) -> str:
     """Return the document's tables as Markdown."""
-    lines = [f"# {escaped(document.title)}"]
+    lines = [f"# {escaped(shown(document.title))}"]
     for table in document.tables:
         lines += _table(bounded(table))
     return "\n".join(lines) + "\n"

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.documents import benchmark, diagnosis, run
 from trackside_daemon.documents.diagnosis import labelled
 from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, Media, Table, columns
 from trackside_daemon.history.read import layer_ranking
-from trackside_daemon.model.configuration import config, setting
+from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.text import cut, duration, number, shown
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ COLUMNS = ("axis", "last", "low", "high", "nonfinite", "ends")
 
 
 def document(reports: Sequence[Contents]) -> Document:
-    """Return a report about runs, see `diagnosis.report.contents`."""
+    """Return a report about runs, see `diagnosis.report`."""
     labels = names(reports)
     media = [
         one for label, report in zip(labels, reports, strict=True) for one in _media(report, label * (len(labels) > 1))
@@ -86,7 +85,7 @@ def _details(reports: Sequence[Contents]) -> Iterator[Table]:
     yield listed("alerts and events over the time of the run", ("what", "when"), _lanes)
     yield listed("alerts", run.ALERTS, lambda report: run.alerts(report["run"], report["alerts"]))
     yield listed("layers that stand out", layer_ranking.HEADER, lambda report: map(layer_ranking.row, report["layers"]))
-    yield listed("benchmarks", benchmark.HEADER, benchmark.rows)
+    yield benchmark.latencies("benchmarks", labels, list(map(benchmark.measurements, reports)))
     yield listed("captures", ("capture", "after", "summary"), _captures)
     yield listed("events", run.EVENT, lambda report: run.happened(report["run"], report["events"]))
     for report in reports:

@@ -67,7 +67,8 @@ def table(
         rows: One printable text per column.
         right: One letter per column, ``>`` for right-aligned ones.
         flexible: One letter per column, ``~`` for those that shrink if the table is too wide, the widest first; ``/`` for
-            one of paths; ``=`` for a last one of whole texts, which are below their rows if the table is too wide.
+            one of paths; ``=`` for a last one of whole texts: if the table is too wide, they are below their rows, and if
+            that is not enough, each row is a block of lines.
         indent: Begin of each line.
     """
     lines = [header, *rows]
@@ -75,9 +76,10 @@ def table(
     natural = column_widths(lines)
     whole = flexible[last:] == "="
     if whole and sum(natural) + len(GAP) * last > room:
-        first, *others = table(
-            [*header[:-1]], [row[:-1] for row in rows], right=right, flexible=flexible, indent=indent
-        )
+        if sum(natural[:-1]) + len(GAP) * (last - 1) > room:
+            yield from _blocks(header, rows, indent)
+            return
+        first, *others = table(header[:-1], [row[:-1] for row in rows], right=right, indent=indent)
         yield first
         for line, row in zip(others, rows, strict=True):
             yield line
@@ -91,6 +93,14 @@ def table(
     ]
     _narrow(widths, [place for place in range(len(widths)) if flexible[place : place + 1] in ("~", "/")], room)
     yield from (f"{indent}{line}" for line in aligned(lines, widths, right))
+
+
+def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], indent: str) -> Iterator[str]:
+    """Yield each row as lines: its heading, then each other cell with its name."""
+    for heading, *row in rows:
+        yield from wrapped(heading, f"{indent}  ", indent)
+        for name, cell in zip(header[1:], row, strict=True):
+            yield from wrapped(f"{name.lower()}: {cell}", f"{indent}    ", f"{indent}  ") if cell else ()
 
 
 def wrapped(text: str, indent: str = "  ", first: str = "") -> Iterator[str]:

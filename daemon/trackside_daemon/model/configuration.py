@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 FACTS = ("command", "directory", "git_commit", "git_dirty", "world_size", "host", "framework", "python", "platform")
 """What an attempt states in which it can differ from another, besides its configuration, packages and hardware."""
@@ -39,3 +39,24 @@ def config(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of the last attempt that has one, flat."""
     configs = (attempt.get("config") for attempt in reversed(run["attempt_list"]))
     return next((flat(config) for config in configs if config is not None), {})
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
+    """Return what differs between two attempts: its name, its text before, and its text now; ``-`` for what is absent."""
+    one, other = dict(_settings(before)), dict(_settings(now))
+    names = dict.fromkeys((*one, *other))
+    return [
+        [name, one.get(name, "-"), other.get(name, "-")] for name in names if one.get(name, "-") != other.get(name, "-")
+    ]
+
+
+def _settings(attempt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in FACTS:
+        value = attempt.get(name)
+        if value not in (None, "", [], ()):
+            yield name.replace("_", " "), " ".join(map(str, value)) if name == "command" else setting(value)
+    for kind, values in (("", attempt.get("config")), ("package ", attempt.get("packages"))):
+        for key, value in flat(values or {}).items():
+            yield f"{kind}{key}", setting(value)
+    for key, value in flat(attempt.get("hardware") or {}).items():
+        yield key.replace("_", " "), setting(value)

@@ -9,7 +9,7 @@ import pytest
 from histories import BEGIN, finished, history, ingested, opened
 from playwright.sync_api import expect
 
-from trackside_daemon.diagnosis.report.contents import read_contents
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document

@@ -12,7 +12,7 @@ from trackside_daemon.alerts.descriptions import PREFIX
 from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, StoragePath, Url
-from trackside_daemon.cli.output import form_of, print_document, print_json, print_lines
+from trackside_daemon.cli.output import form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import duration, short_moment, shown
 
@@ -96,10 +96,7 @@ def show(
 
         form = form_of(form, as_json=as_json)
         chosen = _alert(find_history(storage_path, url), alert, run)
-        if form == "json":
-            print_json(chosen)
-        else:
-            print_document(document(chosen, time.time()), form)
+        print_answer(chosen, form, lambda: document(chosen, time.time()))
 
 
 @app.command(epilog="\b\nExample: trackside alerts dismiss 17 --comment 'the schedule changed'")

@@ -8,7 +8,7 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, Runs, StoragePath, Url
-from trackside_daemon.cli.output import form_of, print_document, print_json
+from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 from trackside_daemon.model.wildcards import matches_wildcards
 
@@ -142,11 +142,9 @@ def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
 def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
     from trackside_daemon.documents.comparison import as_json, document, numbers
 
-    if form == "json":
-        gate = {"condition": condition.text, "failed": bool(failed), "failures": failed} if condition else None
-        print_json({**as_json(comparison), "gate": gate})
-    else:
-        print_document(numbers(comparison) if form == "csv" else document(comparison), form)
+    gate = {"condition": condition.text, "failed": bool(failed), "failures": failed} if condition else None
+    value = {**as_json(comparison), "gate": gate} if form == "json" else {}
+    print_answer(value, form, lambda: (numbers if form == "csv" else document)(comparison))
 
 
 def _distinct(source: Source, texts: Sequence[str]) -> list[str]:

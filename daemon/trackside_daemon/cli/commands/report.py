@@ -56,7 +56,7 @@ def report(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.diagnosis.report.contents import SIZE
+        from trackside_daemon.diagnosis.report import SIZE
         from trackside_daemon.documents.report import document
 
         form = form_of(form) if form else _form_of_file(output)
@@ -87,9 +87,8 @@ def _form_of_file(output: Path | None) -> str:
 
 def _write_plots(reports: list[dict[str, Any]], directory: Path) -> int:
     """Write each chart, and return their number."""
-    from trackside_daemon.documents.png import png
+    from trackside_daemon.documents.plots import png, svg
     from trackside_daemon.documents.report import charts
-    from trackside_daemon.documents.svg import svg
 
     draws_png = find_spec("matplotlib") is not None
     if not draws_png:

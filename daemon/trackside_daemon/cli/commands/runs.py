@@ -13,7 +13,7 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, Run, Runs, StoragePath, Url
-from trackside_daemon.cli.output import FORMS, form_of, print_document, print_json, print_lines
+from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import duration, number, short_moment, shown
@@ -156,10 +156,8 @@ def show(
             return
         if resources:
             diagnosis = source.diagnosis(run)
-            if form == "json":
-                print_json({name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")})
-            else:
-                print_document(used(diagnosis), form)
+            parts = {name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")}
+            print_answer(parts, form, lambda: used(diagnosis))
             return
         found = source.run(run, limit if rank is None else MAX_METRICS)
         if found["series"] > len(found["metrics"]):
@@ -171,10 +169,7 @@ def show(
             )
         found["alerts"] = source.alerts(found["id"])
         events = source.events(found["id"])
-        if form == "json":
-            print_json({**found, "events": events})
-        else:
-            print_document(document(found, events, rank, time.time()), form)
+        print_answer({**found, "events": events}, form, lambda: document(found, events, rank, time.time()))
 
 
 def _print_console(found: Lines, run: str, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from trackside_daemon.cli.errors import errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, Run, StoragePath, Url
-from trackside_daemon.cli.output import form_of, print_document, print_json
+from trackside_daemon.cli.output import form_of, print_answer
 
 
 def why(
@@ -49,7 +49,4 @@ def why(
         diagnosis = source.diagnosis(run, baseline or (), key or ())
         if not source.live and source.run(run, 1)["ended"] is None:
             warn("no daemon answers: the run was alive when the last one ended, and its time counts until now")
-        if form == "json":
-            print_json(diagnosis)
-        else:
-            print_document(summary(diagnosis) if form == "text" else document(diagnosis), form)
+        print_answer(diagnosis, form, lambda: (summary if form == "text" else document)(diagnosis))
