@@ -28,7 +28,7 @@ LIMITS = listing("", ["Times lost are upper limits."])
 def lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of `trackside why`: where the time went, then the causes, the costliest first, and the rest."""
     head = list(_head(diagnosis))
-    tail = [*_suggestions(diagnosis), *_compared(diagnosis), *_trends(diagnosis), *_unknown(diagnosis)]
+    tail = list(_brief(diagnosis))
     yield from head
     causes = diagnosis["causes"]
     if not causes:
@@ -79,22 +79,29 @@ def _cause(place: int, cause: Mapping[str, Any], costs: Mapping[str, Any]) -> It
     yield f"   check: {cause['check']}"
 
 
-def _suggestions(diagnosis: Mapping[str, Any]) -> Iterator[str]:
-    found = [f"{shown(one['summary'])}: {shown(one['advice'])}" for one in diagnosis["suggestions"]]
-    if found:
-        more = f" ({len(found) - 1} more: --json)" if len(found) > 1 else ""
-        yield f"next time: {found[0]}{more}"
-
-
-def _compared(diagnosis: Mapping[str, Any]) -> Iterator[str]:
+def _brief(diagnosis: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line each of advice, of the comparison, of trends, and of what is not known."""
     comparison = diagnosis["comparison"]
-    known = [one for one in comparison["effects"] if one["ratio"] is not None and one["quantity"] != "step_time_p25"]
-    if known:
-        which = {"pinned": "pinned", "name": "the run before of this name"}.get(
-            comparison["chosen"], comparison["chosen"]
-        )
-        names = ", ".join(map(shown, comparison["baseline"][:3]))
-        yield f"against {names} ({which}): " + ", ".join(f"{_named(one)} {change(one)}" for one in known[:5])
+    which = {"name": "the run before of this name"}.get(comparison["chosen"], comparison["chosen"])
+    effects = [one for one in comparison["effects"] if one["ratio"] is not None and one["quantity"] != "step_time_p25"]
+    trends = [
+        f"{key} {slope} ({interval}), R² {squared}, p {p}"
+        for key, slope, interval, squared, p in _trend_rows(diagnosis["trends"])
+    ]
+    parts = (
+        ("next time", 1, [f"{one['summary']}: {one['advice']}" for one in diagnosis["suggestions"]]),
+        (
+            f"against {', '.join(comparison['baseline'][:3])} ({which})",
+            5,
+            [f"{_named(one)} {change(one)}" for one in effects],
+        ),
+        ("trend per 1,000 steps", 3, trends),
+        ("unknown", 3, [f"{one['what']} ({one['why']})" for one in diagnosis["unknown"]]),
+    )
+    for title, most, texts in parts:
+        if texts:
+            more = f"; {len(texts) - most} more: --json" if len(texts) > most else ""
+            yield shown(f"{title}: {'; '.join(texts[:most])}{more}")
 
 
 def _named(effect: Mapping[str, Any]) -> str:
@@ -109,21 +116,6 @@ def change(effect: Mapping[str, Any]) -> str:
     ratio, *ends = (effect.get(name) for name in ("ratio", "low", "high"))
     known = [percent(end - 1, "+") for end in ends if end is not None]
     return "-" if ratio is None else percent(ratio - 1, "+") + (f" ({' to '.join(known)})" if known else "")
-
-
-def _trends(diagnosis: Mapping[str, Any]) -> Iterator[str]:
-    found: Sequence[Mapping[str, Any]] = diagnosis["trends"]
-    if found:
-        yield "trend per 1,000 steps: " + "; ".join(
-            f"{shown(key)} {slope} ({interval}), R² {squared}, p {p}"
-            for key, slope, interval, squared, p in _trend_rows(found[:3])
-        )
-
-
-def _unknown(diagnosis: Mapping[str, Any]) -> Iterator[str]:
-    found = [f"{one['what']} ({shown(one['why'])})" for one in diagnosis["unknown"]]
-    if found:
-        yield f"unknown: {'; '.join(found[:3])}" + (f"; {len(found) - 3} more: --json" if len(found) > 3 else "")
 
 
 def document(diagnosis: Mapping[str, Any]) -> Document:
