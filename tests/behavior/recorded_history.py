@@ -48,7 +48,7 @@ from trackside_daemon.captures.memory import RankMemory
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.files.importing import import_run
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.run_file import open_run_file

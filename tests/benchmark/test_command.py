@@ -72,11 +72,11 @@ def test_variants_that_fail_are_named_in_a_line_each_and_the_others_are_measured
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    [raises] = [line for line in lines if line.startswith("raises failed: ")]
+    [raises] = [line for line in lines if line.startswith("  raises failed: ")]
     assert raises.endswith("RuntimeError: no such layer in this model")
     assert "targets.py:" in raises
-    assert [line for line in lines if line.startswith("hungry failed: out of memory: ")]
-    assert [line for line in lines if line.startswith("exits failed: ")]
+    assert [line for line in lines if line.startswith("  hungry failed: out of memory: ")]
+    assert [line for line in lines if line.startswith("  exits failed: ")]
     assert [line for line in lines if line.split()[:2] == ["-", "good"]]
     assert "waits in the spool for the next daemon" in done.stdout
 
@@ -120,7 +120,7 @@ def test_an_endpoint_is_measured_with_its_failures_counted(tmp_path: Path) -> No
         arguments = (server.url, "--concurrency=2", f"--prompts={prompts}", "--limit=ttft=5", *QUICK)
         done = benchmark(None, tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "TTFT p50" in done.stdout
+    assert "TTFT P50" in done.stdout
     assert "cut" in done.stdout
     assert "good requests/s" in done.stdout
 

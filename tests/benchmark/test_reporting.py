@@ -8,9 +8,8 @@ from typing import Any
 from benchmark_results import benchmark_results
 
 from trackside.benchmark.publishing import publish
-from trackside_daemon.cli.benchmark import tables
 from trackside_daemon.cli.benchmark.machine import disturbances
-from trackside_daemon.diagnosis.report import benchmarks
+from trackside_daemon.documents import benchmark, markdown, text
 from trackside_daemon.model.families import models as model_families
 
 
@@ -37,11 +36,14 @@ def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_ca
     run = Recorded()
     publish(run, benchmark_results(400, "cancelled"), 7)  # type: ignore[arg-type]
     strange = [{"kind": "benchmark", "fields": fields} for fields in ({}, {"variant": 1, "load": []}, {"curve": "x"})]
-    rows = list(benchmarks.rows({"events": [*strange, *run.events]}))
-    assert [row[:2] for row in rows] == [(f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")]
-    text, speed, effect = rows[3][2:]
-    assert 8 - 0.4 < float(text.split()[0]) < 8 + 0.4
-    assert text.endswith(" ms), 397 samples")
+    table = benchmark.latencies("", ["run"], [benchmark.measurements({"events": [*strange, *run.events]})])
+    assert [row[:2] for row in table.rows] == [
+        (f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")
+    ]
+    median, _, speed, samples, effect = map(str, table.rows[3][2:])
+    assert 8 - 0.4 < float(median.split()[0]) < 8 + 0.4
+    assert median.endswith("] ms")
+    assert samples == "397"
     assert speed.endswith(" items/s")
     assert effect.endswith(" times as fast")
     assert run.results["unfit"] == "a GPU was shared"
@@ -56,7 +58,7 @@ def test_charts_have_finite_curves_with_intervals_of_what_was_measured_last() ->
     [fields, *_] = [one["fields"] for one in run.events if one["kind"] == "benchmark"]
     for strange in (math.nan, math.inf, -1.0):
         run.events.append({"kind": "benchmark", "fields": {**fields, "variant": "odd", "throughput": strange}})
-    found = benchmarks.charted([{"events": run.events}], ["run"])
+    found = benchmark.charted([{"events": run.events}], ["run"])
     assert [(one["load"], one["variant"], one["batch"]) for one in found] == [
         ("batch=1", "fp32", 1.0),
         ("batch=1", "int8", 1.0),
@@ -67,7 +69,7 @@ def test_charts_have_finite_curves_with_intervals_of_what_was_measured_last() ->
     assert shares[0] == 0.01
     assert shares[-1] == 0.99
     assert all(low <= value <= high for low, value, high in zip(lows, values, highs, strict=True))
-    two = benchmarks.charted([{"events": run.events}] * 2, ["a", "b"])
+    two = benchmark.charted([{"events": run.events}] * 2, ["a", "b"])
     assert [one["variant"] for one in two[:2]] == ["a: fp32", "a: int8"]
 
 
@@ -90,18 +92,15 @@ def test_every_pushed_value_has_a_family() -> None:
 
 
 def test_the_terminal_and_markdown_have_the_same_tables_and_remarks() -> None:
-    text, page = (
-        list(tables.lines(benchmark_results(400, "cancelled"))),
-        list(tables.markdown(benchmark_results(400, "cancelled"))),
-    )
-    for shown in (text, page):
-        whole = "\n".join(shown)
+    document = benchmark.document(benchmark_results(400, "cancelled"))
+    page = markdown.write(document)
+    for whole in ("\n".join(text.write(document)), page.replace("\\", "")):
         assert "(368" not in whole
         assert "unfit: a GPU was shared; ratios of variants hold" in whole
         assert "ended early: cancelled" in whole
         assert "pruned failed: no such layer" in whole
         assert "0.99 [0.98, 1]" in whole
-    assert page[0].startswith("| load | variant | p50 | p99 |")
+    assert "| Load | Variant | P50 | P99 |" in page
 
 
 class Series:

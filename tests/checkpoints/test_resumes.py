@@ -17,9 +17,10 @@ from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.checkpoints.continuity import Quantity, judge
 from trackside_daemon.checkpoints.resumes import PATIENCE_SECONDS, Resumes
-from trackside_daemon.cli.commands.run_report import describe
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents import text
+from trackside_daemon.documents.run import document
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import CONTINUITY, Event
@@ -246,6 +247,6 @@ def test_events_of_the_training_s_own_are_no_verdict_and_no_model(judging: Judgi
         page = reader.run(connection, "run")
     assert json.loads(json.dumps(page["model"])) == model
     assert [one["continues"] for one in page["resumes"]] == [True]
-    printed = "\n".join(describe({**page, "alerts": []}, [], None, BEGIN + 3000))
+    printed = "\n".join(text.write(document({**page, "alerts": []}, [], None, BEGIN + 3000)))
     assert "Net: 6 parameters, 24 B" in printed
     assert "attempt 1 goes on after step 360" in printed

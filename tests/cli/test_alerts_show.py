@@ -12,7 +12,8 @@ import pytest
 from histories import BEGIN, history, opened
 from processes import clean_environ, command
 
-from trackside_daemon.cli.commands.alert_report import describe
+from trackside_daemon.documents import text
+from trackside_daemon.documents.alert import document
 from trackside_daemon.model.records import Alert, AlertNote, Notified
 
 if TYPE_CHECKING:
@@ -100,16 +101,16 @@ def test_the_list_has_ids_by_which_each_is_shown(place: Path) -> None:
 def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> None:
     done = ask(place, "show", "trainingstalled", "--run=net")
     lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0]) == (0, "TrainingStalled  critical  firing")
+    assert (done.returncode, lines[0]) == (0, "alert     TrainingStalled  critical  firing")
     assert max(map(len, lines)) <= 80
     assert "notified  webhook" in lines
     assert "  value  97" in lines
-    assert re.search(r"RANK 0 +RANK 2 +RANK 3 +RANK 4 +RANK 5$", done.stdout, re.MULTILINE)
+    assert re.search(r"rank 0 +rank 2 +rank 3 +rank 4", done.stdout, re.MULTILINE)
     assert "  ▁!█  1 to 3" in lines
     assert "rank 0, Main\\x1bThread, innermost call last:" in lines
     assert re.search(r"^  clock_hertz sm +1.98 GHz$", done.stdout, re.MULTILINE)
-    assert "  1 min 45 s before  rank 1  rank_ended  cause=SIGBUS" in lines
-    assert "  1 min 42 s before  GPU 3  Xid 79" in lines
+    assert "  1 min 45 s before     1  rank_ended  cause=SIGBUS" in lines
+    assert "  1 min 42 s before  3    79" in lines
     assert "  RuntimeError: CUDA error" in lines
     assert re.search(r"^ +2  2023-11-14 22:13:20  NaN at step 9$", done.stdout, re.MULTILINE)
     assert "  stacks: rank 1 did not answer within 3 s" in lines
@@ -127,7 +128,7 @@ def test_a_false_alarm_is_dismissed_without_a_daemon_and_shown_as_that(place: Pa
     done = ask(place, "dismiss", number, "--comment", "fans")
     assert (done.returncode, done.stdout) == (0, f"alert {number}, GpuHot: marked as a false alarm\n")
     shown = ask(place, "show", number).stdout
-    assert re.search(r"^dismissed as a false alarm .*: fans$", shown, re.MULTILINE)
+    assert re.search(r"^dismissed  as a false alarm .*: fans$", shown, re.MULTILINE)
     assert re.search(r"^ *\d+  GpuHot .* dismissed$", ask(place).stdout, re.MULTILINE)
     assert ask(place, "dismiss", number, "--undo").stdout.endswith("no longer marked as a false alarm\n")
     assert "dismissed" not in ask(place, "show", number).stdout
@@ -159,9 +160,11 @@ def test_options_before_the_command_are_not_lost_in_silence(place: Path) -> None
 @pytest.mark.parametrize("strange", ["text", 7, [None], {"a": [{"b": None}]}, [[]], [{"rank": 1}]])
 def test_evidence_of_another_shape_is_shown_all_the_same(name: str, strange: Any) -> None:
     alert = {**PLAIN, "evidence": {name: strange}}
-    assert len(list(describe(alert, time.time()))) > 4
+    assert len(list(text.write(document(alert, time.time())))) > 4
 
 
 def test_until_when_it_is_silenced_is_told() -> None:
     alert = {**PLAIN, "silenced_until": BEGIN}
-    assert [line[:15] for line in describe(alert, BEGIN) if line.startswith("silenced")] == ["silenced  until"]
+    assert [line[:15] for line in text.write(document(alert, BEGIN)) if line.startswith("silenced")] == [
+        "silenced  until"
+    ]

@@ -210,7 +210,7 @@ def test_a_loss_that_becomes_nan_fails_the_gate_and_is_no_baseline(tmp_path: Pat
 
 def test_a_table_of_seeds_has_means_intervals_and_ratios(run: Run) -> None:
     out = run("compare", "base*", "wide*", "--group-by", "name", "--sort", "-best").stdout
-    assert out.split()[:6] == ["wide", "base", "3", "runs", "3", "runs"]
+    assert out.split()[:6] == ["wide", "(3", "runs)", "base", "(3", "runs)"]
     for line, expected in (("results:", "best"), ("against the baseline:", "step_time"), ("metrics:", "loss final")):
         assert out.index(line) < out.index(expected, out.index(line))
     assert "± 0.00" in out
@@ -232,7 +232,7 @@ def test_csv_has_a_line_for_each_group_and_md_a_table_for_each_section(run: Run)
     assert (single[1]["note"], single[1]["runs"]) == ("seed 0", "wide0")
     text = run("compare", "base0", "wide0", "--format", "md").stdout
     assert (
-        "**Against the baseline**\n\n|  | base \\(base0\\) | wide \\(wide0\\) |\n| --- | --- | --- |\n| best | baseline | +5"
+        "## Against the baseline\n\n|  | base \\(base0\\) | wide \\(wide0\\) |\n| --- | --- | --- |\n| best | baseline | +5"
         in text
     )
 

@@ -12,7 +12,7 @@ from histories import BEGIN, column, finished, history, opened
 from processes import clean_environ, command
 from session_records import batch_ingested
 
-from trackside_daemon.cli.output import CELL, PATH, table
+from trackside_daemon.documents.text import CELL, PATH, table
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.records import Alert, Event

@@ -27,8 +27,8 @@ from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
-from trackside_daemon.cli.commands.run_report import best
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents.run import best
 from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
@@ -330,16 +330,16 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
         r"git       0123abc",
         r"host      node-1, 2 ranks",
         r"metrics of rank 0 \(2 ranks: --rank N shows another\):",
-        r"train/loss +19 +0 +7\.833 +0 +19 +19 +30",
-        r"eval/accuracy +9\.1 +9\.1 +4\.6 +0\.1 +9\.1 +9 +10",
-        r"  0  .* 1 min  failed \(OutOfMemoryError\)",
+        r"  train/loss +19 +0 +7\.833 +0 +19 +19 +30",
+        r"  eval/accuracy +9\.1 +9\.1 +4\.6 +0\.1 +9\.1 +9 +10",
+        r" +0  .* 1 min +failed \(OutOfMemoryError\)",
         r"  lr +0\.1",
         r"  model\.layers +2",
-        r"  warning  LossSpike  after 7 s, for 10 s  loss jumped",
-        r"  after 5 s  rank 0  step 5  checkpoint  path=\\x1b\]0;x bytes=7",
+        r"  warning   LossSpike  7 s    10 s    loss jumped",
+        r"  5 s       0     5  checkpoint  path=\\x1b\]0;x bytes=7",
     ):
         assert re.search(f"^{line}$", out, re.MULTILINE), (line, out)
-    assert re.search(r"^other +4 ", asked.run("show", "gpt-small", "--rank", "1").out, re.MULTILINE)
+    assert re.search(r"^  other +4 ", asked.run("show", "gpt-small", "--rank", "1").out, re.MULTILINE)
     found = json.loads(asked.run("show", "aaaa", "--json").out)
     assert (found["id"], len(found["attempt_list"]), len(found["metrics"])) == ("aaaa1111", 2, 4)
     assert (len(found["events"]), len(found["alerts"])) == (1, 1)
@@ -371,9 +371,9 @@ def test_a_long_key_does_not_widen_the_table_and_only_so_many_metrics_are_shown(
         one.put([opened("wide"), column("wide", ["k" * 500, "loss", "more"], 3)])
     answer = here.run("show", "wide", "--limit=2", columns=10_000)
     assert "trackside: 2 of 3 metrics are shown; --limit N shows more" in answer.said
-    (row,) = [line for line in answer.out.splitlines() if line.startswith("kkk")]
+    (row,) = [line for line in answer.out.splitlines() if line.startswith("  kkk")]
     assert len(row) < 200
-    assert re.search(r"^loss ", answer.out, re.MULTILINE)
+    assert re.search(r"^  loss ", answer.out, re.MULTILINE)
     assert "more" not in answer.out
 
 
@@ -442,7 +442,7 @@ def check_imports(place: Place) -> None:
 
 def test_a_name_that_is_given_twice_means_its_two_newest_runs(asked_with_three: Place) -> None:
     answer = asked_with_three.run("compare", "train", "train")
-    assert re.search(r"^ +train +train$\n^ +t2 +t1$\n", answer.out, re.MULTILINE)
+    assert re.search(r"^ +train \(t2\) +train \(t1\)$\n", answer.out, re.MULTILINE)
     assert re.search(
         r"^differences:\n  command +python train.py --lr 2 +python train.py --lr 1$", answer.out, re.MULTILINE
     )
@@ -598,7 +598,7 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
         (["runs", "--until=9999-12-31"], "--until: '9999-12-31' is neither"),
         (["runs", "--since=0001-01-01"], "--since: '0001-01-01' is neither"),
         (["export", "gpt-small", "--format=xml"], "--format: 'xml' is not one of csv, json, jsonl"),
-        (["report", "gpt-small", "--format=pdf"], "--format: 'pdf' is not one of html, md, json"),
+        (["report", "gpt-small", "--format=pdf"], "--format: 'pdf' is not one of text, markdown, html, csv, json"),
         (["report", *map(str, range(21))], "21 runs are too many for one report; name at most 20"),
         (["import", "a", "b", "--id=x"], "--id is valid for one file only, because each run needs a distinct id"),
         (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give only one"),
@@ -612,7 +612,7 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
     plots = asked.directory / "plots"
     for form, begins in (("html", "<!DOCTYPE html>"), ("md", "# gpt-small, evil"), ("json", '{"reports": [')):
         file, more = asked.directory / f"report.{form}", [f"--plots={plots}"] if form == "html" else []
-        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file), f"--format={form}", *more)
+        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file), *more)
         drawn = f"written: 3 charts to {plots}\n" if more else ""
         assert (answer.status, answer.out) == (0, f"written: {file}\n{drawn}")
         assert file.read_text().startswith(begins)

@@ -12,7 +12,7 @@ from histories import BEGIN, History, finished, history, ingested, opened
 
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, MachineSample, SessionOpened
@@ -330,7 +330,7 @@ def test_energy_is_the_difference_of_the_counters(kept: History) -> None:
         "gpu_idle_joules": 100 * 590,
         "cpu_joules": 50 * 590,
     }
-    assert "energy: GPUs 0.0656 kWh (0.0164 kWh of it idle), CPUs 0.00819 kWh, 0.124 kWh per 1,000 steps" in list(
+    assert "energy: GPUs 0.0656 kWh, of it idle 0.0164 kWh, CPUs 0.00819 kWh, per 1,000 steps 0.124 kWh" in list(
         lines(found)
     )
     assert found["costs"]["gpu_cost"] is found["costs"]["energy_cost"] is found["costs"]["carbon_kg"] is None
@@ -359,8 +359,8 @@ def test_costs_are_those_of_the_configured_prices(kept: History) -> None:
     assert by_name["idle_gpu"]["cost"] == pytest.approx(600 / 3600 * 9)
     assert by_name["data_wait"]["estimated_joules"] == pytest.approx(450.5 * 590 / 2)
     text = list(lines(found))
-    each = "2.58 EUR per 1,000 steps, 9.22 EUR per wasted hour (prices: contract)"
-    assert f"cost: GPUs 1.50 EUR, energy 0.037 EUR for 0.167 GPU hours, {each}" in text
+    each = "per 1,000 steps 2.58 EUR, per wasted hour 9.22 EUR"
+    assert f"cost: GPUs 1.50 EUR, energy 0.037 EUR, {each}, GPU hours 0.167, prices contract" in text
     assert any(line.startswith("2. data_wait: ") and line.endswith(", 0.75 EUR") for line in text)
     per = {"1000_steps": 0.595, "wasted_hour": 600 / 3600}
     assert found["costs"] == {

@@ -20,7 +20,7 @@ from trackside_daemon.agents.answers import Answers
 from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.documents.diagnosis import lines
 
 if TYPE_CHECKING:
     import sqlite3

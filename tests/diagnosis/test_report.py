@@ -18,14 +18,13 @@ from session_records import batch_ingested
 
 from trackside.media.png import encode
 from trackside.wire import MediaItem
-from trackside_daemon.diagnosis.report import contents
-from trackside_daemon.diagnosis.report.lines import charts
-from trackside_daemon.diagnosis.report.markdown import markdown
-from trackside_daemon.diagnosis.report.page import page
-from trackside_daemon.diagnosis.report.png import png
-from trackside_daemon.diagnosis.report.svg import svg
-from trackside_daemon.diagnosis.report.tables import Bar, findings
+from trackside_daemon.diagnosis import report as contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents import html
+from trackside_daemon.documents import markdown as md
+from trackside_daemon.documents.elements import Bar
+from trackside_daemon.documents.plots import png, svg
+from trackside_daemon.documents.report import charts, document, findings
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Alert, Event
 
@@ -70,6 +69,14 @@ def read(kept: History, *runs: str, size: int = contents.SIZE) -> list[dict[str,
     with kept.database.reading() as connection:
         found = [contents.read_contents(connection, run, CostSection(), size) for run in runs]
     return [json.loads(json.dumps(one)) for one in found]
+
+
+def page(reports: list[dict[str, Any]]) -> str:
+    return html.write(document(reports))
+
+
+def markdown(reports: list[dict[str, Any]]) -> str:
+    return md.write(document(reports))
 
 
 class Elements(HTMLParser):
@@ -207,7 +214,7 @@ def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
 
 def test_markdown_has_no_markup_of_a_run(kept: History) -> None:
     text = markdown(read(kept, "plain", "evil"))
-    assert "| Duration | 1 min | 1 min |\n" in text
+    assert "| duration | 1 min | 1 min |\n" in text
     assert "## What differs in the configuration" in text
     assert not re.search(r"(?<!\\)[<>]", text)
     for lines in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
@@ -277,7 +284,7 @@ def test_a_report_has_results_captures_and_what_changed(kept: History) -> None:
 
 def test_the_bars_of_the_accounts_follow_each_other(kept: History) -> None:
     (report,) = read(kept, "plain")
-    table = next(one for one in findings([report]) if one.title == "Where the time went")
+    table = next(one for one in findings([report]) if one.title == "where the time went")
     (_, whole), *rows = table.rows
     assert isinstance(whole, Bar)
     parts = [row[1].parts[0] for row in rows if isinstance(row[1], Bar)]
@@ -291,7 +298,7 @@ def test_an_account_has_one_color_in_all_runs(kept: History) -> None:
     one, other = read(kept, "plain", "plain")
     one["diagnosis"]["ledger"] = {"compute": 1.0, "wasted": 1.0, "data": 1.0}
     other["diagnosis"]["ledger"] = {"compute": 1.0, "data": 1.0}
-    table = next(each for each in findings([one, other]) if each.title == "Where the time went")
+    table = next(each for each in findings([one, other]) if each.title == "where the time went")
     colors = {row[0]: {cell.parts[0][2] for cell in row[1:] if isinstance(cell, Bar)} for row in table.rows[1:]}
     assert colors == {"useful compute": {"c0"}, "steps after divergence or NaN": {"c1"}, "data wait": {"c2"}}
 
@@ -303,7 +310,7 @@ def test_an_alert_at_the_end_of_a_run_is_within_its_bar(kept: History) -> None:
     report["events"] = [{**event, "run": run["id"]}]
     text = page([report])
     assert '<rect class="info" x="99.60" width="0.40"' in text
-    assert "<td>state finished</td>" in text
+    assert "<td>state=finished</td>" in text
 
 
 def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:

@@ -78,7 +78,7 @@ def test_the_id_of_a_job_is_in_the_history_in_alerts_and_in_the_daemon_s_log(
     whole = daemon.api(f"alerts/{stored['id']}").json()
     assert whole["evidence"]["correlation_id"] == "pipeline-7"
     shown = run(command("alerts", "show", entry["alert_id"], f"--storage.path={daemon.history}"), check=True)
-    assert shown.stdout.startswith("NonFinite")
+    assert shown.stdout.startswith("alert     NonFinite")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_nan_has_the_samples_before_it_and_is_shown_within_80_columns(daemon: 
         assert evidence["ranks"]["0"]["state"] == "running"
         text = shown(daemon, "show", "nonfinite", "--run=diverges")
     assert max(map(len, text.splitlines())) <= 80
-    assert re.match(r"NonFinite  critical  firing\n", text)
+    assert re.match(r"alert +NonFinite  critical  firing\n", text)
     assert re.search(r"^  [▁-█]{19}!  2\.5 to 2\.7$", text, re.MULTILINE)
     assert text.endswith("docs/alerts.md#nonfinite\n")
     assert re.search(rf"^ *{found['id']}  NonFinite", shown(daemon), re.MULTILINE)

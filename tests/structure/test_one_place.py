@@ -22,6 +22,15 @@ PLACES = {
         r"\.errors\(\)\[0\]\[|removeprefix\(.Value error",
         {"config/near.py"},
     ),
+    # The tables of notebooks and the samples of exports are written below the documents.
+    "a document as text, Markdown, HTML or CSV": (
+        r"<t[dhr][ >]|[\"']\|? ?---[\"'|]|textwrap\.wrap|csv\.writer",
+        {
+            *(f"documents/{form}.py" for form in ("csv", "html", "markdown", "text")),
+            "history/files/export.py",
+            "history/frames/html.py",
+        },
+    ),
 }
 
 

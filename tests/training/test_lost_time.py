@@ -11,8 +11,9 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside.wire import Device
-from trackside_daemon.cli.commands.run_report import describe
 from trackside_daemon.diagnosis.accounts import read_run
+from trackside_daemon.documents import text
+from trackside_daemon.documents.run import document
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.records import (
@@ -280,5 +281,5 @@ def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None
     lost = run["attempt_list"][0]["lost"]["0"]
     assert lost == {"start": pytest.approx(90.0), "stall": 10.0}
     assert (run["goodput"], run["lost"], run["mfu"]) == (0.0, {"start": 0.9, "stall": 0.1}, pytest.approx(0.1))
-    lines = list(describe({**run, "alerts": []}, [], None, WALL + 200))
+    lines = list(text.write(document({**run, "alerts": []}, [], None, WALL + 200)))
     assert {"goodput   0.0 % (start-up 90.0 %, stalled 10.0 %)", "MFU       10.0 %"} <= set(lines)

@@ -43,6 +43,7 @@ DaemonUrl = Annotated[
         show_default=False,
     ),
 ]
+Form = Annotated[str, typer.Option("--format", metavar="text|markdown|html|csv|json", help="Format of the output.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Run = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""The settings of costs."""
+"""The settings of costs and reports."""
 
 from __future__ import annotations
 
@@ -64,3 +64,16 @@ class CostSection(Section):
             if any(matches_wildcards(name, pattern) for name in names)
         )
         return next(prices, None)
+
+
+class ReportsSection(Section):
+    """Reports that the daemon writes at the end of each run."""
+
+    path: Annotated[
+        str,
+        Field(
+            description="Directory for a report of each run at its end, as RUN.html; the daemon deletes none of them. "
+            "Empty for no reports.",
+            examples=["/srv/trackside/reports"],
+        ),
+    ] = ""

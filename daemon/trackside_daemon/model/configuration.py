@@ -1,8 +1,14 @@
-"""A configuration as flat entries, so that two can be compared."""
+"""A configuration as flat entries, so that two can be compared, and its values as printable text."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.model.text import number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 FACTS = ("command", "directory", "git_commit", "git_dirty", "world_size", "host", "framework", "python", "platform")
 """What an attempt states in which it can differ from another, besides its configuration, packages and hardware."""
@@ -17,3 +23,40 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
             for key, leaf in flat(inner, f"{name}.{part}" if name else part).items()
         }
     return {name: value} if name else {}
+
+
+def setting(value: Any) -> str:
+    """Return a configuration value as printable text."""
+    return shown(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def result(value: Any) -> str:
+    """Return a result of a run as printable text."""
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else setting(value)
+
+
+def config(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the last attempt that has one, flat."""
+    configs = (attempt.get("config") for attempt in reversed(run["attempt_list"]))
+    return next((flat(config) for config in configs if config is not None), {})
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[list[str]]:
+    """Return what differs between two attempts: its name, its text before, and its text now; ``-`` for what is absent."""
+    one, other = dict(_settings(before)), dict(_settings(now))
+    names = dict.fromkeys((*one, *other))
+    return [
+        [name, one.get(name, "-"), other.get(name, "-")] for name in names if one.get(name, "-") != other.get(name, "-")
+    ]
+
+
+def _settings(attempt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in FACTS:
+        value = attempt.get(name)
+        if value not in (None, "", [], ()):
+            yield name.replace("_", " "), " ".join(map(str, value)) if name == "command" else setting(value)
+    for kind, values in (("", attempt.get("config")), ("package ", attempt.get("packages"))):
+        for key, value in flat(values or {}).items():
+            yield f"{kind}{key}", setting(value)
+    for key, value in flat(attempt.get("hardware") or {}).items():
+        yield key.replace("_", " "), setting(value)

@@ -1,4 +1,4 @@
-"""Texts of the product: escaped, cut to a width, with its one spelling of numbers, shares, sizes and durations.
+"""Texts of the product: escaped, cut to a width, with its one spelling of numbers, shares, sizes, durations and times.
 
 The page's `format.js` spells them alike; `tests/model/spelling.json` has cases of both.
 """
@@ -6,6 +6,7 @@ The page's `format.js` spells them alike; `tests/model/spelling.json` has cases 
 from __future__ import annotations
 
 import math
+import time
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,24 @@ def duration(seconds: float | None) -> str:
     large, unit, small, smaller = next(each for each in units if whole >= each[0])
     rest = whole % large // small
     return f"{number(whole // large)} {unit}" + (f" {rest} {smaller}" if rest else "")
+
+
+def moment(seconds: float | None, zone: str = "") -> str:
+    """Return a Unix time as local date and time, with the *zone* `` %Z`` also that; ``-`` for None."""
+    return "-" if seconds is None else _local(seconds, f"%Y-%m-%d %H:%M:%S{zone}")
+
+
+def short_moment(seconds: float, now: float) -> str:
+    """Return a Unix time in about ten letters: with the time of day in this year, with the year before."""
+    this_year = _local(seconds, "%Y") == _local(now, "%Y")
+    return _local(seconds, "%m-%d %H:%M" if this_year else "%Y-%m-%d")
+
+
+def _local(seconds: float, form: str) -> str:
+    try:
+        return time.strftime(form, time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g}"
 
 
 def counted(count: float, noun: str, many: str = "") -> str:

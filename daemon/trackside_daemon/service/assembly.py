@@ -33,7 +33,7 @@ from trackside_daemon.diagnosis.accounts import read_goodput
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts, read_begin
 from trackside_daemon.diagnosis.live_goodput import EVERY, goodput_batch
-from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.directory import (
     UnavailableError,
     default_directory,

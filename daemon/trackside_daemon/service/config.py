@@ -13,8 +13,7 @@ from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.config.loading import ConfigError, Settings
-from trackside_daemon.diagnosis.report.settings import ReportsSection
-from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.diagnosis.settings import CostSection, ReportsSection
 from trackside_daemon.history.settings import StorageSection
 from trackside_daemon.ingest.settings import PushSection
 from trackside_daemon.sampling.settings import SampleSection

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside_daemon.diagnosis.report.request import Answer, Request
+from trackside_daemon.documents.request import Answer, Request
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
-COMMAND = own_module("trackside_daemon.diagnosis.report")
+COMMAND = own_module("trackside_daemon.documents")
 SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it
 WRITTEN_SECONDS = 5.0  # the longest wait for the history to write what is queued

@@ -9,9 +9,10 @@ import pytest
 from histories import BEGIN, finished, history, ingested, opened
 from playwright.sync_api import expect
 
-from trackside_daemon.diagnosis.report.contents import read_contents
-from trackside_daemon.diagnosis.report.page import page
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents.html import write
+from trackside_daemon.documents.report import document
 from trackside_daemon.model.records import Alert, Event
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def report(tmp_path: Path) -> Path:
             kept.put([Event(run, 0, BEGIN, "benchmark", fields=measured(batch)) for batch in (1, 8)])
         kept.put([Alert("NonFinite", "critical", BEGIN + 100, "first", {}, HOSTILE, "", BEGIN + 150)])
         with kept.database.reading() as connection:
-            text = page([read_contents(connection, run, CostSection()) for run in ("first", HOSTILE)])
+            text = write(document([read_contents(connection, run, CostSection()) for run in ("first", HOSTILE)]))
     file = tmp_path / "report.html"
     file.write_text(text, encoding="utf-8")
     return file

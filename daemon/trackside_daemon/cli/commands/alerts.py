@@ -10,9 +10,10 @@ import typer
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json, StoragePath, Url
-from trackside_daemon.cli.output import print_json, print_lines, short_moment, table, wrapped
-from trackside_daemon.model.text import duration, shown
+from trackside_daemon.cli.options import Form, Json, StoragePath, Url
+from trackside_daemon.cli.output import form_of, print_answer, print_json, print_lines
+from trackside_daemon.documents.text import table, wrapped
+from trackside_daemon.model.text import duration, short_moment, shown
 from trackside_daemon.model.troubles import PREFIX
 
 if TYPE_CHECKING:
@@ -83,20 +84,19 @@ def show(
     ],
     *,
     run: OfRun = "",
+    form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """Show one alert: its times, its notifications and its evidence."""
     with errors_reported():
-        from trackside_daemon.cli.commands.alert_report import describe
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.documents.alert import document
 
+        form = form_of(form, as_json=as_json)
         chosen = _alert(find_history(storage_path, url), alert, run)
-        if as_json:
-            print_json(chosen)
-        else:
-            print_lines(describe(chosen, time.time()))
+        print_answer(chosen, form, lambda: document(chosen, time.time()))
 
 
 @app.command(epilog="\b\nExample: trackside alerts dismiss 17 --comment 'the schedule changed'")

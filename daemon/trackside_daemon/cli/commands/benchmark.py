@@ -12,7 +12,7 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl, Json
-from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.cli.output import print_answer, print_lines
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def benchmark(
 
         from trackside.benchmark.request import Request, Requests
         from trackside.benchmark.rounds import Plan
+        from trackside_daemon.documents.benchmark import document
 
         requests = Requests(
             model=model,
@@ -162,12 +163,8 @@ def benchmark(
             _watch(watch, python, request, name, url)
             return
         contents = _measured(python, request, repeats, name, url)
-        if as_json:
-            print_json(contents)
-        else:
-            from trackside_daemon.cli.benchmark import tables
-
-            print_lines(map(shown, tables.markdown(contents) if as_markdown else tables.lines(contents)))
+        form = "json" if as_json else "markdown" if as_markdown else "text"
+        print_answer(contents, form, lambda: document(contents))
     if contents["ended"] == "cancelled":
         raise typer.Exit(CANCELLED)
     raise typer.Exit(FAILED if contents["failures"] else 0)

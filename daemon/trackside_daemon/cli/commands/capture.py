@@ -10,9 +10,10 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
-from trackside_daemon.cli.output import moment, print_json, print_lines, table
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.text import byte_size, shown
+from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

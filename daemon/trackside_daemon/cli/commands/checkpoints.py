@@ -10,8 +10,9 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import Json, StoragePath, Url
-from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.text import byte_size, number, shown
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.documents.text import table
+from trackside_daemon.model.text import byte_size, moment, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

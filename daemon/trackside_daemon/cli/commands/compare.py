@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json, Runs, StoragePath, Url
-from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.cli.options import Form, Json, Runs, StoragePath, Url
+from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 from trackside_daemon.model.wildcards import matches_wildcards
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.cli.compare.expression import Condition
-    from trackside_daemon.cli.compare.groups import Comparison, Group, Run
     from trackside_daemon.cli.sources.source import Source
+    from trackside_daemon.documents.groups import Comparison, Group, Run
 
-FORMS = ("text", "md", "csv", "json")
 FAILED = 3  # exit status if the gate fails
 MOST_RUNS = 60
 
@@ -46,7 +45,7 @@ def compare(
         ),
     ] = "",
     sort: Annotated[str, typer.Option(help="Order by this value; falling with - before it.", metavar="[-]KEY")] = "",
-    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMS), help="Format of the output.")] = "text",
+    form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -61,11 +60,10 @@ def compare(
     interval), min, max, n; ratio, ratio_low, ratio_high (to the baseline).
     """
     with errors_reported():
-        from trackside_daemon.cli.compare.groups import Comparison
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.documents.groups import Comparison
 
-        if form not in FORMS:
-            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
+        form = form_of(form, as_json=as_json)
         condition = _condition(fail_if)
         source = find_history(storage_path, url)
         runs = [source.run(text) for text in _distinct(source, run)]
@@ -73,11 +71,11 @@ def compare(
         keys = {value.key for value in condition.values} if condition else set()
         pushed = {metric["key"] for each in runs for metric in each["metrics"]}
         keys |= {sort.removeprefix("-")} if sort else set()
-        comparison = Comparison(source, groups, usual, keys & pushed)
+        comparison = Comparison(source.comparison, groups, usual, keys & pushed)
         if sort:
             _sort(comparison, sort)
         failed = _check(condition, comparison)
-        _print(comparison, "json" if as_json else form, condition, failed)
+        _print(comparison, form, condition, failed)
     if failed:
         raise typer.Exit(FAILED)
 
@@ -95,7 +93,7 @@ def _groups(
     source: Source, runs: Sequence[Run], by: str, baseline: str, *, required: bool
 ) -> tuple[list[Group], Group | None]:
     """Return the groups and the baseline, which is one of them: the named one, the first one, or if *required* a single run's own."""
-    from trackside_daemon.cli.compare.groups import Group, group
+    from trackside_daemon.documents.groups import Group, group
 
     if by not in {"", "tag", "name"} and not by.startswith("config."):
         raise CommandError(f"--group-by {shown(by)}: it must be tag, name, or config.KEY")
@@ -142,15 +140,11 @@ def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
 
 
 def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
-    from trackside_daemon.cli.compare import tables
+    from trackside_daemon.documents.comparison import as_json, document, numbers
 
-    if form == "json":
-        gate = {"condition": condition.text, "failed": bool(failed), "failures": failed} if condition else None
-        print_json({**tables.document(comparison), "gate": gate})
-    elif form == "csv":
-        typer.echo(tables.table(comparison), nl=False)
-    else:
-        print_lines(tables.text(comparison) if form == "text" else tables.markdown(comparison))
+    gate = {"condition": condition.text, "failed": bool(failed), "failures": failed} if condition else None
+    value = {**as_json(comparison), "gate": gate} if form == "json" else {}
+    print_answer(value, form, lambda: (numbers if form == "csv" else document)(comparison))
 
 
 def _distinct(source: Source, texts: Sequence[str]) -> list[str]:

@@ -8,7 +8,8 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Json
-from trackside_daemon.cli.output import print_json, print_lines, table
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
 
 

@@ -8,7 +8,8 @@ import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
 from trackside_daemon.cli.options import Json, Run, StoragePath, Url
-from trackside_daemon.cli.output import print_json, print_lines, table
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
 
 

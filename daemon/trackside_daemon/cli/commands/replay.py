@@ -14,8 +14,9 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import StoragePath, Url
-from trackside_daemon.cli.output import moment, print_lines, table
-from trackside_daemon.model.text import counted, shown
+from trackside_daemon.cli.output import print_lines
+from trackside_daemon.documents.text import table
+from trackside_daemon.model.text import counted, moment, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.cli.errors import CommandError
-from trackside_daemon.cli.output import table, wrapped
 from trackside_daemon.detectors.rank_detectors import ALERTS
 from trackside_daemon.detectors.what_if import Recording, decisions
+from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Runs, StoragePath, Url
+from trackside_daemon.cli.output import FORMS, SHORT, form_of, written
 
-FORMATS = ("html", "md", "json")
 MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be distinguished
 STANDARD_OUTPUT = Path("-")
 MOST_NAME = 80  # letters of a file's name
@@ -27,12 +27,20 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="Write to this file, or - for standard output. [default: RUN.html]",
+            help="Write to this file, or - for standard output; its suffix selects the format. [default: RUN.html]",
             metavar="FILE",
             show_default=False,
         ),
     ] = None,
-    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Format of the file.")] = "html",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMS),
+            help="Format of the file. [default: that of the suffix, or html]",
+            show_default=False,
+        ),
+    ] = "",
     plots: Annotated[
         Path | None,
         typer.Option(
@@ -48,22 +56,18 @@ def report(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.diagnosis.report.contents import SIZE
-        from trackside_daemon.diagnosis.report.markdown import markdown
-        from trackside_daemon.diagnosis.report.page import page
+        from trackside_daemon.diagnosis.report import SIZE
+        from trackside_daemon.documents.report import document
 
-        if form not in FORMATS:
-            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMATS)}")
+        form = form_of(form) if form else _form_of_file(output)
         runs = list(dict.fromkeys(run))
         if len(runs) > MAX_RUNS:
             raise CommandError(f"{len(runs)} runs are too many for one report; name at most {MAX_RUNS}")
         source = find_history(storage_path, url)
         reports = [source.report(text, SIZE // len(runs)) for text in runs]
-        if form == "html":
-            text = page(reports)
-        else:
-            text = markdown(reports) if form == "md" else json.dumps({"reports": reports}) + "\n"
-        output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{form}")
+        text = json.dumps({"reports": reports}) + "\n" if form == "json" else written(document(reports), form)
+        suffix = {name: short for short, name in SHORT.items()} | {"html": "html"}
+        output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{suffix.get(form, form)}")
         if output == STANDARD_OUTPUT:
             typer.echo(text, nl=False)
         else:
@@ -74,11 +78,17 @@ def report(
             typer.echo(f"written: {count} charts to {plots}", err=output == STANDARD_OUTPUT)
 
 
+def _form_of_file(output: Path | None) -> str:
+    """Return the form that a file's suffix names; HTML for another one."""
+    suffix = output.suffix.lower().removeprefix(".") if output else ""
+    form = SHORT.get(suffix, suffix)
+    return form if form in FORMS else "html"
+
+
 def _write_plots(reports: list[dict[str, Any]], directory: Path) -> int:
     """Write each chart, and return their number."""
-    from trackside_daemon.diagnosis.report.lines import charts
-    from trackside_daemon.diagnosis.report.png import png
-    from trackside_daemon.diagnosis.report.svg import svg
+    from trackside_daemon.documents.plots import png, svg
+    from trackside_daemon.documents.report import charts
 
     draws_png = find_spec("matplotlib") is not None
     if not draws_png:

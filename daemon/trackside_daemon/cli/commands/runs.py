@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json, Run, Runs, StoragePath, Url
-from trackside_daemon.cli.output import elapsed, print_json, print_lines, short_moment, table
-from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.cli.options import Form, Json, Run, Runs, StoragePath, Url
+from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
+from trackside_daemon.documents.run import elapsed
+from trackside_daemon.documents.text import table
+from trackside_daemon.model.text import duration, number, short_moment, shown
 from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.export import Format
 
 MAX_METRICS = 100_000  # the API's limit
-FORMS = ("csv", "json", "jsonl")
+EXPORTS = ("csv", "json", "jsonl")
 
 CONSOLE_LINES = 10_000  # the API's limit
 
@@ -130,6 +132,7 @@ def show(
             "--console", help="Instead, print the last 10000 lines that trackside run --console kept of its command."
         ),
     ] = False,
+    form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -142,20 +145,19 @@ def show(
     name of the key; a standard deviation has none. MEAN omits NaN and infinities.
     """
     with errors_reported():
-        from trackside_daemon.cli.commands import run_report
-        from trackside_daemon.cli.commands.resource_table import resource_lines
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.documents.diagnosis import used
+        from trackside_daemon.documents.run import document
 
+        form = form_of(form, as_json=as_json, most=("text", "json") if console else FORMS)
         source = find_history(storage_path, url)
         if console:
-            _print_console(source.console(run, CONSOLE_LINES), run, as_json=as_json)
+            _print_console(source.console(run, CONSOLE_LINES), run, as_json=form == "json")
             return
         if resources:
             diagnosis = source.diagnosis(run)
-            if as_json:
-                print_json({name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")})
-            else:
-                print_lines(resource_lines(diagnosis))
+            parts = {name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")}
+            print_answer(parts, form, lambda: used(diagnosis))
             return
         found = source.run(run, limit if rank is None else MAX_METRICS)
         if found["series"] > len(found["metrics"]):
@@ -167,10 +169,7 @@ def show(
             )
         found["alerts"] = source.alerts(found["id"])
         events = source.events(found["id"])
-        if as_json:
-            print_json({**found, "events": events})
-        else:
-            print_lines(run_report.describe(found, events, rank, time.time()))
+        print_answer({**found, "events": events}, form, lambda: document(found, events, rank, time.time()))
 
 
 def _print_console(found: Lines, run: str, *, as_json: bool) -> None:
@@ -189,7 +188,7 @@ def _print_console(found: Lines, run: str, *, as_json: bool) -> None:
 def export(
     run: Run,
     *,
-    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMS), help="Format of the output.")] = "csv",
+    form: Annotated[str, typer.Option("--format", metavar="|".join(EXPORTS), help="Format of the output.")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(help="Write to this file. [default: standard output]", metavar="FILE", show_default=False),
@@ -210,8 +209,8 @@ def export(
         from trackside_daemon.cli.commands.export_output import save
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
-        if form not in FORMS:
-            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
+        if form not in EXPORTS:
+            raise CommandError(f"--format: {form!r} is not one of {', '.join(EXPORTS)}")
         source = find_history(storage_path, url)
         found = source.run(run, 0)
         if found.get("trimmed"):
@@ -307,7 +306,7 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
 
 
 def _results(summary: Mapping[str, Any]) -> str:
-    from trackside_daemon.diagnosis.report.configuration import result
+    from trackside_daemon.model.configuration import result
 
     texts = [f"{shown(key)}={result(value)}" for key, value in summary.items()]
     return " ".join(texts[:_RESULTS]) + (" …" if len(texts) > _RESULTS else "")

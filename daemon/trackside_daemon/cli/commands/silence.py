@@ -11,8 +11,9 @@ from trackside_daemon.alerts.silences import LONGEST
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import DaemonUrl, Json
-from trackside_daemon.cli.output import print_json, print_lines, table
+from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
+from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
 from trackside_daemon.model.troubles import PREFIX
 from trackside_daemon.model.units import seconds

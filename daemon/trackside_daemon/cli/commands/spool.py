@@ -15,7 +15,8 @@ from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import spool_directories
 from trackside.transport.sender import Sender
 from trackside_daemon.cli.errors import fail, warn
-from trackside_daemon.cli.output import print_lines, table
+from trackside_daemon.cli.output import print_lines
+from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import byte_size, shown
 
 CONNECT_SECONDS = 5.0

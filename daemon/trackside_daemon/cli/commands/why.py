@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import errors_reported, warn
-from trackside_daemon.cli.options import Json, Run, StoragePath, Url
-from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.cli.options import Form, Json, Run, StoragePath, Url
+from trackside_daemon.cli.output import form_of, print_answer
 
 
 def why(
@@ -30,23 +30,23 @@ def why(
             show_default=False,
         ),
     ] = None,
+    form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """Explain why a run is slow: where its time went, the causes that cost most, and what to try.
 
-    Lost times are upper limits: other work may hide a part of them.
+    Lost times are upper limits: other work may hide a part of them. The text has the most important parts; the other formats
+    have all.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.diagnosis.text import lines
+        from trackside_daemon.documents.diagnosis import document, summary
 
+        form = form_of(form, as_json=as_json)
         source = find_history(storage_path, url)
         diagnosis = source.diagnosis(run, baseline or (), key or ())
         if not source.live and source.run(run, 1)["ended"] is None:
             warn("no daemon answers: the run was alive when the last one ended, and its time counts until now")
-        if as_json:
-            print_json(diagnosis)
-        else:
-            print_lines(lines(diagnosis))
+        print_answer(diagnosis, form, lambda: (summary if form == "text" else document)(diagnosis))

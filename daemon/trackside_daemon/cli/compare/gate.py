@@ -12,7 +12,7 @@ from trackside_daemon.model.text import number, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.cli.compare.groups import Comparison, Group
+    from trackside_daemon.documents.groups import Comparison, Group
 
 
 def failures(condition: Condition, comparison: Comparison) -> Iterator[str]:

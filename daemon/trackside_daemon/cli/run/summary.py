@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import machine_id, spool_directories
-from trackside_daemon.cli.output import elapsed
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
+from trackside_daemon.documents.run import elapsed
 from trackside_daemon.history import directory
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 from trackside_daemon.history.read.summary import MAX_SUMMARIES

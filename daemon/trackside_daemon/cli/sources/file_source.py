@@ -138,7 +138,7 @@ class FileSource:
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
-        from trackside_daemon.diagnosis.report.contents import read_contents
+        from trackside_daemon.diagnosis.report import read_contents
 
         with self._file().reading() as connection:
             return read_contents(connection, reader.resolve(connection, text), _prices(), size)

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.diagnosis.accounts import read_run
-from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
+from trackside_daemon.diagnosis.report import MAX_SIZE, SIZE, read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
 from trackside_daemon.history.files.items import FormatError

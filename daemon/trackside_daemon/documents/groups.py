@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from math import inf, isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.cli.commands.run_report import metrics
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.estimates import Estimate, pooled
-from trackside_daemon.diagnosis.report.configuration import config, setting
+from trackside_daemon.documents.run import metrics
+from trackside_daemon.model.configuration import config, setting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from trackside_daemon.cli.sources.source import Source
+    Compare = Callable[[Sequence[str], Sequence[str], Sequence[str]], Mapping[str, Any]]
 
 Run = Mapping[str, Any]
 
@@ -69,18 +69,18 @@ class Comparison:
     """The values of groups of runs, and how they differ from a baseline; read from the history as needed.
 
     Args:
-        source: The history.
+        compare: Reads the effects of runs against others, by their ids, with the keys.
         groups: The groups.
         baseline: What they are compared with; None for nothing.
         keys: Keys whose curves are compared, besides the loss.
     """
 
     def __init__(
-        self, source: Source, groups: Sequence[Group], baseline: Group | None = None, keys: Collection[str] = ()
+        self, compare: Compare, groups: Sequence[Group], baseline: Group | None = None, keys: Collection[str] = ()
     ) -> None:
         self.groups = groups
         self.baseline = baseline
-        self._source = source
+        self._compare = compare
         self._keys = sorted(keys)
         self._read: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
 
@@ -143,7 +143,7 @@ class Comparison:
         place = tuple(ids)
         if place not in self._read:
             usual = ids if self.baseline is None else [run["id"] for run in self.baseline.runs]
-            found = self._source.comparison(ids, usual, self._keys)["effects"]
+            found = self._compare(ids, usual, self._keys)["effects"]
             self._read[place] = {effect["quantity"]: effect for effect in found}
         return self._read[place]
 

@@ -1,7 +1,8 @@
-"""Read what a report has about a run, within a size."""
+"""The contents of a report about a run, within a size."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,14 @@ import msgspec
 from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.report import media
-from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.files import media_lines
+from trackside_daemon.history.media import index
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.layer_ranking import alerts_by_layer, ranked
 from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.model.configuration import changes
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ MAX_KEYS = 1000
 MOST_CAPTURES = 20  # newest captures
 MOST_LAYERS = 20  # that stand out most
 LINES = 20  # most lines of a capture's summary
+MEDIA_SERIES = 24  # most series of media of a run
+MEDIA_STEPS = 12  # most steps of such a series
+MEDIA_SIZE = 4_000_000  # most bytes of a run's media
 DIGITS = 6  # significant digits of values, which a chart cannot show
 
 
@@ -52,7 +57,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
 
     Returns:
         ``run``, ``diagnosis``, ``alerts``, ``events``; ``layers``: those of an observed model that stand out most, as
-        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``; ``media``: see `media.read`;
+        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``; ``media``: see `read_media`;
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
         the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and
@@ -75,7 +80,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
             {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
             for one in captures(connection, uid)[-MOST_CAPTURES:]
         ],
-        "media": media.read(connection, uid),
+        "media": read_media(connection, uid),
         "since": _since(connection, run, diagnosis["comparison"]["baseline"]),
         **_charts(connection, run, size),
     }
@@ -135,3 +140,31 @@ def _columns(drawn: Chart) -> dict[str, Any]:
 
 def _rounded(values: Sequence[float]) -> list[float | None]:
     return [float(f"{value:.{DIGITS}g}") if isfinite(value) else None for value in values]
+
+
+def read_media(connection: sqlite3.Connection, run: str, size: int = MEDIA_SIZE) -> list[dict[str, Any]]:
+    """Return some steps of each series of media of a run, the first and the newest among them: ``kind``, ``key``, ``rank``, ``count``, and ``items`` with ``step`` and ``data``."""
+    history = index.history_of(connection)
+    series: dict[tuple[str, str, int], list[index.MediaFile]] = {}
+    for item in index.read(history, run):
+        series.setdefault((item.kind, item.key, item.rank), []).append(item)
+    found = []
+    for (kind, key, rank), items in list(series.items())[:MEDIA_SERIES]:
+        drawn = []
+        for item in _spread(items):
+            if item.bytes > size:
+                continue
+            with suppress(OSError, ValueError):
+                data = media_lines.shown(kind, index.content(history, run, item))
+                drawn.append({"step": item.step, "data": data, "width": item.width, "height": item.height})
+                size -= item.bytes
+        if drawn:
+            found.append({"kind": kind, "key": key, "rank": rank, "count": len(items), "items": drawn})
+    return found
+
+
+def _spread(items: Sequence[index.MediaFile]) -> list[index.MediaFile]:
+    """Return at most `MEDIA_STEPS` items at equal distances."""
+    if len(items) <= MEDIA_STEPS:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (MEDIA_STEPS - 1))] for place in range(MEDIA_STEPS)]

@@ -1,4 +1,4 @@
-"""The process that writes the report of a run: ``python -m trackside_daemon.diagnosis.report``.
+"""The process that writes the report of a run: ``python -m trackside_daemon.documents``.
 
 Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The daemon limits its memory. It limits
 its time, and uses processors and disks only when nothing else does.
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from trackside_daemon.diagnosis.report.contents import read_contents
-from trackside_daemon.diagnosis.report.page import page
-from trackside_daemon.diagnosis.report.request import Answer, Request
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents.html import write
+from trackside_daemon.documents.report import document
+from trackside_daemon.documents.request import Answer, Request
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
@@ -45,7 +46,7 @@ def answer(request: Request) -> Answer:
         history = Offline(Path(request.history), lambda _: None)
         with history.reading() as connection:
             contents = read_contents(connection, request.run, CostSection(**request.prices))
-        write(file, page([contents]))
+        _replace(file, write(document([contents])))
     except (HistoryError, UnknownRunError, sqlite3.Error, ValueError) as error:
         return Answer(error=str(error))
     except OSError as error:
@@ -57,7 +58,7 @@ def answer(request: Request) -> Answer:
     return Answer()
 
 
-def write(file: Path, text: str) -> None:
+def _replace(file: Path, text: str) -> None:
     """Write a file in one step, so that readers never see half of it."""
     unfinished = file.with_name(f".{file.name}.unfinished")
     unfinished.unlink(missing_ok=True)  # of a process that was killed

@@ -1,7 +1,8 @@
-"""Write a chart as an SVG file: axes with round ticks, a line for each run, and a legend for several."""
+"""Draw a chart of a report as an SVG file, and as a PNG file with matplotlib, which has its own fonts, so that it draws text on machines without any."""
 
 from __future__ import annotations
 
+import io
 import math
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 40  # margins around the plot
 COLORS = ("#0b68cb", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#be185d", "#854d0e", "#475569")
 LEGEND_LETTERS = 60
+DOTS = 200  # per inch: legible in a printed paper
+SIZE_DOTS = 100  # of an inch in the units of the SVG file
 
 
 def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> str:
@@ -106,3 +109,37 @@ def _legend(labels: Sequence[str]) -> Iterator[str]:
         yield f'<rect x="{left:.0f}" y="29" width="12" height="8" fill="{COLORS[place % len(COLORS)]}"/>'
         more = f" (+{len(labels) - 6})" if place == 5 and len(labels) > 6 else ""
         yield f'<text x="{left + 17:.0f}" y="37">{escape(cut(label, min(LEGEND_LETTERS, int(wide / 8))))}{more}</text>'
+
+
+def png(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> bytes:
+    """Return a chart of `charts` over the steps as PNG; *axes* are those of each run.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH / SIZE_DOTS, HEIGHT / SIZE_DOTS), dpi=DOTS, layout="constrained")
+    plot = figure.subplots()
+    for place, line in enumerate(chart["lines"]):
+        color, steps = COLORS[place % len(COLORS)], axes[line["run"]][line["axis"]]["step"]
+        values = [math.nan if value is None else value for value in line["last"]]
+        name = _plain(cut(line["label"], LEGEND_LETTERS))
+        plot.plot(steps, values, color=color, lw=1.2, label=name)
+        odd = [steps[at] for at in line.get("nonfinite", ())]
+        on_axis = plot.get_xaxis_transform()  # the height is a share of the plot's
+        plot.plot(odd, [0.02] * len(odd), "x", color=color, markersize=4, clip_on=False, transform=on_axis)
+    plot.set_title(_plain(chart["key"]), loc="left", fontsize=11)
+    plot.set_xlabel("step", loc="right")
+    plot.grid(axis="y", color="#d5dae0")
+    plot.spines[["top", "right", "left"]].set_visible(False)
+    if len(chart["lines"]) > 1:
+        plot.legend(frameon=False, fontsize=8)
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+def _plain(text: str) -> str:
+    """Return a text in which dollar signs begin no formula, and that a legend shows also if it begins with an underscore."""
+    return "\u200b" * text.startswith("_") + text.replace("$", r"\$")

@@ -1,92 +1,54 @@
-"""The sections of a comparison, a cell for each group of runs, and their form as text, Markdown, CSV and JSON."""
+"""A comparison of groups of runs: their configurations, results, speed and metrics, with a column for each group."""
 
 from __future__ import annotations
 
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.cli.commands.run_report import metrics
-from trackside_daemon.cli.compare.groups import is_nonfinite
-from trackside_daemon.cli.output import CELL, width
-from trackside_daemon.diagnosis.report.configuration import config, result, setting
-from trackside_daemon.diagnosis.report.markdown import escaped
-from trackside_daemon.model.text import cells, csv_line, cut, duration, head, measured, number, percent, shown
+from trackside_daemon.documents.diagnosis import change
+from trackside_daemon.documents.elements import Document, Table
+from trackside_daemon.documents.groups import is_nonfinite
+from trackside_daemon.documents.run import metrics
+from trackside_daemon.model.configuration import config, result, setting
+from trackside_daemon.model.text import duration, measured, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.cli.compare.groups import Comparison, Group, Run, Statistics
+    from trackside_daemon.documents.groups import Comparison, Group, Run, Statistics
 
-    Row = tuple[str, Sequence[str]]
+    Row = Sequence[str]
 
-COLUMN = 10  # minimum width of a column; further ones go to another table
-LINES = 4  # maximum number of lines of a cell
 VALUES = 3  # most different values of a group in one cell
 
 
-def sections(comparison: Comparison) -> dict[str, list[Row]]:
-    """Return the rows of a comparison by the title of their section, each with a cell for each group."""
+def document(comparison: Comparison) -> Document:
+    """Return a table for each kind of values, with a column for each group."""
     groups = comparison.groups
+    header = ["", *(f"{each.name} ({_members(each)})" for each in groups)]
     commands = [_joined([_command(run) for run in each.runs]) for each in groups]
-    return {
-        "differences:": [("command", commands)] if len(set(commands)) > 1 else [],
-        "configuration differences:": list(_differing(groups)),
-        "results:": [(shown(key), [_result(comparison, each, key) for each in groups]) for key in comparison.results()],
-        "against the baseline:": list(_effects(comparison)),
-        "measured:": list(_measured(comparison)),
-        "metrics:": list(_metrics(comparison)),
+    parts: dict[str, Sequence[Row]] = {
+        "differences": [("command", *commands)] if len(set(commands)) > 1 else [],
+        "configuration differences": list(_differing(groups)),
+        "results": [(key, *(_result(comparison, each, key) for each in groups)) for key in comparison.results()],
+        "against the baseline": list(_effects(comparison)),
+        "measured": list(_measured(comparison)),
+        "metrics": list(_metrics(comparison)),
     }
+    names = ", ".join(each.name for each in groups)
+    return Document(f"Comparison of {names}", [Table(title, header, rows) for title, rows in parts.items()])
 
 
-def text(comparison: Comparison) -> Iterator[str]:
-    """Yield the lines: a column per group, in as many tables as the groups need."""
-    parts = sections(comparison)
-    rows = [row for part in parts.values() for row in part]
-    headers = [[shown(each.name) for each in comparison.groups], [_members(each) for each in comparison.groups]]
-    keys = min(CELL, max(cells(key) for key, _ in rows)) + 2
-    natural = min(CELL, max(COLUMN, *(cells(cell) for row in (*(row for _, row in rows), *headers) for cell in row)))
-    fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
-    columns = min(fits, len(comparison.groups))
-    keys = min(keys, max(width() // 3, width() - columns * (natural + 2)))
-    column = max(COLUMN, min(natural, (width() - keys) // columns - 2))
-    for first in range(0, len(comparison.groups), fits):
-        part = slice(first, first + fits)
-        if first:
-            yield ""
-        for header in headers:
-            yield from _wrapped("", header[part], keys, column)
-        for title, section in parts.items():
-            if section:
-                yield title
-            for key, row in section:
-                yield from _wrapped(f"  {key}", row[part], keys, column)
-
-
-def markdown(comparison: Comparison) -> Iterator[str]:
-    """Yield the lines of a table for each section."""
-    header = ["", *(f"{shown(each.name)} ({_members(each)})" for each in comparison.groups)]
-    for title, rows in sections(comparison).items():
-        if rows:
-            yield from (
-                f"**{title.rstrip(':').capitalize()}**",
-                "",
-                _line(header),
-                _line(["---"] * len(header), raw=True),
-            )
-            yield from (_line([key, *row]) for key, row in rows)
-            yield ""
-
-
-def table(comparison: Comparison) -> str:
-    """Return CSV: a line for each group, with the statistics of each value and its ratio to the baseline."""
+def numbers(comparison: Comparison) -> Document:
+    """Return a row for each group, with the statistics of each value and its ratio to the baseline as programs read them."""
     keys = [*comparison.results(), *_quantities(comparison)]
     keys += [key for key in _keys(comparison) if key not in keys]
     several = any(len(each.runs) > 1 for each in comparison.groups)
     fields = ("n", "mean", "std", "low", "high") if several else ("mean",)
     ratios = ("ratio", "low", "high") if comparison.baseline else ()
+    rows = []
     names = [key if field == "mean" else f"{key}.{field}" for key in keys for field in fields]
     names += [f"{key}.{'ratio' if field == 'ratio' else f'ratio_{field}'}" for key in keys for field in ratios]
-    lines = [csv_line(["name", "runs", *names])]
     for each in comparison.groups:
         found = {key: comparison.statistics(each, key) for key in keys}
         effects = {key: comparison.effect(each, key) or {} for key in keys} if ratios else {}
@@ -96,11 +58,11 @@ def table(comparison: Comparison) -> str:
             for field in fields
         ]
         values += [_csv(effects[key].get(field)) for key in keys for field in ratios]
-        lines.append(csv_line([each.name, " ".join(run["id"] for run in each.runs), *values]))
-    return "".join(lines)
+        rows.append([each.name, " ".join(run["id"] for run in each.runs), *values])
+    return Document("", [Table("", ["name", "runs", *names], rows)])
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return JSON; lists without a name have an entry per run, in the order of ``runs``."""
     runs: list[Run] = list({run["id"]: run for each in comparison.groups for run in each.runs}.values())
     by_run = [{metric["key"]: metric for metric in metrics(run)} for run in runs]
@@ -140,7 +102,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[tuple[Any] | None]]:
 
 
 def _members(each: Group) -> str:
-    return shown(each.runs[0]["id"]) if len(each.runs) == 1 else f"{len(each.runs)} runs"
+    return str(each.runs[0]["id"]) if len(each.runs) == 1 else f"{len(each.runs)} runs"
 
 
 def _differing(groups: Sequence[Group]) -> Iterator[Row]:
@@ -149,12 +111,12 @@ def _differing(groups: Sequence[Group]) -> Iterator[Row]:
         texts: list[list[str]] = [[] for _ in groups]
         for (place, _), value in zip(places, row, strict=True):
             texts[place].append("-" if value is None else setting(value[0]))
-        yield shown(key), list(map(_joined, texts))
+        yield key, *map(_joined, texts)
 
 
 def _joined(texts: Sequence[str]) -> str:
     """Return the different texts of a group in one cell."""
-    distinct = list(dict.fromkeys(map(shown, texts)))
+    distinct = list(dict.fromkeys(texts))
     return ", ".join(distinct) if len(distinct) <= VALUES else f"{len(distinct)} values"
 
 
@@ -177,25 +139,11 @@ def _effects(comparison: Comparison) -> Iterator[Row]:
     """Yield the ratio of each value to the baseline's, with its interval."""
     for key in [*comparison.results(), *_quantities(comparison)] if comparison.baseline else ():
         row = [
-            "baseline" if each is comparison.baseline else _ratio(comparison.effect(each, key))
+            "baseline" if each is comparison.baseline else change(comparison.effect(each, key) or {})
             for each in comparison.groups
         ]
         if not set(row) <= {"-", "baseline"}:
-            yield shown(key), row
-
-
-def _ratio(effect: Mapping[str, Any] | None) -> str:
-    ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
-    if effect and is_nonfinite(effect):
-        return "NaN"
-    if not isinstance(ratio, int | float):
-        return "-"
-    known = [_change(end) for end in ends if isinstance(end, int | float)]
-    return _change(ratio) + (f" ({known[0]} to {known[1]})" if len(known) == 2 else "")
-
-
-def _change(ratio: float) -> str:
-    return percent(ratio - 1, "+")
+            yield key, *row
 
 
 def _quantities(comparison: Comparison) -> list[str]:
@@ -210,7 +158,7 @@ def _measured(comparison: Comparison) -> Iterator[Row]:
         ends = {effect["at"] for effect in effects if effect.get("at") is not None}
         at = f" at step {number(ends.pop())}" if len(ends) == 1 and not key.endswith("_tokens") else ""
         unit = units.pop() if len(units) == 1 else ""
-        yield f"{shown(key)}{at}", [_cell(comparison.statistics(each, key), unit) for each in comparison.groups]
+        yield f"{key}{at}", *(_cell(comparison.statistics(each, key), unit) for each in comparison.groups)
 
 
 def _keys(comparison: Comparison) -> list[str]:
@@ -223,10 +171,10 @@ def _metrics(comparison: Comparison) -> Iterator[Row]:
         for part in ("final", "best"):
             found = [comparison.statistics(each, f"{key}.{part}") for each in comparison.groups]
             if part == "final" or any(found):
-                yield f"{shown(key)} {part}", list(map(_cell, found))
-    yield "last step", [_cell(comparison.statistics(each, "step")) for each in comparison.groups]
+                yield f"{key} {part}", *map(_cell, found)
+    yield "last step", *(_cell(comparison.statistics(each, "step")) for each in comparison.groups)
     lasted = [comparison.statistics(each, "wall_seconds") for each in comparison.groups]
-    yield "duration", [duration(None if one is None else one.mean) for one in lasted]
+    yield "duration", *(duration(None if one is None else one.mean) for one in lasted)
 
 
 def _command(run: Run) -> str:
@@ -242,26 +190,3 @@ def _csv(value: Any) -> str:
 def _known(value: Any) -> Any:
     """Return a value, or None for NaN."""
     return None if isinstance(value, float) and isnan(value) else value
-
-
-def _line(row: Sequence[str], *, raw: bool = False) -> str:
-    return f"| {' | '.join(row if raw else map(escaped, row))} |"
-
-
-def _wrapped(key: str, row: Sequence[str], keys: int, column: int) -> Iterator[str]:
-    """Yield the lines of a row: as many as its longest cell needs, up to `LINES`."""
-    pieces = [_pieces(cell, column) for cell in row]
-    for line in range(max(map(len, pieces))):
-        texts = [piece[line] if line < len(piece) else "" for piece in pieces]
-        name = cut(key, keys) if not line else ""
-        parts = [" " * (column - cells(part)) + part for part in texts]
-        yield "  ".join([name + " " * (keys - cells(name)), *parts]).rstrip()
-
-
-def _pieces(cell: str, column: int) -> list[str]:
-    pieces: list[str] = []
-    while cells(cell) > column and len(pieces) < LINES - 1:
-        piece = head(cell, column)
-        pieces.append(piece)
-        cell = cell[len(piece) :]
-    return [*pieces, cut(cell, column)]

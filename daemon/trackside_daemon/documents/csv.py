@@ -1,0 +1,22 @@
+"""Write a document as CSV: each table with its title, and an empty line between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.documents.elements import texts
+from trackside_daemon.model.text import csv_line
+
+if TYPE_CHECKING:
+    from trackside_daemon.documents.elements import Document, Table
+
+
+def write(document: Document) -> str:
+    """Return the document's tables as CSV."""
+    return "\n".join("".join(map(csv_line, _lines(table))) for table in document.tables)
+
+
+def _lines(table: Table) -> list[list[str]]:
+    title = [[table.title]] if table.title else []
+    header = [table.header] if table.header else []
+    return [texts(line) for line in (*title, *header, *table.rows)]
