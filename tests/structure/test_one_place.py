@@ -15,6 +15,20 @@ PLACES = {
         r"\.errors\(\)\[0\]\[|removeprefix\(.Value error",
         {"config/near.py"},
     ),
+    # NVML and file systems that hang have workers with protocols of their own: signs of life, and an idle one in reserve.
+    "a request to a process of our own": (
+        r"\bWorkerProcess\(",
+        {"linux/worker_call.py", "nvml/handle/handle.py", "collectors/host/filesystem/remote_workers.py"},
+    ),
+    "the limits of a process of our own": (
+        r"\blimit_(this_process|time)\(",
+        {"linux/worker_call.py", "linux/process_limits.py"},
+    ),
+    "the memory of a process of our own": (r"\b512 ?<< ?20\b", {"linux/process_limits.py"}),
+    "the open of a file that is checked first": (
+        r"O_PATH\b",
+        {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
+    ),
 }
 
 

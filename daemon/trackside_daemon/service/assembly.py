@@ -20,7 +20,8 @@ from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.plan import PlannedCaptures
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
+from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
@@ -53,6 +54,7 @@ from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.linux.process_limits import worker_bytes
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
@@ -204,8 +206,8 @@ class Parts:
             boot,
             self.ranks.get,
             lambda batch: queue.push([batch]),
-            auditing=AuditProcess(memory),
-            scanning=AuditProcess(memory),
+            auditing=Worker(AUDIT, Audited, memory=memory),
+            scanning=Worker(AUDIT, Scanned, memory=memory),
             proc=Path(config.path.procfs),
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))

@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from trackside_daemon.captures.summary.bottleneck import overall
-from trackside_daemon.captures.summary.request import Answer, Request
-from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.captures.summary.request import MODULE, Answer, Request
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority
-COMMAND = own_module("trackside_daemon.captures.summary")
 
-
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.Lock()  # of all captures together
 
 
 @contextmanager
-def started(memory: int) -> Iterator[Worker]:
+def started(memory: int) -> Iterator[Worker[Answer]]:
     """Start the process that summarises, so that it is ready when the traces are; the same thread should use it.
 
     Args:
         memory: Most bytes that it uses.
     """
-    worker = Worker(memory)
-    with suppress(OSError):  # then each trace has it as its reason
-        worker.start()
-    try:
+    with Worker(MODULE, Answer, memory=memory, name="the process that reads traces") as worker:
+        with suppress(WorkerFailed):  # then each trace has it as its reason
+            worker.start()
         yield worker
-    finally:
-        worker.end()
 
 
 def summarize(
-    worker: Worker, files: Mapping[int, Path], steps: int | None, world_size: int | None = None
+    worker: Worker[Answer], files: Mapping[int, Path], steps: int | None, world_size: int | None = None
 ) -> dict[str, Any]:
     """Summarise traces by rank, and replace each with a gzip that has the marks which viewers need.
 
@@ -63,9 +55,11 @@ def summarize(
     for rank, path in sorted(files.items()):
         output = path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz")
         distributed = {"rank": rank, "world_size": world_size or len(files)}
-        answer = worker.ask(Request(str(path), str(output), distributed, steps, near))
-        if answer.error:
-            summary["failed"][str(rank)] = answer.error
+        try:
+            with _one_at_a_time:
+                answer = worker.ask(Request(str(path), str(output), distributed, steps, near), SECONDS)
+        except WorkerFailed as error:
+            summary["failed"][str(rank)] = str(error)
             continue
         near = near or answer.begin
         summary["ranks"][str(rank)] = answer.summary
@@ -73,54 +67,3 @@ def summarize(
         if output != path:
             path.unlink(missing_ok=True)
     return summary | {"bottleneck": overall(summary["ranks"])}
-
-
-class Worker:
-    """The process, which starts anew after a trace that it failed on. One of all reads a trace at a time."""
-
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-        self._process: WorkerProcess | None = None
-
-    def start(self) -> WorkerProcess:
-        """Start it, unless it runs.
-
-        Raises:
-            OSError: It cannot be started.
-        """
-        if self._process is None:
-            self._process = WorkerProcess(COMMAND, memory=self._memory)
-        return self._process
-
-    def ask(self, request: Request) -> Answer:
-        """Summarise a trace."""
-        with _one_at_a_time:
-            return self._ask(request)
-
-    def _ask(self, request: Request) -> Answer:
-        try:
-            process = self.start()
-            process.send(msgspec.json.encode(request))
-            line = process.receive(time.monotonic() + SECONDS)
-            if line is not None:
-                return _decode(line)
-            reason = f"the trace took longer than {SECONDS:.0f} s"
-        except OSError as error:
-            return Answer(error=f"the process that reads traces cannot be started: {error}")
-        except WorkerFailed as error:
-            reason = f"the process that reads traces ended: {error}"
-        except msgspec.MsgspecError as error:
-            reason = f"the summary of the trace is unusable: {error}"
-        self.end()
-        return Answer(error=reason)
-
-    def end(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait_reaped()
-            self._process.is_reaped()
-        self._process = None
-
-
-_decode = msgspec.json.Decoder(Answer).decode
