@@ -25,6 +25,10 @@ PLACES = {
         {"linux/worker_call.py", "linux/process_limits.py"},
     ),
     "the memory of a process of our own": (r"\b512 ?<< ?20\b", {"linux/process_limits.py"}),
+    "what depends on the kind of a capture": (
+        r"[\"']flight_recorder[\"']",
+        {"model/capture.py", "captures/kinds/flight_recorder.py", "service/hangs.py"},
+    ),
     "the open of a file that is checked first": (
         r"O_PATH\b",
         {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},

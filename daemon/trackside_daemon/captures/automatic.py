@@ -11,10 +11,9 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures import layers, memory
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.summary import difference as profiles
-from trackside_daemon.model.capture import PROFILE, AlertLink
+from trackside_daemon.captures.kinds.by_name import BY_NAME
+from trackside_daemon.model.capture import AlertLink, options_of
 from trackside_daemon.model.families.training import MEMORY
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
@@ -35,7 +34,6 @@ KINDS = {  # of the capture, by its cause
     **dict.fromkeys(UNSTABLE, "layers"),
 }
 OUT_OF_MEMORY = "DeviceOutOfMemory"  # the cause that is no alert: a training that goes on counts it
-DIFFERENCES = {"profile": profiles.difference, "memory": memory.difference}
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
 WARM_UP_SECONDS = (
     120.0  # time from a run's first tick to its reference: compilation, caches and data loaders have settled
@@ -130,9 +128,8 @@ class AutomaticCaptures:
         if len(self._captured) > RUNS:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
-        options = PROFILE._replace(steps=layers.STEPS) if kind == "layers" else PROFILE
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", options=options, cause=link))
+            self._ask(Request(run, attempt, kind, trigger="alert", options=options_of(kind), cause=link))
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 
@@ -160,19 +157,19 @@ def compare(
 def _is_comparable(one: Capture, capture: Capture) -> bool:
     return (
         (one.run, one.kind, one.options.stacks) == (capture.run, capture.kind, capture.options.stacks)
-        and one.kind in DIFFERENCES
+        and BY_NAME[one.kind].is_compared
         and one.state == "summarised"
         and one.id != capture.id
     )
 
 
 def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Batch], object]) -> Capture:
+    kind = BY_NAME[capture.kind]
     if reference is not None:
-        changes = DIFFERENCES[capture.kind](reference.summary, capture.summary)
+        changes = kind.difference(reference.summary, capture.summary)
         capture = replace(capture, summary={**capture.summary, "difference": changes, "reference": reference.id})
-    if capture.cause is not None and capture.kind in {*DIFFERENCES, "layers"}:
-        found = capture.summary.get("changes" if capture.kind == "layers" else "difference", ())
-        texts = [change["text"] for change in found][:CHANGES]
+    if capture.cause is not None and kind.changes:
+        texts = [change["text"] for change in capture.summary.get(kind.changes, ())][:CHANGES]
         evidence = {"capture": {"id": capture.id, "changes": texts}}
         alert, started, labels = capture.cause
         publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))

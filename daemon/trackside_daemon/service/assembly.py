@@ -17,7 +17,6 @@ from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
-from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
@@ -178,10 +177,7 @@ class Parts:
             push=queue.push,
             processes=self.ranks.get,
             step_seconds=step_seconds,
-            recorders=[
-                self.kineto.recorder,
-                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
-            ],
+            pytorch=self.kineto.recorder,
         )
         self.automatic = (
             [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.recorder import AskRanks
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.model.rank_process import RankProcess
 
 log = logging.getLogger("trackside")

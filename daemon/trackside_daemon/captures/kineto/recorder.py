@@ -59,11 +59,15 @@ class KinetoRecorder:
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
-        if capture.kind != "profile":
-            return dict.fromkeys(ranks, "PyTorch's profiler records profiles alone")
-        pids = self._pids(capture.run)
-        reasons = {rank: self._reason(pids.get(rank, 0)) for rank in ranks}
-        return {rank: reason for rank, reason in reasons.items() if reason}
+        pids, unreached = self._pids(capture.run), self.unreached(capture.run, ranks)
+        pollers = {rank: self._pollers.get(pids.get(rank, 0)) for rank in ranks if rank not in unreached}
+        busy = [rank for rank, poller in pollers.items() if poller is not None and not poller.accepts]
+        return dict.fromkeys(unreached, UNREACHED) | dict.fromkeys(busy, BUSY)
+
+    def unreached(self, run: str, ranks: Sequence[int]) -> frozenset[int]:
+        """Return the ranks of a run, by its id, whose PyTorch does not ask for profiles."""
+        pids = self._pids(run)
+        return frozenset(rank for rank in ranks if not self._asks(pids.get(rank, 0)))
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
@@ -124,12 +128,9 @@ class KinetoRecorder:
         """Return the processes of a run on this machine, by rank."""
         return {process.rank: process.pid for process in self._processes() if process.run_id == run and process.pid > 0}
 
-    def _reason(self, pid: int) -> str:
-        """Return why a process cannot be recorded; empty if it can."""
+    def _asks(self, pid: int) -> bool:
         poller = self._pollers.get(pid)
-        if poller is None:
-            return "" if will_ask(pid, self._directory) else UNREACHED
-        return UNREACHED if poller.silent else "" if poller.accepts else BUSY
+        return will_ask(pid, self._directory) if poller is None else not poller.silent
 
     def _patience(self, pid: int, window: Window) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""

@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.captures.summary.trace import TraceError
+from trackside_daemon.model.capture import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.captures.summary.trace import Event, Trace
-
-STEPS_AT_MOST = 1000  # more of them would make a summary too large
 
 
 class Steps(NamedTuple):
@@ -57,7 +56,7 @@ def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
         # With as many marks as steps, the recording began where an optimizer step ended.
         if len(edges) == (count or 0) or len(edges) == 1:
             edges.insert(0, min(trace.events, key=_begin).ts)
-    return Steps(_middle(edges, count or STEPS_AT_MOST, None if near is None else near - trace.base / 1000), *thread)
+    return Steps(_middle(edges, count or MOST_STEPS, None if near is None else near - trace.base / 1000), *thread)
 
 
 def durations(edges: Sequence[float]) -> list[float]:

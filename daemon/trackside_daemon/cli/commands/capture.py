@@ -11,7 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.capture import FINAL
+from trackside_daemon.model.capture import FINAL, MOST_SECONDS, MOST_STEPS, OptionError, options_of
 from trackside_daemon.model.text import byte_size, shown
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ def capture(
     run: Run,
     *,
     steps: Annotated[
-        int | None, typer.Option(help="Number of optimizer steps. [default: 10]", min=1, show_default=False)
+        int | None,
+        typer.Option(help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Duration in seconds, instead of steps.", min=0.01, show_default=False)
+        float | None,
+        typer.Option(help=f"Duration in seconds, {MOST_SECONDS:g} at most, instead of steps.", show_default=False),
     ] = None,
     ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
     stacks: Annotated[
@@ -54,19 +56,15 @@ def capture(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-        if memory and (steps or seconds):
-            raise CommandError("--memory is a snapshot of one moment, which has no --steps and no --seconds")
-        if layers and (seconds or stacks or memory):
-            raise CommandError("--layers has neither --seconds nor --stacks nor --memory")
-        if steps and seconds:
-            raise CommandError("--steps, --seconds: give one of them")
-        body: dict[str, Any] = {
-            "kind": "layers" if layers else "memory" if memory else "profile",
-            "trigger": "person",
-            "ranks": _ranks(ranks),
-            "stacks": stacks,
-        }
-        body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value}
+        if layers and memory:
+            raise CommandError("--layers, --memory: give one of them")
+        kind = "layers" if layers else "memory" if memory else "profile"
+        try:
+            options_of(kind, steps, seconds, stacks=stacks)
+        except OptionError as error:
+            raise CommandError(error.text("--")) from None
+        body: dict[str, Any] = {"kind": kind, "trigger": "person", "ranks": _ranks(ranks), "stacks": stacks}
+        body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value is not None}
         answer = find_daemon(url).record(run, body)
         if as_json:
             print_json(answer)
