@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trackside_daemon.model.capture import KINDS, PROFILE, OptionError, ProfileOptions, options_of
+from trackside_daemon.model.capture import KINDS, PROFILE, Asked, KindName, OptionError, ProfileOptions
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ from trackside_daemon.model.capture import KINDS, PROFILE, OptionError, ProfileO
         ("flight_recorder", {"shapes": True}, "--shapes: a capture of kind flight_recorder has none"),
     ],
 )
-def test_what_a_kind_does_not_take_is_refused_in_one_line(kind: str, given: dict[str, Any], expected: str) -> None:
+def test_what_a_kind_does_not_take_is_refused_in_one_line(kind: KindName, given: dict[str, Any], expected: str) -> None:
     with pytest.raises(OptionError) as refused:
-        options_of(kind, **given)
+        Asked(kind, **given).options()
     assert refused.value.text("--") == expected
     assert str(refused.value) == expected.replace("--", "")
 
 
 def test_what_is_not_given_is_as_usual() -> None:
-    assert {kind: options_of(kind).steps for kind in KINDS} == {**dict.fromkeys(KINDS, 10), "layers": 100}
-    assert options_of("profile") == PROFILE
-    assert options_of("profile", seconds=120.0, stacks=True) == ProfileOptions(None, 120.0, stacks=True)
-    assert options_of("layers", 1000) == ProfileOptions(1000)
+    assert {kind: Asked(kind).options().steps for kind in KINDS} == {**dict.fromkeys(KINDS, 10), "layers": 100}
+    assert Asked().options() == PROFILE
+    assert Asked(seconds=120.0, stacks=True).options() == ProfileOptions(None, 120.0, stacks=True)
+    assert Asked("layers", steps=1000).options() == ProfileOptions(1000)

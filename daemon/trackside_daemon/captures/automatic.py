@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.kinds.by_name import BY_NAME
-from trackside_daemon.model.capture import AlertLink, options_of
+from trackside_daemon.model.capture import AlertLink, Asked
 from trackside_daemon.model.families.training import MEMORY
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
@@ -21,14 +21,14 @@ from trackside_daemon.model.records import Alert, AlertNote
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.capture import Capture, KindName
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.state import State
 
 SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
 FULL = ("HostMemoryLeak", "GpuMemoryLeak")
 UNSTABLE = ("NonFinite", "LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing")
-KINDS = {  # of the capture, by its cause
+KINDS: dict[str, KindName] = {  # of the capture, by its cause
     **dict.fromkeys(SLOW, "profile"),
     **dict.fromkeys(FULL, "memory"),
     **dict.fromkeys(UNSTABLE, "layers"),
@@ -38,7 +38,7 @@ AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
 WARM_UP_SECONDS = (
     120.0  # time from a run's first tick to its reference: compilation, caches and data loaders have settled
 )
-REFERENCES = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
+REFERENCES: tuple[KindName, ...] = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
 APART_SECONDS = 60.0
 RUNS = 1024  # most runs that are remembered
 CHANGES = 5  # changes that an alert gets
@@ -117,7 +117,7 @@ class AutomaticCaptures:
                 self._begin(run, "memory", AlertLink(OUT_OF_MEMORY, time.time(), {"run": name}))
         self._exhausted = failures
 
-    def _begin(self, run: str, kind: str, link: AlertLink | None) -> None:
+    def _begin(self, run: str, kind: KindName, link: AlertLink | None) -> None:
         now = self._clock()
         cause = kind if link is None else link.alert
         if kind == "layers" and not self._observes(run):
@@ -129,7 +129,7 @@ class AutomaticCaptures:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", options=options_of(kind), cause=link))
+            self._ask(Request(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link))
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 

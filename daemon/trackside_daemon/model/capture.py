@@ -18,7 +18,8 @@ KINDS, STATES, TRIGGERS = get_args(KindName), get_args(State), get_args(Trigger)
 FINAL = frozenset(("summarised", "failed"))  # the states that a capture never leaves
 
 MOST_STEPS = 1000  # more of them would make a summary too large
-LEAST_SECONDS, MOST_SECONDS = 0.01, 120.0
+MOST_SECONDS = 120.0
+RANGES = {"steps": (1, MOST_STEPS), "seconds": (0.01, MOST_SECONDS)}
 
 
 class AlertLink(NamedTuple):
@@ -96,49 +97,35 @@ class OptionError(ValueError):
         return f"{', '.join(f'{prefix}{name}' for name in self._names)}: {self._reason}"
 
 
-def options_of(
-    kind: str,
-    steps: int | None = None,
-    seconds: float | None = None,
-    *,
-    shapes: bool = False,
-    stacks: bool = False,
-    memory: bool = False,
-) -> ProfileOptions:
-    """Return the options of a capture.
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """A request for a capture, by a person, an agent or another program; see `Capture` and `ProfileOptions`."""
 
-    Args:
-        kind: One of `KINDS`.
-        steps: See `ProfileOptions`; likewise the others. Without steps and seconds, it has the kind's usual number of steps.
-        seconds: The same.
-        shapes: The same.
-        stacks: The same.
-        memory: The same.
+    kind: KindName = "profile"
+    trigger: Literal["person", "api"] = "api"
+    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
+    steps: int | None = None
+    seconds: float | None = None
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
 
-    Raises:
-        OptionError: The kind does not take one, or a number is out of its range.
-    """
-    takes = TAKES[kind]
-    given = {
-        "steps": steps is not None,
-        "seconds": seconds is not None,
-        "shapes": shapes,
-        "stacks": stacks,
-        "memory": memory,
-    }
-    for name, is_given in given.items():
-        if is_given and name not in takes.others and not (name == "steps" and takes.steps):
-            raise OptionError((name,), f"a capture of kind {kind} has none")
-    if given["steps"] and given["seconds"]:
-        raise OptionError(("steps", "seconds"), "give one of them")
-    for name, value, least, most in (
-        ("steps", steps, 1, MOST_STEPS),
-        ("seconds", seconds, LEAST_SECONDS, MOST_SECONDS),
-    ):
-        if value is not None and not least <= value <= most:
-            raise OptionError((name,), f"{least:g} at least" if value < least else f"{most:g} at most")
-    usual = takes.steps or PROFILE.steps
-    return ProfileOptions(usual if steps is None and seconds is None else steps, seconds, shapes, stacks, memory)
+    def options(self) -> ProfileOptions:
+        """Return the options; without steps and seconds, with the usual number of steps of the kind.
+
+        Raises:
+            OptionError: The kind does not take one, or a number is out of its range.
+        """
+        takes, given = TAKES[self.kind], {name: getattr(self, name) for name in ProfileOptions._fields}
+        for name, value in given.items():
+            if value not in (None, False) and name not in takes.others and not (name == "steps" and takes.steps):
+                raise OptionError((name,), f"a capture of kind {self.kind} has none")
+        if self.steps is not None and self.seconds is not None:
+            raise OptionError(("steps", "seconds"), "give one of them")
+        for name, (least, most) in RANGES.items():
+            if given[name] is not None and not least <= given[name] <= most:
+                raise OptionError((name,), f"{least:g} at least" if given[name] < least else f"{most:g} at most")
+        usual = takes.steps or PROFILE.steps
+        return ProfileOptions(**given | ({"steps": usual} if self.steps is None and self.seconds is None else {}))
 
 
 @dataclass(frozen=True, slots=True)

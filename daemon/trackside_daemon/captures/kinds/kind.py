@@ -38,12 +38,12 @@ class AskRanks(Protocol):
     ) -> tuple[frozenset[int], Sequence[Answer]]: ...
 
 
-class Recorder(Protocol):
+class Recorder:
     """Records ranks of runs; called by the threads of several captures at once, never for one rank at the same time."""
 
-    def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Return the ranks that it cannot record, each with the reason in one line. This does not wait."""
-        ...
+    def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:  # noqa: ARG002
+        """Return the ranks that it cannot record, each with the reason in one line: none. This does not wait."""
+        return {}
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
@@ -59,10 +59,10 @@ class Recorder(Protocol):
         Returns:
             For each rank, its file in the directory, or the reason for its absence in one line. It never raises for a rank.
         """
-        ...
+        raise NotImplementedError
 
 
-class Kind:
+class Kind(Recorder):
     """A kind of captures, and the `Recorder` of most kinds.
 
     Attributes:
@@ -83,16 +83,6 @@ class Kind:
     def recorders(self) -> Sequence[Recorder]:
         """The recorders of ranks, in the order in which they are tried."""
         return (self,)
-
-    def refuse(self, _capture: Capture, _ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse no rank; see `Recorder`."""
-        return {}
-
-    def record(
-        self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
-    ) -> dict[int, Path | str]:
-        """Record ranks; see `Recorder`."""
-        raise NotImplementedError
 
     def summarizing(self) -> AbstractContextManager[Summarize]:
         """Prepare for a summary while ranks are recorded: yield what returns the summary of files by rank, and blocks."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import ProfileQuestion
-from trackside_daemon.captures.kinds.kind import Kind, written
+from trackside_daemon.captures.kinds.kind import Kind, Recorder, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
 from trackside_daemon.captures.summary.bottleneck import milliseconds, overall
 from trackside_daemon.captures.summary.difference import difference
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.kinds.kind import AskRanks, Recorder, Summarize
+    from trackside_daemon.captures.kinds.kind import AskRanks, Summarize
     from trackside_daemon.captures.kineto.recorder import KinetoRecorder
     from trackside_daemon.model.capture import Capture
 
@@ -104,7 +104,7 @@ class Profiles(Kind):
     difference = staticmethod(difference)
 
 
-class ClientProfiles:
+class ClientProfiles(Recorder):
     """A `Recorder` of profiles of ranks that *pytorch* does not reach.
 
     Args:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import TESTED
+from trackside_daemon.captures.kinds.kind import Recorder
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS
 from trackside_daemon.captures.kineto.protocol import configuration
@@ -35,7 +36,7 @@ UNREACHED = (
 )
 
 
-class KinetoRecorder:
+class KinetoRecorder(Recorder):
     """Records ranks of this machine whose PyTorch asks for configurations.
 
     Args:

@@ -6,18 +6,20 @@ import re
 from pathlib import Path  # noqa: TC003  typer needs it at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.capture import FINAL, MOST_SECONDS, MOST_STEPS, OptionError, options_of
+from trackside_daemon.model.capture import FINAL, MOST_SECONDS, MOST_STEPS, Asked, OptionError
 from trackside_daemon.model.text import byte_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
+    from trackside_daemon.model.capture import KindName
 
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 
@@ -58,14 +60,13 @@ def capture(
 
         if layers and memory:
             raise CommandError("--layers, --memory: give one of them")
-        kind = "layers" if layers else "memory" if memory else "profile"
+        kind: KindName = "layers" if layers else "memory" if memory else "profile"
+        asked = Asked(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
         try:
-            options_of(kind, steps, seconds, stacks=stacks)
+            asked.options()
         except OptionError as error:
             raise CommandError(error.text("--")) from None
-        body: dict[str, Any] = {"kind": kind, "trigger": "person", "ranks": _ranks(ranks), "stacks": stacks}
-        body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value is not None}
-        answer = find_daemon(url).record(run, body)
+        answer = find_daemon(url).record(run, msgspec.to_builtins(asked))
         if as_json:
             print_json(answer)
         elif answer["state"] == "summarised":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -12,7 +12,7 @@ from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.history import capture_rows
 from trackside_daemon.history.read import reader
-from trackside_daemon.model.capture import KindName, OptionError, as_json, options_of
+from trackside_daemon.model.capture import Asked, OptionError, as_json
 from trackside_daemon.web.api.history_access import json_response
 
 if TYPE_CHECKING:
@@ -26,20 +26,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.history_access import HistoryAccess
 
 
-class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for a capture; see `options_of`."""
-
-    kind: KindName = "profile"
-    trigger: Literal["person", "api"] = "api"
-    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
-    steps: int | None = None
-    seconds: float | None = None
-    shapes: bool = False
-    stacks: bool = False
-    memory: bool = False
-
-
-_decode = msgspec.json.Decoder(CaptureBody).decode
+_decode = msgspec.json.Decoder(Asked).decode
 
 
 class CapturesApi:
@@ -68,7 +55,7 @@ class CapturesApi:
         except CaptureError as error:
             raise HTTPException(409, str(error)) from None
 
-    async def begin(self, run: str, body: CaptureBody) -> dict[str, Any]:
+    async def begin(self, run: str, body: Asked) -> dict[str, Any]:
         """Begin a capture of the run with this id, and return it as JSON.
 
         Raises:
@@ -76,9 +63,7 @@ class CapturesApi:
             HTTPException: The kind of captures does not take an option.
         """
         try:
-            options = options_of(
-                body.kind, body.steps, body.seconds, shapes=body.shapes, stacks=body.stacks, memory=body.memory
-            )
+            options = body.options()
         except OptionError as error:
             raise HTTPException(400, str(error)) from None
 
