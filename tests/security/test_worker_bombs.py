@@ -16,9 +16,9 @@ from processes import DEADLINE, eventually
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import ProfilePlan
+from trackside_daemon.captures.automatic import PlannedCaptures
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.kinds.profile import started, summarize
-from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.rank_process import RankProcess

@@ -16,9 +16,8 @@ from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
-from trackside_daemon.captures.automatic import AutomaticCaptures
-from trackside_daemon.captures.kineto.kineto import Kineto
-from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptures
+from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.summary import marks
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.request import Answer, Request
-from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.steps import cut, marked, write
 from trackside_daemon.captures.summary.trace import EVENT_BYTES, TraceError, count_events, decode, read_text
 from trackside_daemon.linux.process_limits import allowed_memory
 from trackside_daemon.linux.worker_call import Limits, serve
@@ -48,7 +47,7 @@ def answer(request: Request) -> Answer:
         begin = trace.base / 1000 + steps.edges[0]
         del trace
         distributed = {"backend": _backend(summary), **request.distributed}
-        marks.write(Path(request.output), marks.marked(text, steps, distributed))
+        write(Path(request.output), marked(text, steps, distributed))
     except OSError as error:
         raise TraceError(f"the trace cannot be read or written: {error}") from None
     except MemoryError:
