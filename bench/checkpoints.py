@@ -118,6 +118,7 @@ def compared(
         step()
     process.begin(request, PATIENCE_SECONDS)
     worker = process.pid
+    assert worker is not None
     differences: dict[bool, list[float]] = {True: [], False: []}
     tests = [True, False] * PAIRS
     chance.shuffle(tests)

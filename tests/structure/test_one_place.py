@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,22 @@ def test_it_is_written_in_one_place(what: str) -> None:
         if re.search(pattern, line)
     }
     assert not found, f"{what}: use {', '.join(sorted(places))}"
+
+
+def test_no_module_gives_a_name_to_two_things() -> None:
+    """The second constant would stand for the first one in the functions above it, too; ruff sees that of functions alone."""
+    twice = {}
+    for root in PRODUCT:
+        for path in root.rglob("*.py"):
+            nodes = ast.parse(path.read_text(encoding="utf-8")).body
+            targets = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+            targets += [node.target for node in nodes if isinstance(node, ast.AnnAssign)]
+            names = Counter(
+                name.id
+                for target in targets
+                for name in ast.walk(target)
+                if isinstance(getattr(name, "ctx", None), ast.Store) and isinstance(name, ast.Name)
+            )
+            if found := [name for name, count in names.items() if count > 1]:
+                twice[str(path)] = found
+    assert twice == {}
