@@ -21,9 +21,10 @@ import torch
 
 from bench import table
 from bench.steps import bootstrapped
-from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
 from trackside_daemon.checkpoints.settings import CheckpointSection
+from trackside_daemon.linux.process_limits import WORKER_BYTES
+from trackside_daemon.linux.worker_call import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +46,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/var/tmp") as directory:
         path = Path(directory) / "step-1000.pt"
         write(path, round(gigabytes * 1e9 / TENSOR_BYTES))
-        process = AuditProcess(512 << 20)
+        process = Worker(MODULE, Audited, memory=WORKER_BYTES)
         request = AuditRequest(str(path), path.stat().st_size, rate)
         step = training()
         torch.set_num_threads(1)
         seconds = audited(process, request, step)
-        process.stop()
+        process.end()
         table.head(f"audit of {path.stat().st_size / 1e9:.1f} GB at {rate / 1e6:.0f} MB/s", "measured", "target", "")
         table.verdict(
             "seconds, beside a training of 1 thread",
@@ -97,11 +98,11 @@ def training() -> Callable[[], None]:
     return step
 
 
-def audited(process: AuditProcess, request: AuditRequest, step: Callable[[], None]) -> float:
+def audited(process: Worker[Audited], request: AuditRequest, step: Callable[[], None]) -> float:
     """Return the seconds of an audit; raise a RuntimeError if it finds damage."""
     begun = time.monotonic()
     process.begin(request, PATIENCE_SECONDS)
-    while (answer := process.poll(Audited)) is None:
+    while (answer := process.poll()) is None:
         step()
     if answer.problem or answer.unread:
         raise RuntimeError(answer.problem or answer.unread)
@@ -109,14 +110,15 @@ def audited(process: AuditProcess, request: AuditRequest, step: Callable[[], Non
 
 
 def compared(
-    process: AuditProcess, request: AuditRequest, step: Callable[[], None]
+    process: Worker[Audited], request: AuditRequest, step: Callable[[], None]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return by how many percent steps are longer with an audit, and the same of pairs without one, with their intervals."""
     chance = random.Random(4711)
     for _ in range(2 * WINDOW_STEPS):
         step()
     process.begin(request, PATIENCE_SECONDS)
-    worker = process._worker.pid  # type: ignore[union-attr]
+    worker = process.pid
+    assert worker is not None
     differences: dict[bool, list[float]] = {True: [], False: []}
     tests = [True, False] * PAIRS
     chance.shuffle(tests)
@@ -124,9 +126,9 @@ def compared(
         first = chance.random() < 0.5
         taken = {second: window(worker, step, reads=tested and second == first) for second in (False, True)}
         differences[tested].append((taken[first] / taken[not first] - 1) * 100)
-        if process.poll(Audited) is not None:
+        if process.poll() is not None:
             process.begin(request, PATIENCE_SECONDS)
-    process.stop()
+    process.end()
     return bootstrapped(np.array(differences[True])), bootstrapped(np.array(differences[False]))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from processes import DEADLINE
 
-from trackside_daemon.captures import summaries
 from trackside_daemon.captures.captures import Captures
+from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
+from trackside_daemon.captures.kinds.kind import Kind
+from trackside_daemon.captures.kinds.stacks import Stacks
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.history.capture_rows import captures
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.recorder import AskRanks
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.model.answer import Answer
@@ -35,8 +36,8 @@ STEP = {
 }
 
 
-class ScriptedRecorder:
-    """Writes the same content for each rank, once it is released.
+class ScriptedRecorder(Kind):
+    """Captures of profiles: writes the same content for each rank, once it is released.
 
     Attributes:
         refused: Ranks that it refuses, with reasons.
@@ -46,6 +47,9 @@ class ScriptedRecorder:
         began: Set when the first recording began.
     """
 
+    name = "profile"
+    contents = "trace"
+
     def __init__(self) -> None:
         self.refused: dict[int, str] = {}
         self.failing: dict[int, str] = {}
@@ -54,10 +58,9 @@ class ScriptedRecorder:
         self.released.set()
         self.began = threading.Event()
 
-    def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
+    def refuse(self, _capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Refuse what was scripted."""
-        refused = self.refused if capture.kind == "profile" else dict.fromkeys(ranks, "it records profiles alone")
-        return {rank: refused[rank] for rank in ranks if rank in refused}
+        return {rank: self.refused[rank] for rank in ranks if rank in self.refused}
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
@@ -73,18 +76,16 @@ class ScriptedRecorder:
             outcomes[rank] = self.failing.get(rank, path)
         return outcomes
 
-
-def scripted_summary(capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
-    """Return a summary with the shape of that of a profile, and the real one of other captures."""
-    if capture.kind != "profile":
-        return summaries.summarize(capture, files)
-    profile = {"steps": [STEP], "parts": STEP, "marked": True, "operators": [], "functions": []}
-    return {
-        "ranks": {str(rank): profile for rank in files},
-        "files": {},
-        "failed": {},
-        "bottleneck": {"class": "data", "share": 0.3, "text": "data: 3 of 10 ms", "rank": min(files)},
-    }
+    @staticmethod
+    def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
+        """Return a summary with the shape of that of a profile."""
+        profile = {"steps": [STEP], "parts": STEP, "marked": True, "operators": [], "functions": []}
+        return {
+            "ranks": {str(rank): profile for rank in files},
+            "files": {},
+            "failed": {},
+            "bottleneck": {"class": "data", "share": 0.3, "text": "data: 3 of 10 ms", "rank": min(files)},
+        }
 
 
 def answering(*answers: Answer) -> AskRanks:
@@ -102,13 +103,13 @@ class CapturesHarness:
     """Captures over a history.
 
     Attributes:
-        recorder: Records.
+        recorder: Records profiles.
         ranks: The connected ranks of every run.
         ends: How its ranks have ended, and with the key None how it has.
         records: All versions of all captures, as published.
     """
 
-    def __init__(self, database: Database, writer: Writer, quota_run: int = MIB, quota: int = MIB) -> None:
+    def __init__(self, database: Database, writer: Writer, answers: Sequence[Answer] = ()) -> None:
         self.recorder = ScriptedRecorder()
         self.ranks: tuple[int, ...] = (0, 1)
         self.ends: dict[int | None, str] = {}
@@ -116,13 +117,12 @@ class CapturesHarness:
         self._database = database
         self._writer = writer
         self.captures = Captures(
-            CaptureStore(database.path.parent, quota_run, quota),
-            [self.recorder],
+            CaptureStore(database.path.parent, MIB, MIB),
+            [self.recorder, Stacks(answering(*answers)), FlightRecorder(answering(*answers))],
             lambda _: self.ranks,
             self._publish,
             self.stored,
             ends=lambda *_: self.ends,
-            summarizing=lambda _: nullcontext(scripted_summary),
         )
 
     def _publish(self, batch: Any) -> None:

@@ -5,7 +5,6 @@ All moments, ids and names are fixed, and no value is one of this machine.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import random
@@ -40,11 +39,11 @@ from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
-from trackside_daemon.captures import summaries
 from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
-from trackside_daemon.captures.memory import RankMemory
+from trackside_daemon.captures.kinds.by_name import BY_NAME
+from trackside_daemon.captures.kinds.memory import RankMemory
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
@@ -490,8 +489,8 @@ def _captures(daemon: RecordingDaemon, begun: float) -> list[Capture]:
     for number, (kind, files) in enumerate(contents.items(), 1):
         paths = {}
         for rank, data in files.items():
-            paths[rank] = daemon.place / f"{kind}_{rank}.gz"
-            paths[rank].write_bytes(gzip.compress(data))
+            paths[rank] = daemon.place / f"{kind}_{rank}"
+            paths[rank].write_bytes(data)
         link = AlertLink("TrainingStalled", at, {"run": "captured"}) if kind == "flight_recorder" else None
         asked = Capture(
             f"0000000000a{number}", "captured", 0, kind, "alert" if link else "api", at + 60 + number, tuple(files)
@@ -508,7 +507,7 @@ def _captures(daemon: RecordingDaemon, begun: float) -> list[Capture]:
                 state="summarised",
                 cause=link,
                 ended=at + 70 + number,
-                summary=summaries.summarize(asked, paths),
+                summary=BY_NAME[kind].summarize(paths),
             )
         )
     failed = "rank 0: it does not answer: it is stopped, or a call holds the GIL"

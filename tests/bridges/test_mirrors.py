@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sqlite3
 import time
@@ -487,9 +488,9 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         now = time.time()
         one.put([opened("a", started=now), *(ingested("a", [(1, round(now * 1e6), {"loss": 1.0})]),)])
         eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 1.0)
-        (worker,) = running._mirrors
-        assert worker._process is not None
-        worker._process._process.kill()
+        (mirror,) = running._mirrors
+        assert mirror._worker.pid is not None
+        os.kill(mirror._worker.pid, signal.SIGKILL)
         one.put([ingested("a", [(2, round(now * 1e6), {"loss": 2.0})], number=2)])
         eventually(lambda: len(scalars(place)) == 2)
         eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 2.0)

@@ -501,8 +501,8 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         put_rows(one, 1, begin)
         assert server.failed.wait(DEADLINE)
         (worker,) = running._mirrors
-        assert worker._process is not None
-        pid = worker._process.pid
+        pid = worker._worker.pid
+        assert pid is not None
         eventually(lambda: _lag(running) > 0.0)  # it answers while its client waits
         services = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
         running.stop()
@@ -515,8 +515,8 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         running.start()
         eventually(lambda: len(server.rows) == 60)
         (worker,) = running._mirrors
-        assert worker._process is not None
-        os.kill(worker._process.pid, signal.SIGKILL)
+        assert worker._worker.pid is not None
+        os.kill(worker._worker.pid, signal.SIGKILL)
         rows = put_rows(one, 3, begin)
         eventually(lambda: len(server.rows) == 80)
         eventually(lambda: _lag(running) == 0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from histories import history, opened
-from scripted_recorder import CapturesHarness, scripted_summary
+from scripted_recorder import CapturesHarness, ScriptedRecorder
 
 from trackside_daemon.captures.automatic import AGAIN_SECONDS, WARM_UP_SECONDS, AutomaticCaptures, compare
 from trackside_daemon.captures.captures import DISTURBED_SECONDS, Request
@@ -111,7 +111,7 @@ def test_a_leak_and_a_gpu_that_is_full_have_the_memory_recorded() -> None:
 
 def test_the_alert_gets_its_capture_and_what_changed_since_the_reference() -> None:
     reference = Capture("reference", "id-1", 0, "profile", "alert", 1.0, state="summarised")
-    reference_summary = scripted_summary(reference, {0: Path()})
+    reference_summary = ScriptedRecorder.summarize({0: Path()})
     published: list[AlertNote] = []
     cause = AlertLink("SlowStep", 5.0, {"run": "train"})
     slow = Capture("slow", "id-1", 0, "profile", "alert", 6.0, cause=cause, summary={"ranks": {}})
@@ -125,7 +125,7 @@ def test_the_alert_gets_its_capture_and_what_changed_since_the_reference() -> No
 
 def test_without_a_reference_the_healthy_window_after_the_recovery_serves() -> None:
     published: list[AlertNote] = []
-    summary = scripted_summary(Capture("", "id-1", 0, "profile", "alert", 1.0), {0: Path()})
+    summary = ScriptedRecorder.summarize({0: Path()})
     cause = AlertLink("SlowStep", 5.0, {"run": "train"})
     slow = Capture("slow", "id-1", 0, "profile", "alert", 6.0, cause=cause, state="summarised", summary=summary)
     reference = Capture("later", "id-1", 0, "profile", "alert", 9.0, state="summarised", summary=summary)

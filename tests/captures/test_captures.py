@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from histories import history, opened
 from processes import DEADLINE
-from scripted_recorder import CapturesHarness, answering
+from scripted_recorder import CapturesHarness
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures import stacks, store, summaries
 from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, Request
+from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.answer import Answer
@@ -108,7 +108,6 @@ def test_a_run_that_has_ended_cannot_be_recorded(harness: CapturesHarness) -> No
 
 def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(kept: History) -> None:
     harness = CapturesHarness(kept.database, kept.writer)
-    harness.captures._recorders = [harness.recorder, stacks.StacksRecorder(answering())]
     harness.recorder.failing = {0: "no trace", 1: "no trace"}
     harness.ends = {0: "finished"}
     request = REQUEST._replace(options=ProfileOptions(stacks=True), trigger="plan")
@@ -120,7 +119,7 @@ def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(kept: History)
 def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(store, "LEAST", {"profile": 1 << 60})
+    monkeypatch.setattr(harness.recorder, "least_bytes", 1 << 60)
     ended = harness.wait(harness.captures.ask(REQUEST).id)
     assert ended.reason.startswith(f"{tmp_path / FILES} has ")
     assert ended.reason.endswith(
@@ -131,18 +130,18 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised", "the ranks are free"
 
 
-def test_the_ranks_of_a_capture_whose_summary_cannot_begin_are_free(harness: CapturesHarness) -> None:
-    summarizing = harness.captures._summarizing
-
-    def fail(_: Capture) -> AbstractContextManager[Any]:
+def test_the_ranks_of_a_capture_whose_summary_cannot_begin_are_free(
+    harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> AbstractContextManager[Any]:
         raise OSError(EAGAIN, "Resource temporarily unavailable")
 
-    harness.captures._summarizing = fail
+    monkeypatch.setattr(harness.recorder, "summarizing", fail)
     first = harness.captures.ask(REQUEST)
     assert harness.wait(first.id).reason.endswith(": resource temporarily unavailable")
     if (thread := harness.captures._threads.get(first.id)) is not None:
         thread.join(DEADLINE)
-    harness.captures._summarizing = summarizing
+    monkeypatch.undo()
     assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised"
 
 
@@ -170,7 +169,7 @@ def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(kept: Histo
     assert (ended.state, ended.reason) == ("failed", STOPPED)
 
 
-def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History) -> None:
+def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = CapturesHarness(kept.database, kept.writer)
     summarizing, released = Event(), Event()
 
@@ -179,7 +178,7 @@ def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History) -> 
         assert released.wait(DEADLINE)
         return {"files": {}}
 
-    harness.captures._summarizing = lambda _: nullcontext(summarize)
+    monkeypatch.setattr(harness.recorder, "summarizing", lambda: nullcontext(summarize))
     asked = harness.captures.ask(REQUEST)
     assert summarizing.wait(DEADLINE)
     harness.captures.stop(0.01)
@@ -214,26 +213,24 @@ def test_automatic_captures_make_room_first_then_the_oldest(harness: CapturesHar
 
 
 def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
-    harness = CapturesHarness(kept.database, kept.writer)
-
     def flight(last: int, state: str, age: float = 30.0) -> Flight:
         entry = FlightEntry(last, "all_reduce", state, "[4] Float", 4, age)
         return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
 
     answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
-    harness.captures._recorders = [stacks.StacksRecorder(answering(*answers))]
+    harness = CapturesHarness(kept.database, kept.writer, answers)
     request = REQUEST._replace(kind="flight_recorder")
     ended = harness.wait(harness.captures.ask(request).id)
     assert (ended.state, [file.kind for file in ended.files]) == ("summarised", ["flight_recorder"] * 2)
-    assert summaries.text(ended)[1].startswith("Rank 1 never arrived at all_reduce number 32 of default_pg")
-    assert summaries.text(ended)[2:] == [
+    assert by_name.text(ended)[1].startswith("Rank 1 never arrived at all_reduce number 32 of default_pg")
+    assert by_name.text(ended)[2:] == [
         "rank 0: train.py:3 in main; in all_reduce number 32 of default_pg, for 30 s",
         "rank 1: train.py:3 in main",
     ]
     hostile = Answer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
-    harness.captures._recorders = [stacks.StacksRecorder(answering(hostile))]
+    harness = CapturesHarness(kept.database, kept.writer, [hostile])
     failed = harness.wait(harness.captures.ask(request).id)
-    assert failed.reason.startswith("rank 0: flight_recorder_0.json.gz cannot be read: ")
+    assert failed.reason.startswith("rank 0: flight_recorder_0.json cannot be read: ")
 
 
 @pytest.mark.parametrize("kind", ["profile", "stacks", "flight_recorder", "memory"])
@@ -241,16 +238,14 @@ def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
     ranks: Any
     for ranks in ({"0": {}}, {"0": 7}, [], {"x": {"threads": 3, "steps": [], "allocators": None}}):
         imported = Capture("0" * 12, "id-1", 0, kind, "api", 5.0, state="summarised", summary={"ranks": ranks})
-        assert summaries.text(imported)[0].startswith(f"{kind} 0")
+        assert by_name.text(imported)[0].startswith(f"{kind} 0")
 
 
 def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(kept: History) -> None:
-    harness = CapturesHarness(kept.database, kept.writer)
     threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
-    recorder = stacks.StacksRecorder(answering(Answer(0, 0.1, threads)))
+    harness = CapturesHarness(kept.database, kept.writer, [Answer(0, 0.1, threads)])
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
-    harness.captures._recorders = [harness.recorder, recorder]
     ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
     assert (ended.kind, ended.state, [file.kind for file in ended.files]) == ("stacks", "summarised", ["stacks"])
-    assert summaries.text(ended)[-3:] == ["rank 0: 1 thread, MainThread 1:", "  a.py:1 f", "  b.py:2 g"]
+    assert by_name.text(ended)[-3:] == ["rank 0: 1 thread, MainThread 1:", "  a.py:1 f", "  b.py:2 g"]
     assert ended.reason == "rank 1: it does not answer: it is stopped, or a call holds the GIL"

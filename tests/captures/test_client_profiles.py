@@ -6,31 +6,32 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from processes import DEADLINE
-from scripted_recorder import ScriptedRecorder, answering
+from scripted_recorder import answering
 
 from trackside.wire import Profile, ProfileQuestion
-from trackside_daemon.captures.client_profiles import SILENT, ClientProfiles
-from trackside_daemon.captures.kineto.recorder import UNREACHED
-from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.captures.kinds.profile import SILENT, ClientProfiles
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import Capture, ProfileOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 CAPTURE = Capture("1", "id-1", 0, "profile", "person", 1.0, options=ProfileOptions(4, stacks=True))
 
 
-def recorder(*answers: Answer, refused: dict[int, str] | None = None) -> ClientProfiles:
-    pytorch = ScriptedRecorder()
-    pytorch.refused = refused or {}
-    return ClientProfiles(pytorch, answering(*answers), lambda *_: 0.1)
+def unreached(_run: str, _ranks: Sequence[int]) -> frozenset[int]:
+    """Return the rank whose PyTorch does not ask for profiles."""
+    return frozenset([0])
+
+
+def recorder(*answers: Answer) -> ClientProfiles:
+    return ClientProfiles(unreached, answering(*answers), lambda *_: 0.1)
 
 
 def test_only_ranks_that_pytorch_does_not_reach_are_asked() -> None:
-    refused = recorder(refused={0: UNREACHED, 1: BUSY}).refuse(CAPTURE, [0, 1, 2])
-    assert refused == {1: BUSY, 2: "its PyTorch records itself"}
+    assert recorder().refuse(CAPTURE, [0, 1]) == {1: "its PyTorch records itself"}
 
 
 def test_traces_are_written_and_other_ranks_have_their_reason(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_the_question_lasts_as_long_as_the_steps_and_some_more(tmp_path: Path) -
         asked.append(given)
         return frozenset(), []
 
-    ClientProfiles(ScriptedRecorder(), ask, lambda *_: 0.1).record(CAPTURE, [0], tmp_path, threading.Event())
+    ClientProfiles(unreached, ask, lambda *_: 0.1).record(CAPTURE, [0], tmp_path, threading.Event())
     ((kind, run, ranks, question, seconds),) = asked
     assert (kind, run, ranks) == ("profile?", "id-1", frozenset([0]))
     assert question == ProfileQuestion(question.seconds, stacks=True)
@@ -58,9 +59,7 @@ def test_the_question_lasts_as_long_as_the_steps_and_some_more(tmp_path: Path) -
 def test_a_capture_that_is_cancelled_waits_for_no_answer_and_ends_the_profiles(tmp_path: Path) -> None:
     requests, cancelled = IngestRequests(), threading.Event()
     cancelled.set()
-    outcomes = ClientProfiles(ScriptedRecorder(), requests.ask, lambda *_: DEADLINE).record(
-        CAPTURE, [0], tmp_path, cancelled
-    )
+    outcomes = ClientProfiles(unreached, requests.ask, lambda *_: DEADLINE).record(CAPTURE, [0], tmp_path, cancelled)
     requests.close()
     assert outcomes == {0: "cancelled"}
     assert [(one.kind, one.ranks) for one in requests.questions] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,19 +13,19 @@ from histories import BEGIN, history, opened
 from layer_frames import attention, frame, normal
 from session_records import batch_ingested
 
-from trackside_daemon.captures import layers, summaries
-from trackside_daemon.captures.layers import RANKS, STEPS, UNOBSERVED, LayersRecorder
+from trackside_daemon.captures.kinds import layers
+from trackside_daemon.captures.kinds.layers import RANKS, UNOBSERVED, Layers
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
-from trackside_daemon.model.capture import PROFILE, Capture
+from trackside_daemon.model.capture import PROFILE, TAKES, Capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import Any
 
     from histories import History
 
+STEPS = TAKES["layers"].steps
 CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=PROFILE._replace(steps=STEPS))
 
 
@@ -56,29 +57,31 @@ class Training:
         return batch_ingested(self._ranks[rank].session.id, step, distributions=frames)
 
 
+def recorder(kept: History, training: Training) -> Layers:
+    return Layers(kept.database, training.command, lambda *_: None)
+
+
 def recorded(kept: History, training: Training, place: Path) -> dict[int, Path | str]:
     directory = place / "recorded"
     directory.mkdir()
-    recorder = LayersRecorder(kept.database, training.command, lambda *_: None)
-    assert recorder.refuse(CAPTURE, [0, 1]) == {}
-    return recorder.record(CAPTURE, [0, 1], directory, threading.Event())
+    one = recorder(kept, training)
+    assert one.refuse(CAPTURE, [0, 1]) == {}
+    return one.record(CAPTURE, [0, 1], directory, threading.Event())
 
 
 def test_the_measurements_after_the_request_are_files_and_one_summary(kept: History, place: Path) -> None:
     training = Training(kept)
     files = recorded(kept, training, place)
     assert training.commands == [("id-0", STEPS, frozenset((0, 1)))]
-    packed = CaptureStore(place).pack(
-        CAPTURE, {rank: path for rank, path in files.items() if not isinstance(path, str)}
-    )
+    paths = {rank: path for rank, path in files.items() if not isinstance(path, str)}
+    summary = Layers.summarize(paths)
+    packed = CaptureStore(place).pack(recorder(kept, training), paths)
     assert [(one.rank, one.name, one.kind) for one in packed] == [
         (0, "layers_0.jsonl.gz", "layers"),
         (1, "layers_1.jsonl.gz", "layers"),
     ]
-    paths = {one.rank: place / "recorded" / one.name for one in packed}
-    lines = [json.loads(line) for line in gzip.decompress(paths[0].read_bytes()).splitlines()]
+    lines = [json.loads(line) for line in gzip.decompress(paths[0].with_suffix(".jsonl.gz").read_bytes()).splitlines()]
     assert frame_of(lines[0]).names == ["embed", "head"]  # as an import reads it
-    summary = summaries.summarize(CAPTURE, paths)
     assert summary["ranks"]["1"]["steps"] == [*range(4, STEPS + 1, 4)]
     gradients = summary["kinds"]["gradients"]
     assert (gradients["step"], gradients["layers"]["head"]["size"]) == (STEPS, 200)  # of both ranks
@@ -88,7 +91,7 @@ def test_the_measurements_after_the_request_are_files_and_one_summary(kept: Hist
         "gradients",
         pytest.approx((1 + STEPS) / 5, rel=1e-3),
     )
-    lines = layers.text(summary)
+    lines = Layers.text(summary)
     assert lines[0] == f"3 layers in {STEPS // 4} measured steps, 4 to {STEPS}, of ranks 0, 1"
     assert lines[1].split() == ["layer", "norm", "update", "ratio", "gradient", "zeros", "largest", "output", "entropy"]
     assert lines[-1] == f"  {change['text']}"
@@ -100,16 +103,9 @@ def test_a_rank_that_measures_nothing_has_its_reason_and_what_was_measured_is_ke
     monkeypatch.setattr(layers, "STILL_SECONDS", 0.3)
     found = recorded(kept, Training(kept, last=40, measuring=1), place)  # it ends before the last step
     assert found[1] == UNOBSERVED
-    assert summaries.summarize(CAPTURE, {0: _zipped(found[0])})["ranks"]["0"]["steps"][-1] == 40
+    assert isinstance(found[0], Path)
+    assert Layers.summarize({0: found[0]})["ranks"]["0"]["steps"][-1] == 40
 
 
-def test_other_kinds_and_ranks_beyond_the_most_are_refused(kept: History) -> None:
-    recorder = LayersRecorder(kept.database, lambda *_: None, lambda *_: None)
-    assert recorder.refuse(Capture("1", "id-0", 0, "memory", "person", 1.0), [3]) == {3: "these are no layers"}
-    assert list(recorder.refuse(CAPTURE, [*range(RANKS + 2)])) == [RANKS, RANKS + 1]
-
-
-def _zipped(path: Path | str) -> Path:
-    assert not isinstance(path, str)
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    return path
+def test_ranks_beyond_the_most_are_refused(kept: History) -> None:
+    assert list(recorder(kept, Training(kept)).refuse(CAPTURE, [*range(RANKS + 2)])) == [RANKS, RANKS + 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from scripted_recorder import answering
 
 from trackside.wire import AllocationSite, Allocator, MemorySnapshot
-from trackside_daemon.captures.memory import MemoryRecorder, difference, read_mappings, summarize, text
+from trackside_daemon.captures.kinds.memory import Memory, read_mappings
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.rank_process import RankProcess
@@ -36,14 +35,10 @@ def snapshot(size: int) -> MemorySnapshot:
 def recorded(tmp_path: Path, *answers: Answer, pid: int = 0) -> dict[str, Any]:
     """Return the summary of ranks 0 and 1, or their reasons."""
     processes = [RankProcess("train", "id-1", 0, 1, 1, "", pid)]
-    recorder = MemoryRecorder(answering(*answers), lambda: processes, Path("/proc"))
+    recorder = Memory(answering(*answers), lambda: processes, Path("/proc"))
     found = recorder.record(CAPTURE, [0, 1], tmp_path, threading.Event())
-    files = {}
-    for rank, path in found.items():
-        if isinstance(path, Path):
-            files[rank] = path.with_suffix(".gz")
-            files[rank].write_bytes(gzip.compress(path.read_bytes()))
-    return {**summarize(files), "reasons": {rank: why for rank, why in found.items() if isinstance(why, str)}}
+    files = {rank: path for rank, path in found.items() if isinstance(path, Path)}
+    return {**Memory.summarize(files), "reasons": {rank: why for rank, why in found.items() if isinstance(why, str)}}
 
 
 def test_a_summary_has_the_largest_allocations_and_mappings_by_the_users_own_call(tmp_path: Path) -> None:
@@ -56,7 +51,7 @@ def test_a_summary_has_the_largest_allocations_and_mappings_by_the_users_own_cal
     ]
     assert summary["ranks"]["1"]["allocators"] == []
     assert "[heap]" in {one["name"] for one in summary["ranks"]["1"]["mappings"]}
-    lines = text(summary)
+    lines = Memory.text(summary)
     assert lines[:4] == [
         "rank 0, cuda:0: 9 MiB allocated of 16 MiB reserved",
         "      8 MiB in 3 x  /home/me/train.py:12 step",
@@ -74,10 +69,10 @@ def test_a_rank_that_shows_nothing_has_its_reason(tmp_path: Path) -> None:
 def test_growth_is_named_with_its_place(tmp_path: Path) -> None:
     before = recorded(tmp_path, Answer(0, 0.1, snapshot(8 * MIB)))
     after = recorded(tmp_path, Answer(0, 0.1, snapshot(24 * MIB)))
-    assert [change["text"] for change in difference(before, after)] == [
+    assert [change["text"] for change in Memory.difference(before, after)] == [
         "rank 0, cuda:0: /home/me/train.py:12 step 8 MiB → 24 MiB"
     ]
-    assert difference(after, before) == []
+    assert Memory.difference(after, before) == []
 
 
 def test_the_mappings_of_this_process_sum_to_its_memory() -> None:

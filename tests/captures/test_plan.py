@@ -9,8 +9,8 @@ import pytest
 
 from trackside.captures.plan import plan
 from trackside.wire import ProfilePlan
+from trackside_daemon.captures.automatic import PlannedCaptures
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.model.capture import ProfileOptions
 from trackside_daemon.model.families.training import KNOWN, STEPS
 from trackside_daemon.model.metric import Batch, Sample

@@ -54,7 +54,7 @@ class SameProcess:
         self.requests.append(request)
         self.busy = True
 
-    def poll(self, _: type, __: float = 0.0) -> Any:
+    def poll(self, _: float = 0.0) -> Any:
         """Answer the request."""
         if not self.busy:
             return None
@@ -68,7 +68,7 @@ class SameProcess:
         msgspec.json.encode(answer)
         return answer
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """End."""
 
 

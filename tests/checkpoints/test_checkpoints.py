@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from checkpoints.following import WALL, Following, record_of
@@ -16,15 +16,13 @@ from processes import DEADLINE, eventually
 
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit import scan
-from trackside_daemon.checkpoints.audit.request import REFUSED, Audited, AuditRequest, Scanned, ScanRequest
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.audit.request import MODULE, REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.open_files import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import as_json, shape_of, step_of
 from trackside_daemon.model.records import Event
-
-T = TypeVar("T", Audited, Scanned)
 
 
 def save(path: Path, content: bytes = b"w" * 9000) -> Path:
@@ -45,13 +43,6 @@ def tear(path: Path) -> Path:
 def alerts(following: Following) -> list[tuple[str, bool]]:
     """Return the checkpoints of the findings, and whether each is over."""
     return [(dict(one.labels)["checkpoint"], one.over) for one in following.findings]
-
-
-def answer(process: AuditProcess, kind: type[T]) -> T:
-    """Wait for the answer of a process."""
-    found = eventually(lambda: process.poll(kind))
-    assert found is not None
-    return found
 
 
 @pytest.fixture
@@ -446,23 +437,19 @@ def test_a_reader_that_dies_is_no_damage(following: Following, tmp_path: Path) -
 
 def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     path = save(tmp_path / "step-1.pt")
-    process = AuditProcess(1 << 29)
-    process.begin(AuditRequest(str(path)), DEADLINE)
-    audited = answer(process, Audited)
+    auditing, process = Worker(MODULE, Audited, memory=1 << 29), Worker(MODULE, Scanned, memory=1 << 29)
+    audited = auditing.ask(AuditRequest(str(path)), DEADLINE)
     assert (audited.format, audited.problem) == ("torch", "")
-    process.begin(ScanRequest((str(tmp_path),), (str(path),)), DEADLINE)
-    assert answer(process, Scanned).paths[str(path)] is not None
-    assert process._worker is not None
-    pid = process._worker.pid
+    assert process.ask(ScanRequest((str(tmp_path),), (str(path),)), DEADLINE).paths[str(path)] is not None
+    pid = process.pid
+    assert pid is not None
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     subprocess.run([sys.executable, "-c", f"import os, signal; os.kill({pid}, signal.SIGKILL)"], check=True)
-    eventually(lambda: not process._worker or process._worker._process.poll() is not None)
+    eventually(lambda: not process._process or process._process._process.poll() is not None)
     with pytest.raises(WorkerFailed, match="it was killed"):
         process.begin(ScanRequest(), DEADLINE)
-    process.begin(ScanRequest(), DEADLINE)  # another one
-    assert answer(process, Scanned).places == {}
-    process.stop()
-    assert process.poll(Scanned) is None
-    process.begin(AuditRequest(str(path), rate=1.0), 0.0)
-    with pytest.raises(WorkerFailed, match="too long"):
-        eventually(lambda: process.poll(Audited))
+    assert process.ask(ScanRequest(), DEADLINE).places == {}  # of another one
+    process.end()
+    assert process.poll() is None
+    with pytest.raises(WorkerFailed, match="it took longer than 0 s"):
+        auditing.ask(AuditRequest(str(path), rate=1.0), 0.0)

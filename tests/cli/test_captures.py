@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from cli.test_runs import Place, answering
 from histories import BEGIN, history, opened
 
@@ -40,3 +41,20 @@ def test_the_captures_of_a_run_are_listed_and_saved_with_and_without_a_daemon(tm
     (directory / files[0].name).unlink()
     refusal = place.run("captures", f"--output={tmp_path}/gone").refusal()
     assert refusal == f"capture {kept.id} has no file 'trace_0.json.gz' in {place.history}"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--seconds", "100000"], "--seconds: 120 at most"),
+        (["--seconds=0"], "--seconds: 0.01 at least"),
+        (["--steps", "0"], "--steps: 1 at least"),
+        (["--memory", "--steps", "5"], "--steps: a capture of kind memory has none"),
+        (["--layers", "--stacks"], "--stacks: a capture of kind layers has none"),
+        (["--layers", "--memory"], "--layers, --memory: give one of them"),
+    ],
+)
+def test_what_a_capture_does_not_take_is_refused_before_a_daemon_is_sought(
+    tmp_path: Path, options: list[str], expected: str
+) -> None:
+    assert Place(tmp_path).run("capture", "gpt-small", *options, where=False).refusal() == expected

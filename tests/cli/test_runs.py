@@ -24,7 +24,7 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.diagnosis.settings import CostSection
@@ -33,6 +33,7 @@ from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, Event
@@ -176,7 +177,12 @@ class Site:
             ),
             checkpoints=CheckpointsApi(
                 Checkpoints(
-                    CheckpointSection(), "", tuple, lambda _: None, auditing=AuditProcess(1), scanning=AuditProcess(1)
+                    CheckpointSection(),
+                    "",
+                    tuple,
+                    lambda _: None,
+                    auditing=Worker(MODULE, Audited),
+                    scanning=Worker(MODULE, Scanned),
                 ),
                 kept,
             ),

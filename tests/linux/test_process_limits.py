@@ -25,11 +25,11 @@ def _printed(code: str) -> list[str]:
 def test_a_worker_limits_itself() -> None:
     code = (
         "import os, psutil, resource; from trackside_daemon.linux.process_limits import limit_this_process\n"
-        "limit_this_process(5)\n"
-        "print(resource.getrlimit(resource.RLIMIT_CPU)[1], os.nice(0), psutil.Process().ionice().ioclass.name, "
+        "limit_this_process()\n"
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[1], os.nice(0), psutil.Process().ionice().ioclass.name, "
         "open('/proc/self/oom_score_adj').read())"
     )
-    assert _printed(code) == ["5", "19", "IOPRIO_CLASS_IDLE", "1000"]
+    assert _printed(code) == ["0", "19", "IOPRIO_CLASS_IDLE", "1000"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")

@@ -12,12 +12,14 @@ import pytest
 from processes import DEADLINE, ROOT, clean_environ, eventually
 
 from trackside_daemon.bridges.mirrors import supervisor
-from trackside_daemon.captures.summary import summarize
-from trackside_daemon.checkpoints import audit_process
+from trackside_daemon.captures.summary import request as summary
+from trackside_daemon.checkpoints.audit import request as audit
+from trackside_daemon.documents import request as report
+from trackside_daemon.history.salvage import salvage
 from trackside_daemon.linux.child_process import ChildProcess
 from trackside_daemon.linux.own_module import import_warnings, own_module
-from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
-from trackside_daemon.service import reports
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,10 +32,11 @@ with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "proof"), "a"
 """
 
 WORKERS = {
-    "mirror": supervisor.COMMAND,
-    "report": reports.COMMAND,
-    "audit": audit_process.COMMAND,
-    "summary": summarize.COMMAND,
+    "mirror": own_module(supervisor.MODULE),
+    "report": own_module(report.MODULE),
+    "audit": own_module(audit.MODULE),
+    "summary": own_module(summary.MODULE),
+    "salvage": own_module(salvage.MODULE),
     "nvml": own_module("trackside_daemon.nvml.worker", "{}"),
     "ingest": own_module("trackside_daemon.ingest.worker", "{}"),
     "benchmark": own_module("trackside.benchmark", python=f"{sys.prefix}/bin/../bin/python"),
@@ -77,13 +80,8 @@ def test_an_empty_entry_of_pythonpath_is_not_the_directory_of_a_worker(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", ":/nonexistent")
-    worker = WorkerProcess(audit_process.COMMAND)
-    try:
-        worker.send(b"{}")
-        with pytest.raises(WorkerFailed):
-            eventually(lambda: worker.receive(DEADLINE))
-    finally:
-        worker.close()
+    with Worker(audit.MODULE, str) as worker, pytest.raises(WorkerFailed, match="it exited"):
+        worker.ask({}, DEADLINE)
     assert not planted.exists()
 
 

@@ -16,11 +16,11 @@ from processes import DEADLINE, eventually
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import ProfilePlan
+from trackside_daemon.captures.automatic import PlannedCaptures
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.plan import PlannedCaptures
-from trackside_daemon.captures.summary.summarize import started, summarize
-from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.captures.kinds.profile import started, summarize
+from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 
@@ -42,14 +42,8 @@ def harness(tmp_path: Path) -> Iterator[CapturesHarness]:
 
 
 def audited(path: Path) -> Audited:
-    process = AuditProcess(WORKER)
-    try:
-        process.begin(AuditRequest(str(path)), DEADLINE)
-        answer: Audited | None = eventually(lambda: process.poll(Audited, 1.0))
-        assert answer is not None
-        return answer
-    finally:
-        process.stop()
+    with Worker(MODULE, Audited, memory=WORKER) as worker:
+        return worker.ask(AuditRequest(str(path)), DEADLINE)
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -110,15 +104,14 @@ def test_a_trace_of_too_many_events_is_refused_before_it_becomes_gigabytes(tmp_p
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a cgroup")
 def test_the_kernel_kills_the_worker_and_not_the_daemon_when_memory_is_short(tmp_path: Path) -> None:
     with memory_cgroup(f"trackside-bombs-{os.getpid()}") as join:
-        process = AuditProcess(2 * MEMORY_BYTES)
+        process = Worker(MODULE, Audited, memory=2 * MEMORY_BYTES)
         path = tmp_path / "step-1.safetensors"
         path.write_bytes(header("objects"))
         process.begin(AuditRequest(str(path)), DEADLINE)
-        assert process._worker is not None
-        join.write_text(str(process._worker.pid))
-        score = Path(f"/proc/{process._worker.pid}/oom_score_adj")
+        join.write_text(str(process.pid))
+        score = Path(f"/proc/{process.pid}/oom_score_adj")
         eventually(lambda: score.read_text() == "1000\n")
-        process.stop()
+        process.end()
 
 
 def test_a_person_may_capture_while_automatic_captures_of_all_users_run(harness: CapturesHarness) -> None:

@@ -15,12 +15,13 @@ from wire_messages import RunsHarness
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
@@ -114,8 +115,8 @@ class Site:
             "",
             tuple,
             self.pushed.append,
-            auditing=AuditProcess(1 << 29),
-            scanning=AuditProcess(1 << 29),
+            auditing=Worker(MODULE, Audited),
+            scanning=Worker(MODULE, Scanned),
         )
         self.silences = Silences()
         self.trial = AlertTester()

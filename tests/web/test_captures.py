@@ -52,6 +52,14 @@ def test_what_is_no_request_for_a_capture_is_refused_in_one_line(recorded: Site,
     assert "\n" not in answer.json()["error"]["message"]
 
 
+def test_a_number_out_of_its_range_is_refused_by_its_name(recorded: Site) -> None:
+    answer = recorded.client().ask(
+        "POST", "/api/v1/runs/train/captures", json={"seconds": 100_000}, headers=recorded.key
+    )
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "seconds: 120 at most")
+    assert recorded.recorded.records == []
+
+
 def test_nobody_records_without_the_token_nor_what_is_not_there(recorded: Site) -> None:
     client = recorded.client()
     assert client.ask("POST", "/api/v1/runs/train/captures").status_code == 401

@@ -1,7 +1,7 @@
 """The process that measures: ``python -m trackside.benchmark``.
 
 Standard input has a `Request` as a line of JSON; another line, or its end, ends the measurement. Standard output has an object
-a line: ``rounds`` of a load, ``facts``, ``agreement``, or ``failed``. The user's own output goes to standard error.
+a line: the ``answer``, with ``rounds`` of a load, ``facts``, ``agreement``, or ``failed``. The user's own output goes to standard error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Writer:
 
     def write(self, **fields: Any) -> None:
         """Write an object."""
-        data = msgspec.json.encode(fields) + b"\n"
+        data = msgspec.json.encode({"answer": fields}) + b"\n"
         with self._lock:
             while data:
                 data = data[os.write(self._pipe, data) :]

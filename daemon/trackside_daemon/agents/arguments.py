@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from trackside_daemon.model.capture import KindName  # noqa: TC001  msgspec needs it at run time
+
 MOST_POINTS = 200
 MOST_KEYS = 20
 LONGEST_WAIT = 3600.0
@@ -84,9 +86,7 @@ class CaptureArguments(Struct, forbid_unknown_fields=True):
     """Arguments of ``capture``."""
 
     run: RunName
-    kind: Annotated[
-        Literal["profile", "stacks", "memory", "flight_recorder", "layers"], Meta(description="What to record.")
-    ] = "profile"
+    kind: Annotated[KindName, Meta(description="What to record.")] = "profile"
     steps: Annotated[int, Meta(ge=1, le=100, description="Steps to record, of a profile or of layers.")] = 10
     stacks: Annotated[bool, Meta(description="Also record Python functions.")] = False
 

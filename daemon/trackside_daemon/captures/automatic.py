@@ -1,4 +1,4 @@
-"""Captures that nobody asks for: of a healthy run once, and when it becomes slow, loses memory or diverges.
+"""Captures that no person asks for: planned ones, of a healthy run once, and when it becomes slow, loses memory or diverges.
 
 Those of slow runs, and of memory, are compared with the healthy ones.
 """
@@ -6,44 +6,46 @@ Those of slow runs, and of memory, are compared with the healthy ones.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures import layers, memory
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.summary import difference as profiles
-from trackside_daemon.model.capture import PROFILE, AlertLink
-from trackside_daemon.model.families.training import MEMORY
+from trackside_daemon.captures.kinds.by_name import BY_NAME
+from trackside_daemon.model.capture import AlertLink, Asked, ProfileOptions
+from trackside_daemon.model.families.training import KNOWN, MEMORY, STEPS
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trackside_daemon.model.capture import Capture
+    from trackside.wire import ProfilePlan
+    from trackside_daemon.model.capture import Capture, KindName
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.state import State
 
 SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
 FULL = ("HostMemoryLeak", "GpuMemoryLeak")
 UNSTABLE = ("NonFinite", "LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing")
-KINDS = {  # of the capture, by its cause
+KINDS: dict[str, KindName] = {  # of the capture, by its cause
     **dict.fromkeys(SLOW, "profile"),
     **dict.fromkeys(FULL, "memory"),
     **dict.fromkeys(UNSTABLE, "layers"),
 }
 OUT_OF_MEMORY = "DeviceOutOfMemory"  # the cause that is no alert: a training that goes on counts it
-DIFFERENCES = {"profile": profiles.difference, "memory": memory.difference}
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
 WARM_UP_SECONDS = (
     120.0  # time from a run's first tick to its reference: compilation, caches and data loaders have settled
 )
-REFERENCES = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
+REFERENCES: tuple[KindName, ...] = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
 APART_SECONDS = 60.0
 RUNS = 1024  # most runs that are remembered
 CHANGES = 5  # changes that an alert gets
+
+NOTED = 1024  # most runs whose plan the log names
 
 log = logging.getLogger("trackside")
 
@@ -119,7 +121,7 @@ class AutomaticCaptures:
                 self._begin(run, "memory", AlertLink(OUT_OF_MEMORY, time.time(), {"run": name}))
         self._exhausted = failures
 
-    def _begin(self, run: str, kind: str, link: AlertLink | None) -> None:
+    def _begin(self, run: str, kind: KindName, link: AlertLink | None) -> None:
         now = self._clock()
         cause = kind if link is None else link.alert
         if kind == "layers" and not self._observes(run):
@@ -130,9 +132,8 @@ class AutomaticCaptures:
         if len(self._captured) > RUNS:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
-        options = PROFILE._replace(steps=layers.STEPS) if kind == "layers" else PROFILE
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", options=options, cause=link))
+            self._ask(Request(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link))
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 
@@ -160,19 +161,19 @@ def compare(
 def _is_comparable(one: Capture, capture: Capture) -> bool:
     return (
         (one.run, one.kind, one.options.stacks) == (capture.run, capture.kind, capture.options.stacks)
-        and one.kind in DIFFERENCES
+        and BY_NAME[one.kind].is_compared
         and one.state == "summarised"
         and one.id != capture.id
     )
 
 
 def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Batch], object]) -> Capture:
+    kind = BY_NAME[capture.kind]
     if reference is not None:
-        changes = DIFFERENCES[capture.kind](reference.summary, capture.summary)
+        changes = kind.difference(reference.summary, capture.summary)
         capture = replace(capture, summary={**capture.summary, "difference": changes, "reference": reference.id})
-    if capture.cause is not None and capture.kind in {*DIFFERENCES, "layers"}:
-        found = capture.summary.get("changes" if capture.kind == "layers" else "difference", ())
-        texts = [change["text"] for change in found][:CHANGES]
+    if capture.cause is not None and kind.changes:
+        texts = [change["text"] for change in capture.summary.get(kind.changes, ())][:CHANGES]
         evidence = {"capture": {"id": capture.id, "changes": texts}}
         alert, started, labels = capture.cause
         publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))
@@ -182,3 +183,76 @@ def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Ba
 def is_reference(capture: Capture) -> bool:
     """Return whether a profile shows a healthy run."""
     return (capture.trigger, capture.cause, capture.kind, capture.state) == ("alert", None, "profile", "summarised")
+
+
+class PlannedCaptures:
+    """Begins the profiles that are due, at each tick. The lowest rank of this machine decides for its run.
+
+    Args:
+        ask: Begins a capture.
+        processes: Returns the training processes of this machine.
+        state: The newest values.
+        default: The plan of runs without one of their own; None for none.
+        of_others: Follow the plans of other users' runs as well.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Request], Capture],
+        processes: Callable[[], Iterable[RankProcess]],
+        state: State,
+        default: ProfilePlan | None,
+        *,
+        of_others: bool = False,
+    ) -> None:
+        self._ask = ask
+        self._processes = processes
+        self._state = state
+        self._default = default
+        self._of_others = of_others
+        self._refused: set[str] = set()
+        # Steps when an epoch of the plan had begun, by run, attempt and epoch; None once it has been profiled or missed.
+        self._begun: dict[tuple[str, int], dict[int, float | None]] = {}
+
+    def tick(self) -> None:
+        """Begin what is due."""
+        first: dict[tuple[str, int], RankProcess] = {}
+        for process in self._processes():
+            key = process.run_id, process.attempt
+            if key not in first or process.rank < first[key].rank:
+                first[key] = process
+        self._begun = {key: self._begun.get(key, {}) for key in first}
+        for key, process in first.items():
+            plan = self._plan(process)
+            if plan is not None and self._is_due(plan, process, self._begun[key]):
+                options = ProfileOptions(plan.steps, None, plan.shapes, plan.stacks, plan.memory)
+                try:
+                    self._ask(Request(process.run_id, process.attempt, trigger="plan", options=options))
+                except CaptureError as error:
+                    log.info("run %s is not profiled as planned: %s", process.run, error)
+
+    def _plan(self, process: RankProcess) -> ProfilePlan | None:
+        """Return the plan of a run: its own, since a profile costs this daemon's memory, only of this daemon's own user."""
+        if process.plan is None or self._of_others or process.owner == f"uid:{os.getuid()}":
+            return process.plan or self._default
+        if process.run_id not in self._refused and len(self._refused) < NOTED:
+            self._refused.add(process.run_id)
+            log.info(
+                "run %s is not profiled as it plans: it is of another user; capture.plans: all allows that", process.run
+            )
+        return self._default
+
+    def _is_due(self, plan: ProfilePlan, process: RankProcess, begun: dict[int, float | None]) -> bool:
+        labels = process.run, str(process.rank)
+        steps, epoch = self._state.some(time.monotonic(), [(STEPS, labels), (KNOWN["epoch"], labels)])
+        if not isinstance(steps, float | int):
+            return False
+        if not plan.epochs:
+            begun.setdefault(0, 0.0)
+        elif isinstance(epoch, float | int):
+            for planned in plan.epochs:
+                if epoch >= planned:
+                    begun.setdefault(planned, None if epoch >= planned + 1 else steps)
+        due = [planned for planned, at in begun.items() if at is not None and steps >= at + plan.warmup]
+        begun.update(dict.fromkeys(due))
+        return bool(due)

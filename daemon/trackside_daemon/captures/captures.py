@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.captures.store import NoRoomError
 from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
@@ -18,11 +18,9 @@ from trackside_daemon.model.metric import Batch, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
-    from trackside_daemon.captures.recorder import Recorder
+    from trackside_daemon.captures.kinds.kind import Kind, Summarize
     from trackside_daemon.captures.store import CaptureStore
-    from trackside_daemon.captures.summaries import Summarize
     from trackside_daemon.model.capture import AlertLink, ProfileOptions
     from trackside_daemon.model.finding import Finding
 
@@ -63,37 +61,34 @@ class Captures:
 
     Args:
         store: Their files.
-        recorders: Record ranks; each rank gets the first that does not refuse it.
+        kinds: What can be captured.
         ranks: Returns the ranks of a run, by its id, that are connected.
         publish: Receives batches of records.
         stored: Returns all captures that the history has.
         ends: Returns how the ranks of a run, by its id, have ended since a Unix time; with the key None how the run has.
         finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
-        summarizing: Yields what summarises files by rank, while the capture runs.
         owner: Returns the owner of a run, by its id.
     """
 
     def __init__(
         self,
         store: CaptureStore,
-        recorders: Sequence[Recorder],
+        kinds: Iterable[Kind],
         ranks: Callable[[str], Iterable[int]],
         publish: Callable[[Batch], object],
         stored: Callable[[], Sequence[Capture]],
         *,
         ends: Callable[[str, float], Mapping[int | None, str]] = lambda *_: {},
         finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
-        summarizing: Callable[[Capture], AbstractContextManager[Summarize]],
         owner: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.store = store
-        self._recorders = recorders
+        self._kinds = {kind.name: kind for kind in kinds}
         self._ranks = ranks
         self._publish = publish
         self._stored = stored
         self._ends = ends
         self._finished = finished
-        self._summarizing = summarizing
         self._owner = owner
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Capture] = OrderedDict()
@@ -178,13 +173,15 @@ class Captures:
                 ended = self._ends(capture.run, 0.0).get(None)
                 self._end(capture, _reasons(busy) if known else f"it {ended}; {ENDED}" if ended else NOTHING)
                 return
-            with self._summarizing(capture) as summarize:
+            kind = self._kinds[capture.kind]
+            with kind.summarizing() as prepared:
                 try:
-                    directory = self.store.make(capture.id, capture.kind)
+                    directory = self.store.make(capture.id, kind)
                     capture = self._change(replace(capture, state="recording"))
                     capture, outcomes = self._record(capture, ranks, directory)
                 finally:
                     self._release(capture)
+                summarize = prepared if capture.kind == kind.name else self._kinds[capture.kind].summary
                 self._complete(replace(capture, reason=_reasons(outcomes | busy)), outcomes, directory, summarize)
         except NoRoomError as error:
             self._end(capture, str(error))
@@ -220,7 +217,7 @@ class Captures:
 
     def _record_kind(self, capture: Capture, ranks: Sequence[int], directory: Path) -> dict[int, Path | str]:
         outcomes: dict[int, Path | str] = {}
-        for number, recorder in enumerate(self._recorders):
+        for number, recorder in enumerate(self._kinds[capture.kind].recorders):
             left = [rank for rank in ranks if not isinstance(outcomes.get(rank), Path)]
             refused = recorder.refuse(capture, left)
             # The first recorder's reason says what to do; a later one that refuses as well adds nothing.
@@ -241,15 +238,12 @@ class Captures:
             self._end(capture, capture.reason)
             return
         paths = {rank: path.rename(directory / path.name) for rank, path in recorded.items()}
-        summary: dict[str, Any] = {}
-        if capture.kind == "profile":  # the summary replaces a trace by a compressed one with marks
-            self._change(replace(capture, state="written"))
-            summary = summarize(capture, paths)
-            paths |= {int(rank): paths[int(rank)].with_name(name) for rank, name in summary["files"].items()}
-        files = self.store.pack(capture, paths)
+        self._change(replace(capture, state="written"))
+        summary = summarize(capture, paths)
+        # That of a profile replaces a trace by a compressed one with marks.
+        paths |= {int(rank): paths[int(rank)].with_name(name) for rank, name in summary.get("files", {}).items()}
+        files = self.store.pack(self._kinds[capture.kind], paths)
         capture = self._change(replace(capture, state="written", files=files))
-        if capture.kind != "profile":
-            summary = summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
         if summary.get("ranks"):
             ended = replace(capture, state="summarised", summary=summary, ended=time.time())
             ended, *others = self._finished(ended)

@@ -6,7 +6,7 @@ import gzip
 import shutil
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 from trackside_daemon.model.capture import FINAL, CaptureFile
 from trackside_daemon.model.text import byte_size
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from trackside_daemon.captures.kinds.kind import Kind
     from trackside_daemon.model.capture import Capture
 
 MIB = 1 << 20
 FILES = "captures"  # the directory of all captures, in that of the history
-LEAST_BYTES = MIB  # of free room, with which a capture begins
-LEAST = {"profile": 32 * MIB}  # by kind: a trace of ten steps has 14 MB, and then it is compressed
-CONTENTS = {"profile": "trace"}  # the kind of a capture's files where it is not that of the capture
 
 
 class NoRoomError(Exception):
@@ -41,7 +39,7 @@ class CaptureStore:
         self._quota_run = quota_run
         self._quota = quota
 
-    def make(self, id_: str, kind: str) -> Path:
+    def make(self, id_: str, kind: Kind) -> Path:
         """Make the directory of a capture of this kind, and return it.
 
         Raises:
@@ -49,11 +47,11 @@ class CaptureStore:
             OSError: It cannot be made.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
-        free, least = shutil.disk_usage(self._root).free, LEAST.get(kind, LEAST_BYTES)
-        if free < least:
+        free = shutil.disk_usage(self._root).free
+        if free < kind.least_bytes:
             raise NoRoomError(
-                f"{self._root} has {byte_size(free)} of free room, and a capture of kind {kind} needs {byte_size(least)}; "
-                "free some, or set storage.path to another disk"
+                f"{self._root} has {byte_size(free)} of free room, and a capture of kind {kind.name} needs "
+                f"{byte_size(kind.least_bytes)}; free some, or set storage.path to another disk"
             )
         path = self._root / id_
         path.mkdir(mode=0o700)
@@ -64,20 +62,16 @@ class CaptureStore:
         path = self._root / capture.id / name
         return path if any(file.name == name for file in capture.files) and path.is_file() else None
 
-    def pack(self, capture: Capture, paths: Mapping[int, Path]) -> tuple[CaptureFile, ...]:
+    def pack(self, kind: Kind, paths: Mapping[int, Path]) -> tuple[CaptureFile, ...]:
         """Compress the files of ranks that are not yet, and return them.
 
         Raises:
             OSError: The disk is full, or a file cannot be read.
         """
-        kind = cast(
-            "Literal['trace', 'stacks', 'flight_recorder', 'memory', 'layers']",
-            CONTENTS.get(capture.kind, capture.kind),
-        )
         files = []
         for rank, path in sorted(paths.items()):
             packed = _packed(path)
-            files.append(CaptureFile(rank, packed.name, packed.stat().st_size, kind))
+            files.append(CaptureFile(rank, packed.name, packed.stat().st_size, kind.contents or kind.name))
         return tuple(files)
 
     def remove(self, id_: str) -> None:

@@ -28,9 +28,9 @@ from trackside_daemon.model.records import Event, RunState, SessionOpened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trackside_daemon.checkpoints.audit_process import AuditProcess
     from trackside_daemon.checkpoints.settings import CheckpointSection
     from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
+    from trackside_daemon.linux.worker_call import Worker
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -69,8 +69,8 @@ class Checkpoints:
         processes: Callable[[], Iterable[RankProcess]],
         publish: Callable[[Batch], object],
         *,
-        auditing: AuditProcess,
-        scanning: AuditProcess,
+        auditing: Worker[Audited],
+        scanning: Worker[Scanned],
         waits: Waits = Waits(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -138,8 +138,8 @@ class Checkpoints:
             except Exception as error:  # whatever the files are like: the daemon goes on
                 if self._is_new(f"{type(error).__name__}: {error}"):
                     log.exception("the checkpoints cannot be followed")
-        self._auditing.stop()
-        self._scanning.stop()
+        self._auditing.end()
+        self._scanning.end()
 
     def tick(self) -> None:
         """Do what is due; about once a second."""
@@ -234,7 +234,7 @@ class Checkpoints:
         self._scans.keep(places)
         try:
             for _ in range(SCANS):
-                answer = self._scanning.poll(Scanned, PATIENCE_SECONDS)
+                answer = self._scanning.poll(PATIENCE_SECONDS)
                 if answer is not None:
                     self._scans.succeed()
                     self._apply_scan(self._scans.current, answer, now, wall)
@@ -290,7 +290,7 @@ class Checkpoints:
 
     def _audit(self, now: float, wall: float) -> None:
         try:
-            answer = self._auditing.poll(Audited)
+            answer = self._auditing.poll()
             if answer is not None:
                 self._judge(answer, now, wall)
             if self._auditing.busy:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.captures import summaries
+from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.history.capture_rows import captures
@@ -77,7 +77,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         "events": reader.events(connection, uid, MOST),
         "layers": ranked(layers.newest(connection, uid)["kinds"], alerts_by_layer(alerts))[:MOST_LAYERS],
         "captures": [
-            {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
+            {"kind": one.kind, "asked": one.asked, "text": by_name.text(one)[1 : LINES + 1]}
             for one in captures(connection, uid)[-MOST_CAPTURES:]
         ],
         "media": read_media(connection, uid),

@@ -1,61 +1,43 @@
 """The process that writes the report of a run: ``python -m trackside_daemon.documents``.
 
-Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The daemon limits its memory. It limits
-its time, and uses processors and disks only when nothing else does.
+The daemon limits its memory. It limits its time, and uses processors and disks only when nothing else does.
 """
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 import sys
 from pathlib import Path
-
-import msgspec
 
 from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document
-from trackside_daemon.documents.request import Answer, Request
+from trackside_daemon.documents.request import Request
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process
-from trackside_daemon.linux.signals import reset_signals
+from trackside_daemon.linux.worker_call import Limits, serve
 
 CPU_SECONDS = 60
 
 
 def main() -> int:
-    """Answer one request."""
-    reset_signals()
-    end_with_parent(None, signal.SIGKILL)
-    limit_this_process(CPU_SECONDS)
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
-    sys.stdout.buffer.write(msgspec.json.encode(answer(request)) + b"\n")
-    sys.stdout.buffer.flush()
-    return 0
+    """Answer requests until the end of the input."""
+    expected = (HistoryError, UnknownRunError, sqlite3.Error, ValueError, OSError)
+    return serve(Request, write_report, lambda _: Limits(CPU_SECONDS), expected)
 
 
-def answer(request: Request) -> Answer:
-    """Write the report of a run as one HTML file, which appears when it is complete."""
-    file = Path(request.file)
+def write_report(request: Request) -> str:
+    """Write the report of a run as one HTML file, which appears when it is complete, and return its path."""
+    history = Offline(Path(request.history), lambda _: None)
+    with history.reading() as connection:
+        contents = read_contents(connection, request.run, CostSection(**request.prices))
     try:
-        history = Offline(Path(request.history), lambda _: None)
-        with history.reading() as connection:
-            contents = read_contents(connection, request.run, CostSection(**request.prices))
-        _replace(file, write(document([contents])))
-    except (HistoryError, UnknownRunError, sqlite3.Error, ValueError) as error:
-        return Answer(error=str(error))
+        _replace(Path(request.file), write(document([contents])))
     except OSError as error:
-        return Answer(error=f"{file}: {(error.strerror or str(error)).lower()}")
-    except MemoryError:
-        return Answer(
-            error=f"the report needs more memory than the {allowed_memory() >> 20} MiB of limits.worker_memory"
-        )
-    return Answer()
+        raise ValueError(f"{request.file}: {(error.strerror or str(error)).lower()}") from None
+    return request.file
 
 
 def _replace(file: Path, text: str) -> None:

@@ -1,10 +1,12 @@
-"""The request of the daemon to the process that writes a report, and its answer; a line of JSON each."""
+"""The request of the daemon to the process that writes a report."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+
+MODULE = "trackside_daemon.documents"
 
 
 class Request(msgspec.Struct):
@@ -21,9 +23,3 @@ class Request(msgspec.Struct):
     run: str
     file: str
     prices: dict[str, Any] = {}
-
-
-class Answer(msgspec.Struct):
-    """The end of the work; *error* is one line, empty if the file is written."""
-
-    error: str = ""

@@ -33,8 +33,10 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.salvage import set_aside
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, read_wal
-from trackside_daemon.history.salvage.salvage import salvage
-from trackside_daemon.history.salvage.worker import Answer, Request, Worker
+from trackside_daemon.history.salvage.salvage import MODULE, Request, Salvaged, salvage
+from trackside_daemon.linux.process_limits import WORKER_BYTES, worker_bytes
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
@@ -130,10 +132,10 @@ class Database:
         self._files: list[os.stat_result] = []
         self._connection: sqlite3.Connection | None = None
         self._directory_lock: FileLock | None = None
-        self._salvaging: Worker | None = None
+        self._salvaging = Worker(MODULE, Salvaged, memory=worker_bytes(WORKER_BYTES), name="its process")
         self._salvaged_at = -inf
         self._has_bad_rows = False
-        self._check: Worker | None = None
+        self._check = Worker(MODULE, str, memory=worker_bytes(WORKER_BYTES), name="its process")
         self._image = directory / f"{FILE}{set_aside.IMAGE}"
         with suppress(OSError):  # of a daemon that was killed while it set a file aside
             self._image.unlink()
@@ -219,13 +221,15 @@ class Database:
 
     def poll(self) -> None:
         """Ask whether the check has found damage."""
-        if self._check is not None and (answer := self._check.answer(0.0)) is not None:
-            self._check.close()
-            self._check = None
-            if answer.error:
-                log.warning("%s is not checked for damage: %s", self.path, answer.error)
-            if answer.damage:
-                self.report(answer.damage)
+        try:
+            damage = self._check.poll()
+        except WorkerFailed as error:
+            damage = ""
+            log.warning("%s is not checked for damage: %s", self.path, error)
+        if damage is not None:
+            self._check.end()
+        if damage:
+            self.report(damage)
 
     def is_gone(self) -> bool:
         """Return whether the file or its WAL was deleted or replaced while it is open here."""
@@ -282,9 +286,7 @@ class Database:
         if self.damage:  # the next one must not use it
             with suppress(HistoryError):
                 self._set_aside(self.damage)
-        if self._salvaging is not None:
-            self._salvaging.close()
-            self._salvaging = None
+        self._salvaging.end()
         if self._directory_lock is not None:
             self._directory_lock.close()
             self._directory_lock = None
@@ -299,9 +301,7 @@ class Database:
                     self._connection.close()
             self._connection = None
             self._exclusive = self._always_exclusive
-            if self._check is not None:
-                self._check.close()
-                self._check = None
+            self._check.end()
 
     def _claim(self) -> None:
         """Make the directory if it was deleted, and lock it if this process does not."""
@@ -332,7 +332,10 @@ class Database:
             self._connection = connection
             self._files = [path.stat() for path in self._open_files()]
         if self._serves and not self._exclusive and self.path.stat().st_size > SMALL_BYTES:
-            self._check = Worker(Request(str(self.path)))
+            try:
+                self._check.begin(Request(str(self.path)))
+            except WorkerFailed as error:
+                log.warning("%s is not checked for damage: %s", self.path, error)
 
     def _prepare(self) -> sqlite3.Connection:
         if self.path.is_symlink():
@@ -449,32 +452,31 @@ class Database:
         if pending is None:
             return
         again = time.monotonic() - self._salvaged_at < AGAIN_SECONDS
-        answer = Answer(error="its rows are damaged again" if self._has_bad_rows and again else pending.room())
-        if not answer.error:
-            answer = self._answer(pending, seconds)
-        if answer.salvaged is None:
-            log.warning("a new history begins, without the rows of %s: %s", pending.damaged.name, answer.error)
+        error = "its rows are damaged again" if self._has_bad_rows and again else pending.room()
+        try:
+            salvaged = None if error else self._salvaged(pending, seconds)
+        except (OSError, ValueError, sqlite3.Error, WorkerFailed) as failure:
+            self._salvaging.end()
+            salvaged, error = None, str(failure)
+        if salvaged is None:
+            log.warning("a new history begins, without the rows of %s: %s", pending.damaged.name, error)
         else:
-            log.warning("a new history begins: %s", answer.salvaged.text())
+            log.warning("a new history begins: %s", salvaged.text())
             pending.target.rename(self.path)
         pending.end()
         self._salvaged_at = time.monotonic()
 
-    def _answer(self, pending: set_aside.Salvaging, seconds: float) -> Answer:
+    def _salvaged(self, pending: set_aside.Salvaging, seconds: float) -> Salvaged:
         if not self._serves:
-            try:
-                return Answer(salvaged=salvage(pending.source, pending.target, time.monotonic() + SALVAGE_SECONDS))
-            except (OSError, ValueError, sqlite3.Error) as error:
-                return Answer(error=str(error))
-        if self._salvaging is None:
+            return salvage(pending.source, pending.target, time.monotonic() + SALVAGE_SECONDS)
+        if not self._salvaging.busy:
             os.truncate(pending.target, 0)  # of a daemon that was killed
-            self._salvaging = Worker(Request(str(pending.source), str(pending.target), SALVAGE_SECONDS))
-        answer = self._salvaging.answer(seconds)
-        if answer is None:
+            self._salvaging.begin(Request(str(pending.source), str(pending.target), SALVAGE_SECONDS))
+        salvaged = self._salvaging.poll(seconds)
+        if salvaged is None:
             raise SalvagingError(f"{self.path}: the rows of the damaged history are being copied to a new one")
-        self._salvaging.close()
-        self._salvaging = None
-        return answer
+        self._salvaging.end()
+        return salvaged
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trackside_daemon.linux.cgroups import Cgroups
 
+WORKER_BYTES = 512 << 20  # of a worker, if nothing else is configured
 LEAST_BYTES = 128 << 20  # of a worker, of which its own code needs a third
 SHARE = 4  # a worker gets the fourth part of what the cgroup allows
 
@@ -45,19 +46,16 @@ def allowed_memory() -> int:
     return 1 << 62 if most == resource.RLIM_INFINITY else most
 
 
-def limit_this_process(cpu_seconds: int | None = None, quick_seconds: float = 0.0) -> None:
+def limit_this_process(quick_seconds: float = 0.0) -> None:
     """Limit this process (setrlimit(2)), and let it use processors and disks only when nothing else does (nice(2), ioprio_set(2)).
 
     When memory is short, the kernel ends it before all others (oom_score_adj). The main thread has to call this.
 
     Args:
-        cpu_seconds: Most seconds of processor time; the kernel then ends it. None leaves that to `limit_time`.
         quick_seconds: Seconds of processor time for which it keeps its priority (setitimer(2)), so that short work ends soon.
     """
-    for name, most in ((resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_CORE, 0)):
-        if most is not None:
-            with contextlib.suppress(OSError, ValueError):  # a lower limit stays
-                resource.setrlimit(name, (most, most))
+    with contextlib.suppress(OSError, ValueError):  # a lower limit stays
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if quick_seconds:

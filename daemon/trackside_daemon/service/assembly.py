@@ -16,11 +16,10 @@ from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
-from trackside_daemon.captures.automatic import AutomaticCaptures
-from trackside_daemon.captures.client_profiles import ClientProfiles
-from trackside_daemon.captures.kineto.kineto import Kineto
-from trackside_daemon.captures.plan import PlannedCaptures
-from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptures
+from trackside_daemon.captures.kineto.recorder import Kineto
+from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
+from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
@@ -53,6 +52,7 @@ from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.linux.process_limits import worker_bytes
+from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
@@ -176,10 +176,7 @@ class Parts:
             push=queue.push,
             processes=self.ranks.get,
             step_seconds=step_seconds,
-            recorders=[
-                self.kineto.recorder,
-                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
-            ],
+            pytorch=self.kineto.recorder,
         )
         self.automatic = (
             [
@@ -204,8 +201,8 @@ class Parts:
             boot,
             self.ranks.get,
             lambda batch: queue.push([batch]),
-            auditing=AuditProcess(memory),
-            scanning=AuditProcess(memory),
+            auditing=Worker(AUDIT, Audited, memory=memory),
+            scanning=Worker(AUDIT, Scanned, memory=memory),
             proc=Path(config.path.procfs),
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))

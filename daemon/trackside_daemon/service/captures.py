@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.automatic import compare
 from trackside_daemon.captures.captures import Captures
-from trackside_daemon.captures.layers import LayersRecorder
-from trackside_daemon.captures.memory import MemoryRecorder
-from trackside_daemon.captures.stacks import StacksRecorder
+from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
+from trackside_daemon.captures.kinds.layers import Layers
+from trackside_daemon.captures.kinds.memory import Memory
+from trackside_daemon.captures.kinds.profile import Profiles
+from trackside_daemon.captures.kinds.stacks import Stacks
 from trackside_daemon.captures.store import MIB, CaptureStore
-from trackside_daemon.captures.summaries import summarizing
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.families.training import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.recorder import Recorder
+    from trackside_daemon.captures.kineto.recorder import KinetoRecorder
     from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.history.recorder import Recorder as History
     from trackside_daemon.ingest.requests import IngestRequests
@@ -47,21 +48,21 @@ def make_captures(
     push: Callable[[Sequence[Batch]], None],
     processes: Callable[[], Sequence[RankProcess]],
     step_seconds: Callable[[str, int], float | None],
-    recorders: Sequence[Recorder] = (),
+    pytorch: KinetoRecorder,
 ) -> Captures:
-    """Return the captures of a daemon, with *recorders* of profiles and those of stacks, memory and layers."""
+    """Return the captures of a daemon, whose profiles PyTorch itself records where it can."""
     return Captures(
         CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
         [
-            *recorders,
-            StacksRecorder(requests.ask),
-            MemoryRecorder(requests.ask, processes, PROC),
-            LayersRecorder(history.database, requests.command_layers, step_seconds),
+            Profiles(pytorch, requests.ask, step_seconds, partial(_world_size, state), memory),
+            Stacks(requests.ask),
+            FlightRecorder(requests.ask),
+            Memory(requests.ask, processes, PROC),
+            Layers(history.database, requests.command_layers, step_seconds),
         ],
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
-        summarizing=partial(summarizing, world_size=partial(_world_size, state), memory=memory),
         owner=partial(_owner, processes),
         ends=partial(_ends, history),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),

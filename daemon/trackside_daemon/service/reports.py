@@ -9,12 +9,10 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trackside_daemon.documents.request import Answer, Request
+from trackside_daemon.documents.request import MODULE, Request
 from trackside_daemon.history.files.jsonl import folder
-from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.records import ENDED, RunState
 
 if TYPE_CHECKING:
@@ -25,12 +23,10 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
-COMMAND = own_module("trackside_daemon.documents")
 SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it
 WRITTEN_SECONDS = 5.0  # the longest wait for the history to write what is queued
 STOP_SECONDS = 20.0  # the longest delay of the daemon's end
-POLL_SECONDS = 1.0
 WAITING = 256  # most runs that wait; more end at once only when a cluster fails
 
 log = logging.getLogger("trackside")
@@ -127,22 +123,8 @@ class Reports:
         prices = self._prices().model_dump(mode="json")
         request = Request(str(self._history), run, str(self.file(run)), prices)
         try:
-            worker = WorkerProcess(COMMAND, memory=self._memory)
-        except OSError as error:
-            return f"its process cannot be started: {error}"
-        try:
-            worker.send(msgspec.json.encode(request))
-            until = self._clock() + SECONDS
-            while (now := self._clock()) < min(until, self._stop_by):
-                if (line := worker.receive(time.monotonic() + POLL_SECONDS)) is not None:
-                    return _decode(line).error
-            return "the daemon stops" if now < until else f"it takes longer than {SECONDS:.0f} s"
+            with Worker(MODULE, str, memory=self._memory, name="its process") as worker:
+                worker.ask(request, SECONDS, lambda: "the daemon stops" if self._clock() >= self._stop_by else "")
         except WorkerFailed as error:
-            return f"its process ended: {error}"
-        finally:
-            worker.kill()
-            worker.wait_reaped()
-            worker.is_reaped()
-
-
-_decode = msgspec.json.Decoder(Answer).decode
+            return str(error)
+        return ""

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
+from trackside_daemon.linux.process_limits import WORKER_BYTES
 from trackside_daemon.model.families import training
 from trackside_daemon.model.setting_types import Seconds, Texts
 from trackside_daemon.model.units import size_bytes
@@ -37,7 +38,7 @@ class LimitsSection(Section):
             ge=128 << 20,
             description="Memory of each process that reads traces or checkpoints, or writes reports; at most a quarter of what the cgroup of the daemon allows.",
         ),
-    ] = 512 << 20
+    ] = WORKER_BYTES
     layers: Annotated[
         Texts,
         Field(

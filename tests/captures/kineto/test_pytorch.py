@@ -21,8 +21,7 @@ from trackside.captures.kineto import is_tested, socket_directory, variables
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto import recorder
 from trackside_daemon.captures.kineto.environment import torch_version
-from trackside_daemon.captures.kineto.kineto import Kineto
-from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.captures.kineto.recorder import BUSY, Kineto
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut

@@ -6,10 +6,10 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.captures.kinds.profile import started, summarize
 from trackside_daemon.captures.summary.bottleneck import overall
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
-from trackside_daemon.captures.summary.summarize import started, summarize
 from trackside_daemon.captures.summary.trace import decode
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
-from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted
 START_SECONDS = 60.0  # the same for its first answer: on a busy machine W&B's client alone takes 10 s to import
-COMMAND = own_module("trackside_daemon.bridges.mirrors.worker")
+MODULE = "trackside_daemon.bridges.mirrors.worker"
 
 log = logging.getLogger("trackside")
 
@@ -39,7 +39,7 @@ class Mirrors:
     """
 
     def __init__(self, sections: Mapping[str, MirrorSection], history: Path) -> None:
-        self._mirrors = [_Worker(name, section, history) for name, section in sections.items()]
+        self._mirrors = [_Mirror(name, section, history) for name, section in sections.items()]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trackside-bridges", daemon=True)
 
@@ -71,7 +71,7 @@ class Mirrors:
             thread.join()
 
 
-class _Worker:
+class _Mirror:
     def __init__(self, name: str, section: MirrorSection, history: Path) -> None:
         settings = section.model_dump()
         if settings.get("directory") == "":
@@ -81,10 +81,8 @@ class _Worker:
         digest = sha256(msgspec.json.encode(target)).hexdigest()[:8]
         positions = history.with_name(f"bridge-{name}-{digest}.db")
         self._name = name
-        self._start = msgspec.json.encode(Start(name, str(history), str(positions), settings | _absolute(settings)))
-        self._process: WorkerProcess | None = None
-        self._ready_by = 0.0
-        self._is_starting = False
+        self._start = Start(name, str(history), str(positions), settings | _absolute(settings))
+        self._worker = Worker(MODULE, Status)
         self._status = Status()
         self._before = Status()
         self._error = ""
@@ -94,26 +92,20 @@ class _Worker:
     def ask(self) -> None:
         """Start the worker if it does not run, and read its status."""
         try:
-            if self._process is None:
-                if time.monotonic() < self._retry:
+            if not self._worker.busy:
+                if self._worker.pid is not None:
+                    self._worker.begin(None, ANSWER_SECONDS)
+                elif time.monotonic() < self._retry:
                     return
-                self._process = WorkerProcess(COMMAND)
-                self._process.send(self._start)
-                self._ready_by = time.monotonic() + START_SECONDS
-            if not self._is_starting:  # else it has this request already
-                self._process.send(b"status")
-            answer = self._process.receive(time.monotonic() + ANSWER_SECONDS)
-        except (WorkerFailed, OSError) as error:
+                else:
+                    self._worker.begin(self._start, START_SECONDS)
+            status = self._worker.poll(ANSWER_SECONDS)
+        except WorkerFailed as error:
             self._fail(str(error))
             return
-        self._is_starting = answer is None and time.monotonic() < self._ready_by
-        if self._is_starting:
+        if status is None:
             return
-        if answer is None:
-            self._fail(f"it has not answered for {ANSWER_SECONDS:g} s")
-            return
-        self._ready_by = 0.0
-        self._status = msgspec.json.decode(answer, type=Status)
+        self._status = status
         self._backoff = 0.0
         self._report(self._status.error)
 
@@ -132,25 +124,19 @@ class _Worker:
 
     def close(self) -> None:
         """End the worker, which sends what is left."""
-        if self._process is not None:
-            self._process.close(FLUSH_SECONDS + 1.0)
+        self._worker.end(FLUSH_SECONDS + 1.0)
 
     def _fail(self, error: str) -> None:
-        self._is_starting = False
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait_reaped()
-            self._process.is_reaped()  # closes the pipes
-            self._process = None
-            before, last = self._before, self._status
-            self._before = Status(
-                before.sent + last.sent,
-                before.lost + last.lost,
-                before.rejected + last.rejected,
-                before.failures + last.failures,
-                success=last.success or before.success,
-            )
-            self._status = Status(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
+        self._worker.end()
+        before, last = self._before, self._status
+        self._before = Status(
+            before.sent + last.sent,
+            before.lost + last.lost,
+            before.rejected + last.rejected,
+            before.failures + last.failures,
+            success=last.success or before.success,
+        )
+        self._status = Status(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
         self._backoff = min(max(2 * self._backoff, ASK_SECONDS), LONGEST_SECONDS)
         self._retry = time.monotonic() + self._backoff
         self._report(error)

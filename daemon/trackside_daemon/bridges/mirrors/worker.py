@@ -1,68 +1,78 @@
 """The process of one mirror: ``python -m trackside_daemon.bridges.mirrors.worker``.
 
-The first line of standard input is a `Start`. Each further line is answered with the mirror's `Status`. At the end of the
-input the mirror sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
+The first request is a `Start`, each further one null; each answer is the mirror's `Status`. At the end of the input the mirror
+sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
-
-from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, Start
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, Start, Status
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
 from trackside_daemon.bridges.mirrors.target import RunTarget
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.http_client.errors import SettingError
-from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.linux.signals import reset_signals
+from trackside_daemon.linux.worker_call import serve
 
 if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import Target
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Mirror until the end of the input."""
-    reset_signals()
-    end_with_parent(None, signal.SIGKILL)
-    # Libraries write to standard output, which is for answers.
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
-    os.nice(10)
-    ending = threading.Event()
-    deadline: list[float] = []
-
-    def is_late() -> bool:
-        return bool(deadline) and time.monotonic() > deadline[0]
-
-    try:
-        target = make_target(start.name, start.settings)
-    except SettingError as error:
-        sys.exit(str(error))
-    history, positions = Path(start.history), Positions(Path(start.positions))
-    if isinstance(target, RunTarget):
-        mirror: Mirror = RunMirror(history, positions, target, ending=is_late)
-    else:
-        mirror = Mirror(history, positions, target, every_rank=start.settings["ranks"] == "all", ending=is_late)
-    thread = threading.Thread(target=_run, args=(mirror, target, start.settings["interval"], ending))
-    # The connection of the positions belongs to the thread that opened it.
-    thread.start()
-    for _ in sys.stdin.buffer:
-        answers.write(msgspec.json.encode(mirror.status) + b"\n")
-    deadline.append(time.monotonic() + FLUSH_SECONDS)
-    ending.set()
-    thread.join(FLUSH_SECONDS)
+    mirroring = _Mirroring()
+    serve(Start | None, mirroring.answer, expected=(SettingError,))
+    mirroring.end()
     os._exit(0)  # a request may hang
+
+
+class _Mirroring:
+    """The mirror, and the thread that runs it."""
+
+    def __init__(self) -> None:
+        self._ending = threading.Event()
+        self._thread = threading.Thread()
+        self._mirror: Mirror | None = None
+        self._deadline = inf
+
+    def answer(self, start: Start | None) -> Status:
+        """Begin with the first request, and return the counters."""
+        if start is not None:
+            self._begin(start)
+        return Status() if self._mirror is None else self._mirror.status
+
+    def end(self) -> None:
+        """Send what is left."""
+        self._deadline = time.monotonic() + FLUSH_SECONDS
+        self._ending.set()
+        if self._mirror is not None:
+            self._thread.join(FLUSH_SECONDS)
+
+    def _begin(self, start: Start) -> None:
+        os.nice(10)
+        target = make_target(start.name, start.settings)
+        history, positions = Path(start.history), Positions(Path(start.positions))
+        if isinstance(target, RunTarget):
+            self._mirror = RunMirror(history, positions, target, ending=self._is_late)
+        else:
+            every_rank = start.settings["ranks"] == "all"
+            self._mirror = Mirror(history, positions, target, every_rank=every_rank, ending=self._is_late)
+        interval = start.settings["interval"]
+        self._thread = threading.Thread(target=_run, args=(self._mirror, target, interval, self._ending))
+        # The connection of the positions belongs to the thread that opened it.
+        self._thread.start()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
 
 def _run(mirror: Mirror, target: Target | RunTarget, interval: float, ending: threading.Event) -> None:

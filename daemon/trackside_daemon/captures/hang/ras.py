@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.captures.hang.dump import cleaned
-from trackside_daemon.captures.hang.wording import ranks_text
+from trackside_daemon.captures.hang.verdict import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

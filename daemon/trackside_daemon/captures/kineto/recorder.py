@@ -1,26 +1,31 @@
-"""The recorder that asks PyTorch itself: the training needs no code for it, and no thread that holds Python's lock."""
+"""Recordings by PyTorch's own profiler, which asks the daemon's socket for configurations."""
 
 from __future__ import annotations
 
+import logging
+import math
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.captures.kineto import TESTED
+from trackside.captures.kineto import TESTED, socket_directory
+from trackside_daemon.captures.kinds.kind import Recorder
 from trackside_daemon.captures.kineto.environment import will_ask
-from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS
+from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, Pollers
+from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import configuration
-from trackside_daemon.captures.kineto.recording import BUSY, LATE, Recording
-from trackside_daemon.captures.kineto.windows import LOOP_SECONDS
+from trackside_daemon.captures.kineto.socket_file import DirectoryError
+from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows
+from trackside_daemon.model.metric import Batch
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.captures.kineto.pollers import Pollers
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.captures.kineto.protocol import Window
-    from trackside_daemon.captures.kineto.windows import Windows
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -34,8 +39,88 @@ UNREACHED = (
     f" PyTorch ({', '.join(TESTED)})"
 )
 
+BUSY = "a profiler is active in it already"
+LATE = "its PyTorch got the request after the start of the recording: the machine is too busy"
+END_SECONDS = 2.0  # time limit for the file of a process that has ended
+TRACE_BYTES = 1 << 30  # maximum size of a trace
 
-class KinetoRecorder:
+log = logging.getLogger("trackside")
+
+
+class Recording:
+    """One rank that records.
+
+    Args:
+        rank: The rank.
+        pid: Its process.
+        directory: The directory of its file.
+        pollers: The processes that ask.
+        seconds: Time limit for the file, from when the process asks.
+    """
+
+    def __init__(self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float) -> None:
+        self.pid = pid
+        self._rank = rank
+        self._directory = directory
+        self._pollers = pollers
+        self._seconds = seconds
+        self._asked = False
+        self._ended = False
+        self._until = 0.0
+        self._start = math.inf
+
+    def offer(self, configuration: str, seconds: float, start: float = 0.0) -> None:
+        """Offer the process a configuration, which it has to ask for within *seconds*.
+
+        Args:
+            configuration: What to record.
+            seconds: The time limit.
+            start: When it starts, as Unix time; 0 if the configuration has no time.
+        """
+        self._until = time.monotonic() + seconds
+        if start:
+            self._start = time.monotonic() + start - time.time()
+        self._pollers.offer(self.pid, configuration)
+
+    def outcome(self, *, alive: bool) -> Path | str | None:
+        """Return the complete file, or why there is none in one line; None while neither is known.
+
+        Args:
+            alive: The process has not ended.
+        """
+        now = time.monotonic()
+        if not self._asked and not self._pollers.waits(self.pid):
+            self._asked = True
+            self._until = now + self._seconds
+        if not self._ended and not alive:
+            self._ended = True
+            self._until = min(self._until, now + END_SECONDS)
+        poller = self._pollers.get(self.pid)
+        # libkineto writes another file, which it renames when it is complete.
+        for path in self._directory.glob(f"trace_{self._rank}_*"):
+            status = path.lstat()
+            if status.st_size > TRACE_BYTES:
+                return f"its trace is larger than {TRACE_BYTES >> 20} MiB; record fewer steps"
+            if path.suffix == ".json" and stat.S_ISREG(status.st_mode):
+                return path
+        # While it records, it accepts no other configuration. One that comes after its start it discards.
+        if self._asked and poller is not None and poller.accepts and poller.at > self._start:
+            return LATE
+        return None if now < self._until else self._reason()
+
+    def _reason(self) -> str:
+        if self._ended:
+            return "its process ended before it had written the trace"
+        if self._asked:
+            return f"PyTorch wrote no trace within {self._seconds:.0f} s: it counted too few optimizer steps, or could not write"
+        poller = self._pollers.get(self.pid)
+        if poller is not None and not poller.accepts:
+            return BUSY
+        asks = poller is not None and not poller.silent
+        return LATE if asks and self._start < math.inf else "its PyTorch has stopped asking for profiles"
+
+
+class KinetoRecorder(Recorder):
     """Records ranks of this machine whose PyTorch asks for configurations.
 
     Args:
@@ -59,11 +144,15 @@ class KinetoRecorder:
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
-        if capture.kind != "profile":
-            return dict.fromkeys(ranks, "PyTorch's profiler records profiles alone")
-        pids = self._pids(capture.run)
-        reasons = {rank: self._reason(pids.get(rank, 0)) for rank in ranks}
-        return {rank: reason for rank, reason in reasons.items() if reason}
+        pids, unreached = self._pids(capture.run), self.unreached(capture.run, ranks)
+        pollers = {rank: self._pollers.get(pids.get(rank, 0)) for rank in ranks if rank not in unreached}
+        busy = [rank for rank, poller in pollers.items() if poller is not None and not poller.accepts]
+        return dict.fromkeys(unreached, UNREACHED) | dict.fromkeys(busy, BUSY)
+
+    def unreached(self, run: str, ranks: Sequence[int]) -> frozenset[int]:
+        """Return the ranks of a run, by its id, whose PyTorch does not ask for profiles."""
+        pids = self._pids(run)
+        return frozenset(rank for rank in ranks if not self._asks(pids.get(rank, 0)))
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
@@ -124,15 +213,58 @@ class KinetoRecorder:
         """Return the processes of a run on this machine, by rank."""
         return {process.rank: process.pid for process in self._processes() if process.run_id == run and process.pid > 0}
 
-    def _reason(self, pid: int) -> str:
-        """Return why a process cannot be recorded; empty if it can."""
+    def _asks(self, pid: int) -> bool:
         poller = self._pollers.get(pid)
-        if poller is None:
-            return "" if will_ask(pid, self._directory) else UNREACHED
-        return UNREACHED if poller.silent else "" if poller.accepts else BUSY
+        return will_ask(pid, self._directory) if poller is None else not poller.silent
 
     def _patience(self, pid: int, window: Window) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""
         if window.start:
             return window.start - LOOP_SECONDS - time.time()
         return self._windows.asks_in(pid) + DELAY_SECONDS
+
+
+class Kineto:
+    """The socket and the recorder. Without a socket, the recorder refuses all ranks, since none of them asks.
+
+    Args:
+        push_socket: The push socket or a file next to it, which determines the directory.
+        processes: Returns the ranks of this machine.
+        step_seconds: As for `Windows`; *ask* likewise.
+        enabled: False for no socket.
+
+    Attributes:
+        recorder: The recorder.
+    """
+
+    def __init__(
+        self,
+        push_socket: Path,
+        processes: Callable[[], Sequence[RankProcess]],
+        step_seconds: Callable[[str, int], float | None],
+        ask: AskRanks,
+        *,
+        enabled: bool,
+    ) -> None:
+        pollers, place = Pollers(), socket_directory(push_socket)
+        self.recorder = KinetoRecorder(place, pollers, processes, Windows(pollers, step_seconds, ask))
+        self._socket: ProfilerSocket | None = None
+        if enabled:
+            try:
+                self._socket = ProfilerSocket(place, pollers)
+            except DirectoryError as error:
+                log.info("PyTorch's own profiler is not available: %s", error)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        if self._socket is not None:
+            self._socket.start()
+
+    def stop(self) -> None:
+        """Remove the socket. You may call it without `start`, but once only."""
+        if self._socket is not None:
+            self._socket.stop()
+
+    def batch(self) -> Batch:
+        """Return the refused datagrams."""
+        return Batch("captures:kineto", [] if self._socket is None else self._socket.samples(), complete=True)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from trackside.wire import StepsQuestion
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window
+from trackside_daemon.model.capture import MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside.wire import OptimizerSteps
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.captures.kineto.pollers import Pollers
-    from trackside_daemon.captures.recorder import AskRanks
     from trackside_daemon.model.capture import Capture
 
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest
@@ -33,7 +34,6 @@ APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much 
 # A window has to contain all steps, which take longer while they are recorded. The summary is cut to the steps asked for.
 SLOWNESS = 1.5
 STALL_SECONDS = 0.25  # of a busy machine
-LONGEST_SECONDS = 120.0  # maximum duration of a window
 STEP_SECONDS = 0.2  # duration of a step in a run whose speed is unknown, for windows
 SLOW_STEP_SECONDS = 5.0  # likewise, for the time limit
 
@@ -75,7 +75,7 @@ class Windows:
                 return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
         start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + LOOP_SECONDS
-        return Window(None, min(seconds, LONGEST_SECONDS), start)
+        return Window(None, min(seconds, MOST_SECONDS), start)
 
     def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""

@@ -1,68 +1,58 @@
 """The process that summarises traces: ``python -m trackside_daemon.captures.summary``.
 
-Each line of standard input is a `Request`, and each line of standard output its `Answer`. The daemon limits its memory. It
-limits its time. After half a second of a processor, it uses processors and disks only when nothing else does.
+The daemon limits its memory. It limits its time. After half a second of a processor, it uses processors and disks only when
+nothing else does.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trackside_daemon.captures.summary import marks
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.request import Answer, Request
-from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.steps import cut, marked, write
 from trackside_daemon.captures.summary.trace import EVENT_BYTES, TraceError, count_events, decode, read_text
-from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process, limit_time
-from trackside_daemon.linux.signals import reset_signals
+from trackside_daemon.linux.process_limits import allowed_memory
+from trackside_daemon.linux.worker_call import Limits, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-CPU_SECONDS = 90
+LIMITS = Limits(90, quick_seconds=0.5)  # enough for 15 MB of traces without waiting until processors are free
 LESS = "record fewer steps, or no stacks"
-QUICK_SECONDS = 0.5  # of a processor, for which it does not wait until processors are free: enough for 15 MB of traces
 
 
 def main() -> int:
     """Answer requests until the end of the input."""
-    reset_signals()
-    end_with_parent(None, signal.SIGKILL)
-    limit_this_process(quick_seconds=QUICK_SECONDS)
-    for line in sys.stdin.buffer:
-        limit_time(CPU_SECONDS)  # of each request
-        sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
-        sys.stdout.buffer.flush()
-    return 0
+    return serve(Request, answer, lambda _: LIMITS, (TraceError,))
 
 
 def answer(request: Request) -> Answer:
-    """Summarise a trace, and write it with its marks."""
+    """Summarise a trace, and write it with its marks.
+
+    Raises:
+        TraceError: It cannot be read, summarised or written.
+    """
     memory = allowed_memory()
     try:
         text = read_text(Path(request.path))
         if (events := count_events(text)) > memory // EVENT_BYTES:
-            return Answer(error=f"the trace has {events:,} events, more than {memory >> 20} MiB can hold; {LESS}")
+            raise TraceError(f"the trace has {events:,} events, more than {memory >> 20} MiB can hold; {LESS}")
         trace = decode(text)
         steps = cut(trace, request.steps, request.near)
         summary = profile(trace, steps)
         begin = trace.base / 1000 + steps.edges[0]
         del trace
         distributed = {"backend": _backend(summary), **request.distributed}
-        marks.write(Path(request.output), marks.marked(text, steps, distributed))
-    except TraceError as error:
-        return Answer(error=str(error))
+        write(Path(request.output), marked(text, steps, distributed))
     except OSError as error:
-        return Answer(error=f"the trace cannot be read or written: {error}")
+        raise TraceError(f"the trace cannot be read or written: {error}") from None
     except MemoryError:
-        return Answer(error=f"the trace needs more memory than the {memory >> 20} MiB of limits.worker_memory; {LESS}")
+        reason = f"the trace needs more memory than the {memory >> 20} MiB of limits.worker_memory; {LESS}"
+        raise TraceError(reason) from None
     return Answer(summary, begin)
 
 

@@ -1,10 +1,12 @@
-"""The request of the daemon to the worker process, and its answer; a line of JSON each."""
+"""The request of the daemon to the worker process, and its answer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+
+MODULE = "trackside_daemon.captures.summary"
 
 
 class Request(msgspec.Struct):
@@ -26,8 +28,7 @@ class Request(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """The summary of a trace, with the begin of its first step; or the reason for its absence in one line."""
+    """The summary of a trace, with the begin of its first step."""
 
-    summary: dict[str, Any] = {}
-    begin: float = 0.0
-    error: str = ""
+    summary: dict[str, Any]
+    begin: float

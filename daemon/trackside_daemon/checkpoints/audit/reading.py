@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import mmap
 import os
-import stat
 import time
 import zlib
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING
+
+from trackside_daemon.linux.foreign_file import open_checked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ class DamageError(Exception):
 
 
 class RefusedError(OSError):
-    """A file is not read: it is not regular, or belongs to another user."""
+    """A file is not read: it consists of holes, or belongs to another user."""
 
 
 class _File(io.FileIO):
@@ -90,10 +92,10 @@ class Reader:
         """Open a regular file of the user.
 
         Raises:
-            RefusedError: It is another kind of file, or another user's.
-            OSError: It cannot be opened.
+            RefusedError: It is another user's, or consists of holes.
+            OSError: It cannot be opened, or is another kind of file.
         """
-        handle = self._open(path)
+        handle = open_checked(path, partial(self._refuse, path.name))
         try:
             with _File(handle) as file:
                 yield file
@@ -102,22 +104,11 @@ class Reader:
         finally:
             os.close(handle)
 
-    def _open(self, path: Path) -> int:
-        # To open a FIFO or a device is an act, and somebody may put one into the place of a file at any moment: only a
-        # descriptor that has been checked is opened (O_PATH of open(2)).
-        checked = os.open(path, getattr(os, "O_PATH", os.O_NONBLOCK) | os.O_CLOEXEC)
-        try:
-            about = os.fstat(checked)
-            if not stat.S_ISREG(about.st_mode):
-                raise RefusedError(f"{path.name} is no regular file")
-            if self._uid not in {None, about.st_uid}:
-                raise RefusedError(f"{path.name} belongs to another user")
-            if about.st_size > SMALL and about.st_blocks * 512 * UNPACKED < about.st_size:
-                raise RefusedError(f"{path.name} consists of holes")
-            name = f"/proc/self/fd/{checked}" if hasattr(os, "O_PATH") else path
-            return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        finally:
-            os.close(checked)
+    def _refuse(self, name: str, about: os.stat_result) -> None:
+        if self._uid not in {None, about.st_uid}:
+            raise RefusedError(f"{name} belongs to another user")
+        if about.st_size > SMALL and about.st_blocks * 512 * UNPACKED < about.st_size:
+            raise RefusedError(f"{name} consists of holes")
 
     def pieces(self, file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from *begin* to *end*, less if the file is shorter."""

@@ -8,6 +8,7 @@ import msgspec
 
 from trackside_daemon.model.checkpoint import CheckedFile  # noqa: TC001  msgspec needs it at run time
 
+MODULE = "trackside_daemon.checkpoints.audit"
 CHANGING = "it changed while it was read"  # an `Audited.unread` that is no result
 
 

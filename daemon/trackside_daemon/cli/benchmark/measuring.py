@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside.benchmark.results import Measured
 from trackside.benchmark.rounds import Load
-from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_process import WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,31 +85,31 @@ def _work(python: str, request: Request, measured: Measured, progress: Callable[
     """
     if not request.specs:
         return ""
-    process = WorkerProcess(own_module("trackside.benchmark", python=python), directory=None)
     if request.mode != "alone":
         measured.begin()
-    ended, until = "", float("inf")
+    ended, until = "", inf
+    # The user's target may be in this process's working directory.
+    worker = Worker("trackside.benchmark", _Message, python=python, directory=None)
     try:
-        process.send(msgspec.json.encode(request))
+        worker.begin(request)
         while time.monotonic() < until:
             try:
-                line = process.receive(min(until, time.monotonic() + POLL_SECONDS))
-                if line is None:
+                message = worker.next(min(until - time.monotonic(), POLL_SECONDS))
+                if message is None:
                     continue
-                message = msgspec.json.decode(line, type=_Message)
                 if message.end:
                     break
                 _apply(message, measured, progress)
             except KeyboardInterrupt:
                 ended = ended or "cancelled"
                 until = time.monotonic() + END_SECONDS
-                process.end_input()
+                worker.end_input()
             except WorkerFailed:
                 if ended:
                     break
                 raise
     finally:
-        process.close()
+        worker.end(patience=1.0)
     return ended
 
 

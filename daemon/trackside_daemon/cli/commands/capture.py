@@ -6,19 +6,21 @@ import re
 from pathlib import Path  # noqa: TC003  typer needs it at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.capture import FINAL
+from trackside_daemon.model.capture import FINAL, MOST_SECONDS, MOST_STEPS, Asked, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
+    from trackside_daemon.model.capture import KindName
 
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 
@@ -27,10 +29,12 @@ def capture(
     run: Run,
     *,
     steps: Annotated[
-        int | None, typer.Option(help="Number of optimizer steps. [default: 10]", min=1, show_default=False)
+        int | None,
+        typer.Option(help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Duration in seconds, instead of steps.", min=0.01, show_default=False)
+        float | None,
+        typer.Option(help=f"Duration in seconds, {MOST_SECONDS:g} at most, instead of steps.", show_default=False),
     ] = None,
     ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
     stacks: Annotated[
@@ -55,20 +59,15 @@ def capture(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-        if memory and (steps or seconds):
-            raise CommandError("--memory is a snapshot of one moment, which has no --steps and no --seconds")
-        if layers and (seconds or stacks or memory):
-            raise CommandError("--layers has neither --seconds nor --stacks nor --memory")
-        if steps and seconds:
-            raise CommandError("--steps, --seconds: give one of them")
-        body: dict[str, Any] = {
-            "kind": "layers" if layers else "memory" if memory else "profile",
-            "trigger": "person",
-            "ranks": _ranks(ranks),
-            "stacks": stacks,
-        }
-        body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value}
-        answer = find_daemon(url).record(run, body)
+        if layers and memory:
+            raise CommandError("--layers, --memory: give one of them")
+        kind: KindName = "layers" if layers else "memory" if memory else "profile"
+        asked = Asked(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
+        try:
+            asked.options()
+        except OptionError as error:
+            raise CommandError(error.text("--")) from None
+        answer = find_daemon(url).record(run, msgspec.to_builtins(asked))
         if as_json:
             print_json(answer)
         elif answer["state"] == "summarised":

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROWS = 256  # rows of one insertion
 
+MODULE = "trackside_daemon.history.salvage"  # of the process that does it for a daemon
 LOST = "the history was damaged"  # the cause of runs of which only the samples are left
 
 _TYPES = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,), "BLOB": (bytes,)}
@@ -98,6 +99,20 @@ UPDATE series SET
 _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed), 0), coalesce(max(count), 0),
     coalesce(sum(max(0, end - trimmed * {BLOCK})), 0)
     FROM stream LEFT JOIN series ON series.stream = stream.id GROUP BY stream.id"""  # noqa: S608  a number
+
+
+class Request(msgspec.Struct):
+    """A request to the process `MODULE`.
+
+    Attributes:
+        source: A file.
+        target: A new file, into which to salvage it; empty to answer with what is damaged, empty if nothing is.
+        seconds: The longest time of salvaging.
+    """
+
+    source: str
+    target: str = ""
+    seconds: float = 0.0
 
 
 class Salvaged(msgspec.Struct):

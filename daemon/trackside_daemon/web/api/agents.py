@@ -14,7 +14,7 @@ from starlette.responses import Response
 from trackside_daemon import __version__
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.captures.captures import CaptureError
-from trackside_daemon.web.api.captures import CaptureBody
+from trackside_daemon.model.capture import Asked
 from trackside_daemon.web.api.history_access import json_response
 from trackside_daemon.web.api.waits import Condition
 
@@ -94,7 +94,7 @@ class AgentsApi:
     async def capture(self, run: str, arguments: CaptureArguments) -> dict[str, Any]:
         """See `Live`."""
         steps = arguments.steps if arguments.kind == "profile" else None
-        body = CaptureBody(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
+        body = Asked(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
         try:
             found = await self._captures.begin(run, body)
             until = time.monotonic() + CAPTURE_SECONDS

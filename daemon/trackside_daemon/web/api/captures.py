@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
-from trackside_daemon.captures import summaries
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.layers import STEPS as LAYER_STEPS
+from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.history import capture_rows
 from trackside_daemon.history.read import reader
-from trackside_daemon.model.capture import ProfileOptions, as_json
+from trackside_daemon.model.capture import Asked, OptionError, as_json
 from trackside_daemon.web.api.history_access import json_response
 
 if TYPE_CHECKING:
@@ -26,24 +25,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.web.api.history_access import HistoryAccess
 
-MAX_STEPS = 1000
-MAX_SECONDS = 120.0
 
-
-class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for a capture; see `ProfileOptions`. Without steps and seconds it is 10 steps."""
-
-    kind: Literal["profile", "stacks", "memory", "flight_recorder", "layers"] = "profile"
-    trigger: Literal["person", "api"] = "api"
-    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
-    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
-    seconds: Annotated[float, msgspec.Meta(ge=0.01, le=MAX_SECONDS)] | None = None
-    shapes: bool = False
-    stacks: bool = False
-    memory: bool = False
-
-
-_decode = msgspec.json.Decoder(CaptureBody).decode
+_decode = msgspec.json.Decoder(Asked).decode
 
 
 class CapturesApi:
@@ -72,18 +55,17 @@ class CapturesApi:
         except CaptureError as error:
             raise HTTPException(409, str(error)) from None
 
-    async def begin(self, run: str, body: CaptureBody) -> dict[str, Any]:
+    async def begin(self, run: str, body: Asked) -> dict[str, Any]:
         """Begin a capture of the run with this id, and return it as JSON.
 
         Raises:
             CaptureError: The run cannot be recorded.
-            HTTPException: The body asks for steps and seconds.
+            HTTPException: The kind of captures does not take an option.
         """
-        if body.steps is not None and body.seconds is not None:
-            raise HTTPException(400, "steps, seconds: give one of them")
-        usual = LAYER_STEPS if body.kind == "layers" else 10
-        steps = usual if body.steps is None and body.seconds is None else body.steps
-        options = ProfileOptions(steps, body.seconds, body.shapes, body.stacks, body.memory)
+        try:
+            options = body.options()
+        except OptionError as error:
+            raise HTTPException(400, str(error)) from None
 
         def begin() -> Capture:
             asked = Request(run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options)
@@ -106,7 +88,7 @@ class CapturesApi:
     async def find(self, id_: str) -> dict[str, Any]:
         """Return the capture with this id as JSON, its summary also as lines of text."""
         capture = await self._find(id_)
-        return {**as_json(capture), "text": summaries.text(capture)}
+        return {**as_json(capture), "text": by_name.text(capture)}
 
     async def capture_file(self, request: HttpRequest) -> Response:
         """Send a file of a capture."""

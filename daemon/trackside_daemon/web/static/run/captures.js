@@ -16,6 +16,12 @@ const PARTS = {
   data: "data wait", idle: "device idle", other: "other",
 };
 
+// By kind: the title and the unit of what has changed, and the summary; that of other kinds is its text.
+const KINDS = {
+  profile: { changed: "Changed since the healthy reference", amount: (seconds) => `${number(1000 * seconds, 3)} ms`, content: profile },
+  memory: { changed: "Grown since the last snapshot", amount: bytes },
+};
+
 export class Captures {
   constructor(run, signal) {
     Object.assign(this, { id: run.id, signal });
@@ -110,8 +116,8 @@ class Row {
     try {
       const { summary, kind, text } = await getJson(`captures/${this.item.id}`, { signal: this.signal });
       const lines = text.slice(1).filter((line) => !line.startsWith("changed: ")).join("\n");
-      const content = kind === "profile" ? profile(summary) : [h("pre", { tabindex: 0, "aria-label": "Summary" }, lines)];
-      this.body.replaceChildren(changes(summary, kind), ...content);
+      const content = KINDS[kind]?.content?.(summary) ?? [h("pre", { tabindex: 0, "aria-label": "Summary" }, lines)];
+      this.body.replaceChildren(changes(summary, KINDS[kind]), ...content);
     } catch (problem) {
       this.loaded = false;
       this.report(problem.message);
@@ -120,17 +126,15 @@ class Row {
 }
 
 // What changed since the reference; empty if there is none, or nothing changed.
-function changes({ difference }, kind) {
-  if (!difference) return "";
-  const title = kind === "memory" ? "Grown since the last snapshot" : "Changed since the healthy reference";
-  if (!difference.length) return h("p.quiet", {}, `${title}: nothing beyond the noise.`);
-  const amount = kind === "memory" ? bytes : (seconds) => `${number(1000 * seconds, 3)} ms`;
+function changes({ difference }, { changed, amount } = {}) {
+  if (!difference || !changed) return "";
+  if (!difference.length) return h("p.quiet", {}, `${changed}: nothing beyond the noise.`);
   const rows = difference.map((item) => {
     const change = item.after - item.before;
     const texts = [amount(item.before), amount(item.after), `${change < 0 ? "−" : "+"}${amount(Math.abs(change))}`, item.rank];
     return h("tr", {}, h("th.name", { scope: "row" }, item.name), texts.map((text) => h("td.number", {}, text)), h("td.mono", {}, item.source === item.name ? "" : item.source ?? ""));
   });
-  return h("div", {}, h("h3", {}, title), grid("Changes", ["What", "Before", "After", "Change", "Rank", "Source"], rows));
+  return h("div", {}, h("h3", {}, changed), grid("Changes", ["What", "Before", "After", "Change", "Rank", "Source"], rows));
 }
 
 function profile({ ranks, bottleneck }) {

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import time
 from math import isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.captures.kinds.kind import Kind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layer_ranking import HEADER, ranked, row
 from trackside_daemon.history.read.layers import last_row, streams, values_by_layer
+from trackside_daemon.model.capture import TAKES
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     Line = Mapping[str, Any]
 
-STEPS = 100
 RANKS = 64  # ranks of one capture
 APART = 8  # steps: the first measurement may be 4 steps late, and the last 4 early
 POLL_SECONDS = 0.2
@@ -39,14 +39,27 @@ FOLLOWED = {"gradients": "norm", "activations": "largest", "weights": "norm", "a
 UNOBSERVED = "it has measured no layers; run.observe(model) in the training measures them"
 
 
-class LayersRecorder:
-    """A `Recorder` of layers.
+class _Head(msgspec.Struct):
+    """The fields of a line besides the layers."""
+
+    step: int
+    of: str
+
+
+_head = msgspec.json.Decoder(_Head).decode
+
+
+class Layers(Kind):
+    """Captures of layers.
 
     Args:
         history: The history, which gets what the ranks measure.
         command: Has ranks of a run, by its id, measure their layers more often for a number of steps.
         step_seconds: Returns the duration of a run's steps, by the run's id and attempt; None if it is unknown.
     """
+
+    name = "layers"
+    changes = "changes"
 
     def __init__(
         self,
@@ -58,17 +71,15 @@ class LayersRecorder:
         self._command = command
         self._step_seconds = step_seconds
 
-    def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse the other kinds of captures, and ranks beyond the most; see `Recorder`."""
-        if capture.kind != "layers":
-            return dict.fromkeys(ranks, "these are no layers")
+    def refuse(self, _capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
+        """Refuse ranks beyond the most; see `Recorder`."""
         return dict.fromkeys(ranks[RANKS:], f"{RANKS} ranks are recorded at most; --ranks selects others")
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Write what ranks measure during the steps as JSON lines; see `Recorder`."""
-        steps = capture.options.steps or STEPS
+        steps = capture.options.steps or TAKES[self.name].steps
         still = STILL_SECONDS + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
         files = {rank: _RankFile(directory / f"layers_{rank}.jsonl") for rank in ranks}
         with self._history.reading() as connection:
@@ -95,6 +106,41 @@ class LayersRecorder:
                 newest = max(newest, since)
         return newest
 
+    @staticmethod
+    def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
+        """Return the steps of each rank, the last values of all ranks as one model, and what changed most."""
+        ranks: dict[str, Any] = {}
+        first: dict[str, dict[int, bytes]] = {}
+        last: dict[str, dict[int, bytes]] = {}
+        for rank, path in files.items():
+            lines = path.read_bytes().splitlines()
+            heads = [_head(line) for line in lines]
+            ranks[str(rank)] = {"steps": sorted({head.step for head in heads})}
+            for head, line in zip(heads, lines, strict=True):
+                first.setdefault(head.of, {}).setdefault(rank, line)
+                last.setdefault(head.of, {})[rank] = line
+        before, after = ({kind: _whole(lines.values()) for kind, lines in found.items()} for found in (first, last))
+        return {
+            "ranks": ranks,
+            "kinds": {kind: {"step": frame.step, "layers": values_by_layer(frame)} for kind, frame in after.items()},
+            "changes": _changes(before, after),
+        }
+
+    @staticmethod
+    def text(summary: Mapping[str, Any]) -> list[str]:
+        """Return the measured steps, the layers that stand out most as of the last one, and what changed most since the first."""
+        layers = ranked(summary["kinds"], {})
+        ranks = ", ".join(summary["ranks"])
+        steps = sorted({step for one in summary["ranks"].values() for step in one["steps"]})
+        lines = [
+            f"{len(layers)} layers in {len(steps)} measured steps, {steps[0]:,} to {steps[-1]:,}, of rank{'s' * (len(summary['ranks']) > 1)} {ranks}"
+        ]
+        lines += _aligned([HEADER[:-1], *(row(one)[:-1] for one in layers[:ROWS])])
+        if summary["changes"]:
+            lines.append("changed most since the first of them:")
+            lines += [f"  {shown(change['text'])}" for change in summary["changes"]]
+        return lines
+
 
 class _RankFile:
     """The file of one rank, and the steps that it has."""
@@ -109,7 +155,7 @@ class _RankFile:
             with self._path.open("ab") as target:
                 target.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
         except OSError as error:
-            self._error = f"{self._path}: {(error.strerror or str(error)).lower()}"
+            self._error = failure(self._path, error)
         self._steps.update(line["step"] for line in lines)
 
     def covers(self, steps: int) -> bool:
@@ -117,36 +163,6 @@ class _RankFile:
 
     def outcome(self) -> Path | str:
         return self._error or (self._path if self._steps else UNOBSERVED)
-
-
-class _Head(msgspec.Struct):
-    """The fields of a line besides the layers."""
-
-    step: int
-    of: str
-
-
-def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
-    """Return the steps of each rank, the last values of all ranks as one model, and what changed most, from compressed files."""
-    ranks: dict[str, Any] = {}
-    first: dict[str, dict[int, bytes]] = {}
-    last: dict[str, dict[int, bytes]] = {}
-    for rank, path in files.items():
-        lines = gzip.decompress(path.read_bytes()).splitlines()
-        heads = [_head(line) for line in lines]
-        ranks[str(rank)] = {"steps": sorted({head.step for head in heads})}
-        for head, line in zip(heads, lines, strict=True):
-            first.setdefault(head.of, {}).setdefault(rank, line)
-            last.setdefault(head.of, {})[rank] = line
-    before, after = ({kind: _whole(lines.values()) for kind, lines in found.items()} for found in (first, last))
-    return {
-        "ranks": ranks,
-        "kinds": {kind: {"step": frame.step, "layers": values_by_layer(frame)} for kind, frame in after.items()},
-        "changes": _changes(before, after),
-    }
-
-
-_head = msgspec.json.Decoder(_Head).decode
 
 
 def _whole(lines: Iterable[bytes]) -> LayerFrame:
@@ -173,21 +189,6 @@ def _changes(first: Mapping[str, LayerFrame], last: Mapping[str, LayerFrame]) ->
                 text = f"{layer}, {value} of {kind}: {number(was)} → {number(after)}"
                 found.append({"text": text, "layer": layer, "kind": kind, "before": was, "after": after})
     return sorted(found, key=lambda one: -abs(log10(one["after"] / one["before"])))[:CHANGES]
-
-
-def text(summary: Mapping[str, Any]) -> list[str]:
-    """Return the measured steps, the layers that stand out most as of the last one, and what changed most since the first."""
-    layers = ranked(summary["kinds"], {})
-    ranks = ", ".join(summary["ranks"])
-    steps = sorted({step for one in summary["ranks"].values() for step in one["steps"]})
-    lines = [
-        f"{len(layers)} layers in {len(steps)} measured steps, {steps[0]:,} to {steps[-1]:,}, of rank{'s' * (len(summary['ranks']) > 1)} {ranks}"
-    ]
-    lines += _aligned([HEADER[:-1], *(row(one)[:-1] for one in layers[:ROWS])])
-    if summary["changes"]:
-        lines.append("changed most since the first of them:")
-        lines += [f"  {shown(change['text'])}" for change in summary["changes"]]
-    return lines
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

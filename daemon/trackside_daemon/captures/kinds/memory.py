@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside.wire import MemorySnapshot
+from trackside_daemon.captures.kinds.kind import Kind, written
 from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.recorder import AskRanks
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -36,8 +36,11 @@ class RankMemory(msgspec.Struct):
     mappings: dict[str, int]
 
 
-class MemoryRecorder:
-    """A `Recorder` of memory.
+_decode = msgspec.json.Decoder(RankMemory).decode
+
+
+class Memory(Kind):
+    """Captures of memory.
 
     Args:
         ask: Asks ranks.
@@ -45,14 +48,14 @@ class MemoryRecorder:
         proc: Path of procfs.
     """
 
+    name = "memory"
+    changes = "difference"
+    is_compared = True
+
     def __init__(self, ask: AskRanks, processes: Callable[[], Sequence[RankProcess]], proc: Path) -> None:
         self._ask = ask
         self._processes = processes
         self._proc = proc
-
-    def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse the other kinds of captures; see `Recorder`."""
-        return {} if capture.kind == "memory" else dict.fromkeys(ranks, "this is no snapshot of memory")
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, _cancelled: threading.Event
@@ -63,19 +66,53 @@ class MemoryRecorder:
         pids = {process.rank: process.pid for process in self._processes() if process.run_id == capture.run}
         outcomes: dict[int, Path | str] = {}
         for rank in ranks:
-            try:
-                found = RankMemory(
-                    snapshots.get(rank, MemorySnapshot([])), read_mappings(self._proc, pids.get(rank, 0))
-                )
-                if rank not in snapshots and not found.mappings:
-                    outcomes[rank] = "its client does not answer, and its mappings cannot be read"
-                    continue
-                path = directory / f"memory_{rank}.json"
-                path.write_bytes(msgspec.json.encode(found))
-                outcomes[rank] = path
-            except OSError as error:
-                outcomes[rank] = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+            snapshot, mappings = snapshots.get(rank), read_mappings(self._proc, pids.get(rank, 0))
+            if snapshot is None and not mappings:
+                outcomes[rank] = "its client does not answer, and its mappings cannot be read"
+                continue
+            found = RankMemory(snapshot or MemorySnapshot([]), mappings)
+            outcomes[rank] = written(directory / f"memory_{rank}.json", msgspec.json.encode(found))
         return outcomes
+
+    @staticmethod
+    def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
+        """Return the largest allocations and mappings of each rank."""
+        ranks = {str(rank): _rank(_decode(path.read_bytes())) for rank, path in files.items()}
+        return {"ranks": ranks}
+
+    @staticmethod
+    def difference(reference: Mapping[str, Any], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what grew between two snapshots of a run by a MiB or more, the most first."""
+        grown = []
+        for rank in reference["ranks"].keys() & summary["ranks"].keys():
+            before = dict(_sizes(reference["ranks"][rank]))
+            for (where, name), after in _sizes(summary["ranks"][rank]):
+                was = before.get((where, name), 0)
+                if after - was >= RELEVANT:
+                    text = f"rank {rank}, {where}: {name} {byte_size(was)} → {byte_size(after)}"
+                    grown.append(
+                        {"text": text, "name": name, "kind": where, "rank": int(rank), "before": was, "after": after}
+                    )
+        return sorted(grown, key=lambda one: one["before"] - one["after"])
+
+    @staticmethod
+    def text(summary: Mapping[str, Any]) -> list[str]:
+        """Return the largest allocations and mappings of each rank."""
+        lines = []
+        for rank, found in summary["ranks"].items():
+            for one in found["allocators"]:
+                lines.append(
+                    f"rank {rank}, {one['name']}: {byte_size(one['allocated'])} allocated of {byte_size(one['reserved'])} reserved"
+                )
+                lines += [
+                    f"  {byte_size(site['bytes']):>9} in {site['count']} x  {site['name'] or 'no stack recorded yet'}"
+                    for site in one["sites"][:SHOWN]
+                ]
+            lines += [f"rank {rank}: {error}" for error in found["errors"]]
+            if found["mappings"]:
+                lines.append(f"rank {rank}, process: {byte_size(found['bytes'])} in RAM and swap")
+                lines += [f"  {byte_size(one['bytes']):>9}  {one['name']}" for one in found["mappings"][:SHOWN]]
+        return lines
 
 
 def read_mappings(proc: Path, pid: int) -> dict[str, int]:
@@ -95,15 +132,6 @@ def read_mappings(proc: Path, pid: int) -> dict[str, int]:
         elif line.startswith((b"Pss:", b"SwapPss:")):
             sizes[name] = sizes.get(name, 0) + int(line.split()[1]) * 1024
     return {name: size for name, size in sizes.items() if size}
-
-
-def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
-    """Return the largest allocations and mappings of each rank, from compressed files."""
-    ranks = {str(rank): _rank(_decode(gzip.decompress(path.read_bytes()))) for rank, path in files.items()}
-    return {"ranks": ranks}
-
-
-_decode = msgspec.json.Decoder(RankMemory).decode
 
 
 def _rank(memory: RankMemory) -> dict[str, Any]:
@@ -133,21 +161,6 @@ def _place(frames: Sequence[str]) -> str:
     return next((frame for frame in frames if not _LIBRARY.search(frame)), next(iter(frames), ""))
 
 
-def difference(reference: Mapping[str, Any], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what grew between two snapshots of a run by a MiB or more, the most first."""
-    grown = []
-    for rank in reference["ranks"].keys() & summary["ranks"].keys():
-        before = dict(_sizes(reference["ranks"][rank]))
-        for (where, name), after in _sizes(summary["ranks"][rank]):
-            was = before.get((where, name), 0)
-            if after - was >= RELEVANT:
-                text = f"rank {rank}, {where}: {name} {byte_size(was)} → {byte_size(after)}"
-                grown.append(
-                    {"text": text, "name": name, "kind": where, "rank": int(rank), "before": was, "after": after}
-                )
-    return sorted(grown, key=lambda one: one["before"] - one["after"])
-
-
 def _sizes(rank: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], int]]:
     for allocator in rank["allocators"]:
         sums: dict[str, int] = {}
@@ -156,22 +169,3 @@ def _sizes(rank: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], int]]:
             sums[name] = sums.get(name, 0) + site["bytes"]
         yield from (((allocator["name"], name), size) for name, size in sums.items())
     yield from ((("mapping", one["name"]), one["bytes"]) for one in rank["mappings"])
-
-
-def text(summary: Mapping[str, Any]) -> list[str]:
-    """Return the largest allocations and mappings of each rank."""
-    lines = []
-    for rank, found in summary["ranks"].items():
-        for one in found["allocators"]:
-            lines.append(
-                f"rank {rank}, {one['name']}: {byte_size(one['allocated'])} allocated of {byte_size(one['reserved'])} reserved"
-            )
-            lines += [
-                f"  {byte_size(site['bytes']):>9} in {site['count']} x  {site['name'] or 'no stack recorded yet'}"
-                for site in one["sites"][:SHOWN]
-            ]
-        lines += [f"rank {rank}: {error}" for error in found["errors"]]
-        if found["mappings"]:
-            lines.append(f"rank {rank}, process: {byte_size(found['bytes'])} in RAM and swap")
-            lines += [f"  {byte_size(one['bytes']):>9}  {one['name']}" for one in found["mappings"][:SHOWN]]
-    return lines
