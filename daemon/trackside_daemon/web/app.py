@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -34,11 +35,9 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
-    from trackside_daemon.web.api.console import ConsoleApi
-    from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
-    from trackside_daemon.web.api.layers import LayersApi
+    from trackside_daemon.web.api.history_access import HistoryAccess
     from trackside_daemon.web.api.machine_history import MachineApi
     from trackside_daemon.web.api.media import MediaApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
@@ -67,19 +66,17 @@ class WebApp:
         ready: Returns True once the first samples are present.
         status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
-        history: Endpoints of runs.
-        diagnosis: Endpoints of diagnoses.
-        alerts: Endpoints of alerts and silences.
-        captures: Endpoints of captures.
+        access: Answers questions to the history.
+        history: Endpoints that change runs, ask their processes, or have a file.
+        alerts: Endpoints that change something of alerts and silences.
+        captures: Endpoints that begin captures, and have their files.
         agents: Endpoint for agents.
-        checkpoints: Endpoints of checkpoints.
-        layers: Endpoints of the distributions of layers.
+        checkpoints: Endpoint of audits.
         gpu: Endpoints that pause and resume GPU readings.
         machine: Endpoint of the last hour of the machine.
         processes: Endpoints of the processes that train or use a GPU.
         overview: Endpoints of the overview and its stream.
-        console: Endpoint of the output of commands.
-        media: Endpoints of images, texts and tables.
+        media: Endpoint of images, texts and tables.
     """
 
     def __init__(
@@ -89,18 +86,16 @@ class WebApp:
         sources: Collection[str],
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
+        access: HistoryAccess,
         history: HistoryApi,
-        diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
         agents: AgentsApi,
         checkpoints: CheckpointsApi,
-        layers: LayersApi,
         gpu: GpuApi,
         machine: MachineApi,
         processes: ProcessesApi,
         overview: OverviewApi,
-        console: ConsoleApi,
         media: MediaApi,
         reload: Callable[[], str] | None = None,
     ) -> None:
@@ -109,20 +104,18 @@ class WebApp:
         self._ready = ready
         self._status = status
         self._reload = reload
+        self._access = access
         self._apis = {
             "daemon": self,
             "history": history,
-            "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
             "agents": agents,
             "checkpoints": checkpoints,
-            "layers": layers,
             "gpu": gpu,
             "machine": machine,
             "processes": processes,
             "overview": overview,
-            "console": console,
             "media": media,
         }
         self._process_registry = process_registry()
@@ -210,7 +203,11 @@ class WebApp:
         """Return the methods that answer the endpoints of the API, by path and HTTP method."""
         handlers: dict[str, dict[str, Handler]] = {}
         for endpoint in ENDPOINTS:
-            handler = getattr(self._apis[endpoint.group], endpoint.handler)
+            handler: Handler
+            if endpoint.group == "questions" and endpoint.parameters is not None:
+                handler = partial(self._access.respond, endpoint.parameters)
+            else:
+                handler = getattr(self._apis[endpoint.group], endpoint.handler)
             handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = handler
         return handlers
 

@@ -270,13 +270,14 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
         CommandError: There is no such run.
     """
     from trackside.roles import usable
+    from trackside_daemon.cli.sources.errors import NotFoundError
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.history.read.reader import UnknownRunError
+    from trackside_daemon.questions.runs import Run
 
     try:
-        run = source.run(name, 0)
-    except (HistoryError, UnknownRunError) as error:
+        run = source.ask(Run(id=name, limit=0))
+    except (HistoryError, NotFoundError) as error:
         raise CommandError(f"{name}: no such file, and no such run: {error}") from error
     _warn_of_namesakes(source, run, name)
     if run.get("trimmed"):
@@ -287,10 +288,10 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
 
 def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:
     """Report which run is replayed if several have the name."""
-    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.runs import Runs
 
     if run["id"] != name == run["name"]:
-        count = sum(other["name"] == name for other in source.runs(RunFilter(name)))
+        count = sum(other["name"] == name for other in source.ask(Runs(name=name))["runs"])
         if count > 1:
             warn(f"run {shown(name)}: the newest of {count}, {run['id']}, started {moment(run['started'])}")
 

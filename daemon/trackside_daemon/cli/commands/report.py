@@ -51,6 +51,7 @@ def report(
         from trackside_daemon.diagnosis.report.contents import SIZE
         from trackside_daemon.diagnosis.report.markdown import markdown
         from trackside_daemon.diagnosis.report.page import page
+        from trackside_daemon.questions.diagnosis import Report
 
         if form not in FORMATS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMATS)}")
@@ -58,7 +59,7 @@ def report(
         if len(runs) > MAX_RUNS:
             raise CommandError(f"{len(runs)} runs are too many for one report; name at most {MAX_RUNS}")
         source = find_history(storage_path, url)
-        reports = [source.report(text, SIZE // len(runs)) for text in runs]
+        reports = [source.ask(Report(id=text, size=SIZE // len(runs))) for text in runs]
         if form == "html":
             text = page(reports)
         else:

@@ -11,6 +11,7 @@ from trackside_daemon.cli.commands.run_report import metrics
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.estimates import Estimate, pooled
 from trackside_daemon.diagnosis.report.configuration import config, setting
+from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -144,7 +145,9 @@ class Comparison:
         place = tuple(ids)
         if place not in self._read:
             usual = ids if self.baseline is None else [run["id"] for run in self.baseline.runs]
-            found = self._source.comparison(ids, usual, self._keys)["effects"]
+            found = self._source.ask(questions.Comparison(run=place, baseline=tuple(usual), key=tuple(self._keys)))[
+                "effects"
+            ]
             self._read[place] = {effect["quantity"]: effect for effect in found}
         return self._read[place]
 

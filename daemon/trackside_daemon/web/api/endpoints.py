@@ -2,63 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trackside_daemon.model.families.gpu import PREFIX
+from trackside_daemon.questions import table
+from trackside_daemon.questions.series import Export
+from trackside_daemon.web.api.agents import Message
+from trackside_daemon.web.api.history import Import, LayersRequest
+from trackside_daemon.web.api.machine_history import Machine
+from trackside_daemon.web.api.overview.endpoints import StreamOfRun
 
-_SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
-_LAYERS = ("kind", "rank", "attempt", "by", "from", "to", "points")
-_BUCKETS = (
-    "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
-    "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
-    "point, in the same order. A response has at most 200000 buckets, so with many series each has fewer than requested. "
-    "NaN and infinities are the texts nan, inf and -inf. unit is the number of samples in the coarsest cell. If it is "
-    "above 1, the edges of the window are rounded outwards to whole cells. With mean=true, means has the mean of each point's "
-    "finite samples, or of the last ones of its cells; it is absent if every point is one sample or cell."
-)
+if TYPE_CHECKING:
+    from trackside_daemon.questions.question import Question
 
 
 class Endpoint(NamedTuple):
     """An API endpoint.
 
     Attributes:
-        handler: The name of the method that answers.
+        handler: The name of the method that answers; of a question, of its operation in the OpenAPI document.
+        parameters: The parameters of its query; None for none.
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`, `AgentsApi`, `MachineApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, `MediaApi`, or `WebApp` for ``daemon``.
+        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `GpuApi`, `AgentsApi`,
+            `MachineApi`, `ProcessesApi`, `OverviewApi`, `MediaApi`, or `WebApp` for ``daemon``; ``questions`` for a question, whose
+            parameters they are.
     """
 
     method: str
     path: str
     handler: str
     summary: str
-    parameters: tuple[str, ...] = ()
+    parameters: type[Question] | None = None
     description: str = ""
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
     group: Literal[
         "history",
-        "diagnosis",
         "alerts",
         "captures",
         "checkpoints",
-        "layers",
         "gpu",
         "agents",
         "machine",
         "processes",
         "overview",
-        "console",
         "media",
         "daemon",
+        "questions",
     ] = "history"
 
 
-# All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
-ENDPOINTS = (
+# In a path, special characters of an id are percent-encoded, a slash as %2F.
+_ENDPOINTS = (
     Endpoint(
         "GET",
         "/overview",
@@ -76,7 +75,7 @@ ENDPOINTS = (
         "/stream",
         "stream",
         "Stream the overview once a second as server-sent events.",
-        ("run",),
+        StreamOfRun,
         types=("text/event-stream",),
         description="Each event named overview has the response of /overview. With run, events named run follow, with the run's id, "
         "state, highest step, the time of the event, and values: for each key and rank the newest [step, time, value], at "
@@ -85,17 +84,8 @@ ENDPOINTS = (
         "Bearer TOKEN' and reads the body as it arrives. No URL, cookie or log then contains the token.",
         group="overview",
     ),
-    Endpoint(
-        "GET",
-        "/runs",
-        "runs",
-        "List the runs, newest first.",
-        ("name", "tag", "state", "since", "until", "limit", "launch", "config", "metric"),
-        "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
-        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
-        "For older runs, repeat the request with until set to the start of the last one.",
-    ),
-    Endpoint("GET", "/keys", "keys", "List the keys that runs have pushed, those of the most runs first."),
+    table.Runs,
+    table.Keys,
     Endpoint(
         "POST",
         "/runs/{id}/about",
@@ -106,13 +96,13 @@ ENDPOINTS = (
         body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
         errors=(400, 409),
     ),
-    Endpoint("GET", "/runs/{id}/series", "one_series", "Return one key of a run.", _SERIES, _BUCKETS),
+    table.OneSeries,
     Endpoint(
         "GET",
         "/runs/{id}/export",
         "export",
         "Download samples of a run as a file.",
-        ("format", "key", "rank", "attempt", "by", "from", "to", "resources"),
+        Export,
         "The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
         "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
         "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
@@ -132,40 +122,13 @@ ENDPOINTS = (
         "/runs/{id}/layers",
         "layers",
         "Make a run that watches its model report the gradient norm of each layer for some steps.",
-        ("steps",),
+        LayersRequest,
         "The default is 100 steps and the maximum 10000. ranks are the ranks that received the request; one that watches "
         "no model ignores it.",
     ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/layers",
-        "layer_map",
-        "Return one value of all layers of an observed model over steps.",
-        ("value", *_LAYERS),
-        "values has a list for each of layers, with a number for each of steps, or null. Without rank, the parts of all ranks "
-        "(64 at most) are one model; without attempt, it is the last one. points is 200 by default and 2000 at most; with more "
-        "measured steps, several are merged: their largest value for largest and logit, else their mean.",
-        group="layers",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/layer-values",
-        "layer_values",
-        "Return the newest values of all layers of an observed model.",
-        description="kinds has for each kind its last measured step, and the values of each of its layers.",
-        group="layers",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/layers/{layer}",
-        "layer",
-        "Return one layer's distribution over steps.",
-        _LAYERS,
-        "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
-        "(nonfinite), and the counts of the other values by the upper bounds of their buckets: a bucket reaches from its bound to "
-        "half of it, or to twice of it below zero, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
-        group="layers",
-    ),
+    table.LayerMap,
+    table.LayerValues,
+    table.Layer,
     Endpoint(
         "GET",
         "/runs/{id}/stacks",
@@ -180,72 +143,11 @@ ENDPOINTS = (
         "Measure how long a run's processes take to answer.",
         description="silent lists the ranks that did not answer within 3 s.",
     ),
-    Endpoint(
-        "GET",
-        "/runs/{id}",
-        "run",
-        "Return everything about a run except its samples.",
-        ("limit", "offset"),
-        "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
-        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
-        "are not useful compute, by rank and account of the ledger of time. The run's goodput is the share of useful compute in its "
-        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
-        "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
-        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/diagnosis",
-        "diagnosis",
-        "Return where the time of a run went, and the causes that cost most.",
-        ("baseline", "key"),
-        group="diagnosis",
-        description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
-        "costliest first; the gain of removing one is expected between low and high seconds, and no second has two causes. "
-        "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
-        "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
-        "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
-        "hang is the verdict on a run that hangs. If "
-        "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
-        "seconds, and the verdict has quiet_seconds, the time since the last step.",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/performance",
-        "performance",
-        "Return how fast a run was over time.",
-        ("from", "to", "points"),
-        group="diagnosis",
-        description="times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
-        "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
-        "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
-        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, wait, those in "
-        "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
-        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases.",
-    ),
-    Endpoint(
-        "GET",
-        "/comparison",
-        "comparison",
-        "Return how runs differ from a baseline, with intervals from the noise of the runs.",
-        ("run", "baseline", "key"),
-        "An effect has its quantity (step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
-        "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
-        "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
-        "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
-        "reason; nonfinite is baseline or value if that side has NaN or infinite values there, else empty. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none.",
-        group="diagnosis",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/report",
-        "report",
-        "Return what a report has about a run: itself, its diagnosis, alerts, events, layers and charts.",
-        ("size",),
-        "size is the most bytes of the charts. They are those of the lowest rank, the loss first, with step and time, in "
-        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one. "
-        "layers are at most 20 of an observed model, those that stand out most first, as of their last measurement.",
-    ),
+    table.Run,
+    table.Diagnosis,
+    table.Performance,
+    table.Comparison,
+    table.Report,
     Endpoint(
         "POST",
         "/runs/{id}/captures",
@@ -259,29 +161,9 @@ ENDPOINTS = (
         errors=(409,),
         group="captures",
     ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/captures",
-        "run_captures",
-        "List the captures of a run, oldest first, without their summaries.",
-        group="captures",
-    ),
-    Endpoint(
-        "GET",
-        "/captures",
-        "captures",
-        "List the captures of all runs, oldest first, without their summaries.",
-        group="captures",
-    ),
-    Endpoint(
-        "GET",
-        "/captures/{capture}",
-        "capture",
-        "Return a capture with its summary.",
-        description="state is asked, recording, written, summarised or failed. text has the summary as lines. In summary.ranks, "
-        "times are seconds per step.",
-        group="captures",
-    ),
+    table.RunCaptures,
+    table.Captures,
+    table.Capture,
     Endpoint(
         "GET",
         "/captures/{capture}/files/{file}",
@@ -295,24 +177,13 @@ ENDPOINTS = (
         "/mcp",
         "message",
         "Answer an agent's message of the Model Context Protocol.",
-        ("allow-actions",),
+        Message,
         "A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
         "something happens. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
         group="agents",
     ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/checkpoints",
-        "checkpoints",
-        "List the checkpoints of a run in the order of saving.",
-        ("metric",),
-        "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
-        "reason says why one is damaged, and in which file. value is that of the metric as reported with it, else the last "
-        "one at or before its step, of the attempt that wrote it: by default of the first metric that was reported with a "
-        "checkpoint, else of the loss.",
-        group="checkpoints",
-    ),
+    table.Checkpoints,
     Endpoint(
         "POST",
         "/runs/{id}/checkpoints/audit",
@@ -321,26 +192,8 @@ ENDPOINTS = (
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
         group="checkpoints",
     ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/console",
-        "console",
-        "Return what the command of a run printed, if trackside run --console started it.",
-        ("lines", "before", "search", "colors"),
-        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
-        "a text in any case. They have no escape sequences; with colors, each is [number, text, parts], and the parts are "
-        "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
-        "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
-        group="console",
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{id}/media",
-        "media",
-        "List the images, texts and tables of a run, the oldest first.",
-        description="kind is image, text or table. key is the name that the training code gave it.",
-        group="media",
-    ),
+    table.Console,
+    table.Media,
     Endpoint(
         "GET",
         "/runs/{id}/media/{file}",
@@ -350,28 +203,9 @@ ENDPOINTS = (
         group="media",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
-    Endpoint(
-        "GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks", "mean"), _BUCKETS
-    ),
-    Endpoint(
-        "GET",
-        "/events",
-        "events",
-        "List events, oldest first.",
-        ("run", "limit"),
-        "limit is 1000 by default and 10000 at most.",
-    ),
-    Endpoint(
-        "GET",
-        "/alerts",
-        "alerts",
-        "List alerts that fire or have fired, oldest first.",
-        ("run", "severity", "alert", "firing", "evidence", "limit"),
-        "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
-        "got a notification. dismissed has the time and the comment if somebody marked the alert as a false alarm, else it is "
-        "null. limit is 1000 by default, and 10000 at most with evidence=false.",
-        group="alerts",
-    ),
+    table.Series,
+    table.Events,
+    table.Alerts,
     Endpoint(
         "POST",
         "/alerts/test",
@@ -385,7 +219,7 @@ ENDPOINTS = (
         group="alerts",
     ),
     # After the endpoint whose path it would match too.
-    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", errors=(400,), group="alerts"),
+    table.Alert,
     Endpoint(
         "POST",
         "/alerts/{number}/dismiss",
@@ -397,7 +231,7 @@ ENDPOINTS = (
         errors=(400,),
         group="alerts",
     ),
-    Endpoint("GET", "/silences", "silences", "List the active silences by their end, earliest first.", group="alerts"),
+    table.Silences,
     Endpoint(
         "POST",
         "/silences",
@@ -418,7 +252,7 @@ ENDPOINTS = (
         "/import",
         "import_",
         "Import a run from a file.",
-        ("name", "id"),
+        Import,
         body="The file: CSV, JSON or JSON lines.",
         errors=(409, 507),
     ),
@@ -447,7 +281,7 @@ ENDPOINTS = (
         "/machine",
         "machine",
         "Return the last hour of the host and its GPUs, each second.",
-        ("key", "from", "to", "points"),
+        Machine,
         "key is a family; without it, families lists those that have values. Points are [0, time, min, max, last, 0, mean] in at most points (600) "
         "buckets. A counter has its growth per second. The hour is in memory, and begins with the daemon.",
         group="machine",
@@ -493,3 +327,13 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),
 )
+
+
+def _asked(question: type[Question]) -> Endpoint:
+    """Return the endpoint of a question."""
+    operation = re.sub(r"(?<=.)([A-Z])", r"_\1", question.__name__).lower()
+    summary = (question.__doc__ or "").partition("\n")[0]
+    return Endpoint("GET", question.path, operation, summary, question, question.about, group="questions")
+
+
+ENDPOINTS = tuple(one if isinstance(one, Endpoint) else _asked(one) for one in _ENDPOINTS)

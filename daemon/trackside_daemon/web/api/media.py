@@ -1,4 +1,4 @@
-"""Endpoints of the images, texts and tables of runs.
+"""Endpoint of the images, texts and tables of runs.
 
 What a run wrote is hostile. The media type is that of the kind, which the store has checked; no content is run or embedded.
 """
@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from trackside_daemon.history.media import index
-from trackside_daemon.history.read import reader
-from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.questions.artifacts import find_media
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -27,7 +26,7 @@ HEADERS = {
 
 
 class MediaApi:
-    """Answers requests about images, texts and tables.
+    """Answers requests for images, texts and tables.
 
     Args:
         history: The history.
@@ -36,30 +35,15 @@ class MediaApi:
     def __init__(self, history: HistoryAccess) -> None:
         self._history = history
 
-    async def media(self, request: Request) -> Response:
-        """List the images, texts and tables of a run, the oldest first."""
-        return json_response({"media": await self._list(await self._resolve(request))})
-
     async def media_file(self, request: Request) -> Response:
         """Send an image, a text or a table."""
-        name, run = request.path_params["file"], await self._resolve(request)
-        item = next((item for item in await self._list(run) if item.file == name), None)
+        name, text, database = request.path_params["file"], request.path_params["id"], self._history.database
+        run, items = await self._history.compute(lambda: find_media(database, text))
+        item = next((item for item in items if item.file == name), None)
         if item is None:
             raise HTTPException(404, f"this run has no file {name[:60]!r}; /api/v1/runs/ID/media lists them")
         try:
-            data = await self._history.run_in_thread(
-                lambda: index.content(self._history.database.path.parent, run, item)
-            )
+            data = await self._history.run_in_thread(lambda: index.content(database.path.parent, run, item))
         except OSError:
             raise HTTPException(404, f"the file {name!r} was deleted") from None
         return Response(data, headers=HEADERS, media_type=index.TYPES[item.kind])
-
-    async def _list(self, run: str) -> list[index.MediaFile]:
-        found: list[index.MediaFile] = await self._history.run_in_thread(
-            lambda: index.read(self._history.database.path.parent, run)
-        )
-        return found
-
-    async def _resolve(self, request: Request) -> str:
-        text = request.path_params["id"]
-        return str(await self._history.read(lambda connection: reader.resolve(connection, text)))
