@@ -25,9 +25,6 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.checkpoints.audit_process import AuditProcess
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
-from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.cli.commands.run_report import best
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.console.files import ConsoleWriter
@@ -44,13 +41,11 @@ from trackside_daemon.questions.question import Live
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.current_values import live_runs
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
-from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -169,21 +164,17 @@ class Site:
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             access=kept,
-            history=HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
-            captures=captures,
-            agents=AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
-            checkpoints=CheckpointsApi(
-                Checkpoints(
-                    CheckpointSection(), "", tuple, lambda _: None, auditing=AuditProcess(1), scanning=AuditProcess(1)
-                ),
-                kept,
-            ),
-            gpu=GpuApi(Nvml(), lambda: None),
-            machine=MachineApi(MachineHistory(state, bytes)),
-            processes=ProcessesApi(tuple, state, Path("/proc")),
-            overview=OverviewApi(state, kept, overview),
-            media=MediaApi(kept),
+            apis={
+                "history": HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset(), audit=lambda _: None),
+                "alerts": AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
+                "captures": captures,
+                "agents": AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
+                "gpu": GpuApi(Nvml(), lambda: None),
+                "machine": MachineApi(MachineHistory(state, bytes)),
+                "processes": ProcessesApi(tuple, state, Path("/proc")),
+                "overview": OverviewApi(state, kept, overview),
+            },
+            disconnect=lambda: None,
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks

@@ -29,13 +29,11 @@ from trackside_daemon.questions.question import Live
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.current_values import live_runs
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
-from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -173,16 +171,19 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             access=kept,
-            history=HistoryApi(kept, self.ask, self.ask_layers),
-            alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
-            captures=captures,
-            agents=AgentsApi(kept, captures, waits, actions=self.agent_actions),
-            checkpoints=CheckpointsApi(self.checkpoints, kept),
-            gpu=GpuApi(self.nvml, self._forget),
-            machine=MachineApi(self.machine),
-            processes=ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
-            overview=self.pages,
-            media=MediaApi(kept),
+            apis={
+                "history": HistoryApi(kept, self.ask, self.ask_layers, audit=self.checkpoints.audit_again),
+                "alerts": AlertsApi(
+                    kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]
+                ),
+                "captures": captures,
+                "agents": AgentsApi(kept, captures, waits, actions=self.agent_actions),
+                "gpu": GpuApi(self.nvml, self._forget),
+                "machine": MachineApi(self.machine),
+                "processes": ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
+                "overview": self.pages,
+            },
+            disconnect=self.pages.disconnect,
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))

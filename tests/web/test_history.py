@@ -20,6 +20,7 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside.wire import Stacks
+from trackside_daemon.history.files import selection
 from trackside_daemon.history.files.importing import ImportResult
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
@@ -716,7 +717,7 @@ def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_
         site.history.writer.call(lambda store: run_changes.delete(store, who.identity.run, live=False)).result(60)
         return count(*asked)
 
-    monkeypatch.setattr(f"{pages.__name__}.count", delete)
+    monkeypatch.setattr(selection, "count", delete)
     assert refused(site, "runs/id-1/export") == (404, "run 'id-1': there is none")
     assert len(threads) == 2
     assert threading.main_thread() not in threads

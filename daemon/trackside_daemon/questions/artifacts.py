@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import RunId
-from trackside_daemon.questions.question import MissingError, Question
+from trackside_daemon.questions.question import MissingError, OfRun, Question
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from trackside_daemon.history.media.index import MediaFile
     from trackside_daemon.model.capture import Capture as CaptureRecord
     from trackside_daemon.questions.question import History, Live
@@ -26,12 +27,11 @@ class Captures(Question, frozen=True, kw_only=True):
         return _captures(history, live)
 
 
-class RunCaptures(Question, frozen=True, kw_only=True):
+class RunCaptures(OfRun, frozen=True, kw_only=True):
     """List the captures of a run, oldest first, without their summaries."""
 
     path = "/runs/{id}/captures"
     fields = ("captures",)
-    id: RunId
 
     def answer(self, history: History, live: Live) -> dict[str, Any]:
         """See `Question`."""
@@ -58,7 +58,7 @@ class Capture(Question, frozen=True, kw_only=True):
         return {**as_json(found), "text": summaries.text(found)}
 
 
-class Checkpoints(Question, frozen=True, kw_only=True):
+class Checkpoints(OfRun, frozen=True, kw_only=True):
     """List the checkpoints of a run in the order of saving."""
 
     path = "/runs/{id}/checkpoints"
@@ -69,19 +69,15 @@ class Checkpoints(Question, frozen=True, kw_only=True):
         "one at or before its step, of the attempt that wrote it: by default of the first metric that was reported with a "
         "checkpoint, else of the loss."
     )
-    id: RunId
     metric: Annotated[str, Meta(description="A pushed key.")] = ""
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.checkpoints.overview import overview
-        from trackside_daemon.history.read import reader
 
-        with history.reading() as connection:
-            return overview(connection, reader.resolve(connection, self.id), self.metric)
+        return overview(connection, self.uid(connection), self.metric)
 
 
-class Console(Question, frozen=True, kw_only=True):
+class Console(OfRun, frozen=True, kw_only=True):
     """Return what the command of a run printed, if trackside run --console started it."""
 
     path = "/runs/{id}/console"
@@ -92,7 +88,6 @@ class Console(Question, frozen=True, kw_only=True):
         "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
         "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB."
     )
-    id: RunId
     lines: Annotated[int, Meta(le=10_000, description="Maximum number of lines [400], up to 10000.")] = 400
     before: Annotated[int, Meta(le=10**9 - 1, description="Only lines before this number.")] = 0
     search: Annotated[str, Meta(max_length=256, description="Only lines that contain this text.")] = ""
@@ -104,7 +99,7 @@ class Console(Question, frozen=True, kw_only=True):
         from trackside_daemon.history.read import reader
 
         with history.reading() as connection:
-            launch = reader.launch(connection, reader.resolve(connection, self.id))
+            launch = reader.launch(connection, self.uid(connection))
         data = files.read(history.path.parent, launch)
         kept = lines.split(data)
         found = lines.select(list(map(lines.plain, kept)), self.lines, self.before, self.search)
@@ -112,27 +107,24 @@ class Console(Question, frozen=True, kw_only=True):
         return {"bytes": len(data), **found._asdict(), "lines": rows}
 
 
-class Media(Question, frozen=True, kw_only=True):
+class Media(OfRun, frozen=True, kw_only=True):
     """List the images, texts and tables of a run, the oldest first."""
 
     path = "/runs/{id}/media"
     fields = ("media",)
     about = "kind is image, text or table. key is the name that the training code gave it."
-    id: RunId
 
     def answer(self, history: History, _live: Live) -> dict[str, Any]:
         """See `Question`."""
-        return {"media": find_media(history, self.id)[1]}
+        return {"media": self.find(history)[1]}
 
+    def find(self, history: History) -> tuple[str, list[MediaFile]]:
+        """Return the id of the run, and its files."""
+        from trackside_daemon.history.media import index
 
-def find_media(history: History, text: str) -> tuple[str, list[MediaFile]]:
-    """Return the id of the run that *text* identifies, and its images, texts and tables."""
-    from trackside_daemon.history.media import index
-    from trackside_daemon.history.read import reader
-
-    with history.reading() as connection:
-        uid = reader.resolve(connection, text)
-    return uid, index.read(history.path.parent, uid)
+        with history.reading() as connection:
+            uid = self.uid(connection)
+        return uid, index.read(history.path.parent, uid)
 
 
 def find_capture(history: History, live: Live, id_: str) -> CaptureRecord:

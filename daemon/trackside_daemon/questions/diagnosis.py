@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Baseline, FirstTime, Keys, LastTime, RunId, RunNames, limits
-from trackside_daemon.questions.question import InvalidError, Question
+from trackside_daemon.questions.parameters import Baseline, FirstTime, Keys, LastTime, RunNames, limits
+from trackside_daemon.questions.question import InvalidError, OfRun, Question
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Sequence
 
-    from trackside_daemon.questions.question import History, Live
+    from trackside_daemon.questions.question import Live
 
 MOST_RUNS = 64  # most runs of a comparison, with its baseline
 MOST_KEYS = 64  # most keys of it
 
 
-class Diagnosis(Question, frozen=True, kw_only=True):
+class Diagnosis(OfRun, frozen=True, kw_only=True):
     """Return where the time of a run went, and the causes that cost most."""
 
     path = "/runs/{id}/diagnosis"
@@ -34,26 +35,22 @@ class Diagnosis(Question, frozen=True, kw_only=True):
         "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
         "seconds, and the verdict has quiet_seconds, the time since the last step."
     )
-    id: RunId
     baseline: Baseline = ()
     key: Keys = ()
 
-    def answer(self, history: History, live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.diagnosis import diagnose
-        from trackside_daemon.history.read import reader
 
         _check_numbers(self.baseline, self.key)
-        with history.reading() as connection:
-            uid = reader.resolve(connection, self.id)
-            return diagnose(connection, uid, live.prices(), baseline=self.baseline, keys=self.key)
+        uid, prices = self.uid(connection), live.prices()
+        return diagnose(connection, uid, prices, baseline=self.baseline, keys=self.key)
 
     def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
         """Ask the ranks now if there is no alert yet, or no verdict in it."""
         return {**found, "hang": found["hang"] or live.hang(found["run"])}
 
 
-class Performance(Question, frozen=True, kw_only=True):
+class Performance(OfRun, frozen=True, kw_only=True):
     """Return how fast a run was over time."""
 
     path = "/runs/{id}/performance"
@@ -66,21 +63,17 @@ class Performance(Question, frozen=True, kw_only=True):
         "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
         "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases."
     )
-    id: RunId
     first: FirstTime = msgspec.field(default=None, name="from")
     last: LastTime = msgspec.field(default=None, name="to")
     points: Annotated[int, Meta(le=500, description="Number of parts of the time [120], up to 500.")] = 120
 
-    def answer(self, history: History, live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.performance import read_performance
-        from trackside_daemon.history.read import reader
         from trackside_daemon.history.read.series import LogTails, Window
 
         window = Window("time", *limits(self.first, self.last))
-        with history.reading() as connection:
-            uid = reader.resolve(connection, self.id)
-            found = read_performance(connection, uid, LogTails(connection), max(1, self.points), window)
+        uid, tails = self.uid(connection), LogTails(connection)
+        found = read_performance(connection, uid, tails, max(1, self.points), window)
         return {**found, "straggler_ratio": live.straggler_ratio()}
 
 
@@ -100,16 +93,14 @@ class Comparison(Question, frozen=True, kw_only=True):
     baseline: Baseline = ()
     key: Keys = ()
 
-    def answer(self, history: History, live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.comparison import read_comparison
 
         _check_numbers([*self.run, *self.baseline], self.key)
-        with history.reading() as connection:
-            return read_comparison(connection, self.run, self.baseline, self.key, live.prices())
+        return read_comparison(connection, self.run, self.baseline, self.key, live.prices())
 
 
-class Report(Question, frozen=True, kw_only=True):
+class Report(OfRun, frozen=True, kw_only=True):
     """Return what a report has about a run: itself, its diagnosis, alerts, events, layers and charts."""
 
     path = "/runs/{id}/report"
@@ -119,19 +110,15 @@ class Report(Question, frozen=True, kw_only=True):
         "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one. "
         "layers are at most 20 of an observed model, those that stand out most first, as of their last measurement."
     )
-    id: RunId
     size: Annotated[
         int,
         Meta(le=100_000_000, description="Maximum number of bytes of all charts [1600000], up to 100000000."),
     ] = 1_600_000
 
-    def answer(self, history: History, live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.report.contents import read_contents
-        from trackside_daemon.history.read import reader
 
-        with history.reading() as connection:
-            return read_contents(connection, reader.resolve(connection, self.id), live.prices(), self.size)
+        return read_contents(connection, self.uid(connection), live.prices(), self.size)
 
 
 def _check_numbers(runs: Sequence[str], keys: Sequence[str]) -> None:

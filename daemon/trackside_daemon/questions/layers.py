@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Part, RunId
-from trackside_daemon.questions.question import SHOWN, InvalidError, MissingError, Question
+from trackside_daemon.questions.parameters import Part
+from trackside_daemon.questions.question import SHOWN, InvalidError, MissingError, OfRun, RunId
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from trackside_daemon.history.read.layers import LayerWindow
-    from trackside_daemon.questions.question import History, Live
+    from trackside_daemon.questions.question import Live
 
 
 class _LayerPart(Part, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class _LayerPart(Part, frozen=True, kw_only=True):
     ] = None
     points: Annotated[int, Meta(le=2000, description="Maximum number of steps [200], up to 2000.")] = 200
 
-    def layer_window(self, connection: Any) -> tuple[LayerWindow, list[str]]:
+    def layer_window(self, connection: sqlite3.Connection) -> tuple[LayerWindow, list[str]]:
         """Return the part, and the kinds that the run has."""
         from trackside_daemon.history.read import layers, reader
 
@@ -53,34 +55,29 @@ class LayerMap(_LayerPart, frozen=True, kw_only=True):
         str, Meta(description="A column of the kind, which kinds in the answer lists. Without it, the first.")
     ] = ""
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import layers
 
         choices = layers.VALUES[self.kind or "weights"]
         if self.value and self.value not in choices:
             raise InvalidError(f"value: must be one of {', '.join(choices)}, not {self.value[:SHOWN]!r}")
-        with history.reading() as connection:
-            window, found = self.layer_window(connection)
-            values = layers.VALUES[window.kind]
-            drawn = layers.heat_map(connection, window, self.value if self.value in values else values[0])
-            return {"run": window.run, "kinds": {one: layers.VALUES[one] for one in found}, **drawn}
+        window, found = self.layer_window(connection)
+        values = layers.VALUES[window.kind]
+        drawn = layers.heat_map(connection, window, self.value if self.value in values else values[0])
+        return {"run": window.run, "kinds": {one: layers.VALUES[one] for one in found}, **drawn}
 
 
-class LayerValues(Question, frozen=True, kw_only=True):
+class LayerValues(OfRun, frozen=True, kw_only=True):
     """Return the newest values of all layers of an observed model."""
 
     path = "/runs/{id}/layer-values"
     fields = ("kinds",)
     about = "kinds has for each kind its last measured step, and the values of each of its layers."
-    id: RunId
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
-        from trackside_daemon.history.read import layers, reader
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import layers
 
-        with history.reading() as connection:
-            return layers.newest(connection, reader.resolve(connection, self.id))
+        return layers.newest(connection, self.uid(connection))
 
 
 class Layer(_LayerPart, frozen=True, kw_only=True):
@@ -95,13 +92,11 @@ class Layer(_LayerPart, frozen=True, kw_only=True):
     )
     layer: Annotated[str, Meta(description="The name of a layer; of attention LAYER/HEAD, percent-encoded.")]
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import layers
 
-        with history.reading() as connection:
-            window, _ = self.layer_window(connection)
-            found = layers.distribution(connection, window, self.layer)
+        window, _ = self.layer_window(connection)
+        found = layers.distribution(connection, window, self.layer)
         if not found["steps"]:
             raise MissingError(f"layer {self.layer!r}: run {window.run!r} has no {window.kind} of it")
         return {"run": window.run, **found}

@@ -22,12 +22,6 @@ _RUN = "A run's id, its name or a unique beginning of its id. May be repeated on
 _ONE_RUN = "run: name at least one run, by its id or name; the parameter may be repeated"
 _BASELINE = "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished."
 
-RunId = Annotated[
-    str,
-    Meta(
-        description="A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes."
-    ),
-]
 RunName = Annotated[str, Meta(description=_RUN)]
 RunNames = Annotated[tuple[str, ...], Meta(description=_RUN, extra={"lacks": _ONE_RUN})]
 Seconds = Annotated[float, Meta(ge=-_MOST_SECONDS, le=_MOST_SECONDS)]

@@ -11,9 +11,9 @@ from functools import cache
 from math import nan
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     ClassVar,
-    Literal,
     NamedTuple,
     Protocol,
     TypeVar,
@@ -24,7 +24,7 @@ from typing import (
 from urllib.parse import quote, urlencode
 
 import msgspec
-from msgspec import inspect
+import msgspec.structs
 
 if TYPE_CHECKING:
     import sqlite3
@@ -42,6 +42,14 @@ SHOWN = 60  # characters of an invalid text in an error
 DIGITS = 18  # of a whole number, which then fits into a 64-bit column
 MOST_INTEGER = 10**DIGITS - 1
 _PLACE = re.compile(r"{(\w+)}")
+
+
+RunId = Annotated[
+    str,
+    msgspec.Meta(
+        description="A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes."
+    ),
+]
 
 
 class InvalidError(ValueError):
@@ -112,17 +120,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             InvalidError: The parameters do not fit each other.
             MissingError: The history does not have it; of a run it is an `UnknownRunError`.
         """
-        del live
-        found: dict[str, Any] = msgspec.json.decode(b"".join(self.pieces(history)))
-        return found
+        if self.is_stream:
+            return dict(msgspec.json.decode(b"".join(self.pieces(history))))
+        with history.reading() as connection:
+            return self._read(connection, live)
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        """Return the answer from one snapshot; a question that needs more has its own `answer`."""
+        raise NotImplementedError
 
     def pieces(self, history: History) -> Iterator[bytes]:
-        """Return the JSON of an answer in pieces, which are read one by one.
-
-        Raises:
-            InvalidError: The parameters do not fit each other.
-            MissingError: The history does not have it; of a run it is an `UnknownRunError`.
-        """
+        """Return the JSON of an answer in pieces, which are read one by one; errors are those of `answer`."""
         raise NotImplementedError
 
     def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
@@ -134,6 +142,22 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def waits(cls) -> bool:
         """Return whether `complete` may wait for others."""
         return cls.complete is not Question.complete
+
+
+class OfRun(Question, frozen=True, kw_only=True):
+    """A question about one run."""
+
+    id: RunId
+
+    def uid(self, connection: sqlite3.Connection) -> str:
+        """Return the id of the run.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        from trackside_daemon.history.read import reader
+
+        return reader.resolve(connection, self.id)
 
 
 class Parameter(NamedTuple):
@@ -164,55 +188,38 @@ class Parameter(NamedTuple):
     high: float | None
 
 
-_KINDS = {inspect.IntType: "integer", inspect.FloatType: "number", inspect.BoolType: "boolean"}
+_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 @cache
 def parameters(kind: type[Question]) -> tuple[Parameter, ...]:
     """Return the parameters of a class, in their order."""
     hints = get_type_hints(kind, include_extras=True)
-    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
-    return tuple(_parameter(field, _choices(hints[field.name])) for field in fields)
+    return tuple(_parameter(field, list(_parts(hints[field.name]))) for field in msgspec.structs.fields(kind))
 
 
-def _parameter(field: inspect.Field, choices: tuple[str, ...]) -> Parameter:
-    kind, about = _plain(field.type)
-    is_list = isinstance(kind, inspect.VarTupleType)
-    one = _plain(kind.item_type)[0] if is_list else kind  # type: ignore[attr-defined]
-    is_number = isinstance(one, inspect.IntType | inspect.FloatType)
-    low, high = (one.ge, one.le) if is_number else (None, getattr(kind, "max_length", None))  # type: ignore[attr-defined]
-    lacks = about.get("lacks", f"{field.encode_name}: is missing") if field.required else ""
+def _parameter(field: msgspec.structs.FieldInfo, parts: list[Any]) -> Parameter:
+    about = [one for one in parts if isinstance(one, msgspec.Meta)]
+    low, high, length, extra, description = (
+        next((value for one in about if (value := getattr(one, name)) is not None), None)
+        for name in ("ge", "le", "max_length", "extra", "description")
+    )
+    choices = tuple(one for one in parts if isinstance(one, str))
+    kind = next((_KINDS[one] for one in parts if isinstance(one, type) and one in _KINDS), "string")
+    is_list = any(get_origin(one) is tuple for one in parts)
+    lacks = (extra or {}).get("lacks", f"{field.encode_name}: is missing") if field.required else ""
+    high = length if high is None else high
+    default = None if field.required else field.default
     return Parameter(
-        field.encode_name,
-        field.name,
-        _KINDS.get(type(one), "string"),
-        is_list,
-        None if field.required else field.default,
-        lacks,
-        about["description"],
-        choices,
-        low,
-        high,
+        field.encode_name, field.name, kind, is_list, default, lacks, description or "", choices, low, high
     )
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
-    """Return the choices in a type, in their order, which `inspect` does not keep."""
-    if get_origin(hint) is Literal:
-        return get_args(hint)
-    return next((found for part in get_args(hint) if (found := _choices(part))), ())
-
-
-def _plain(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
-    """Return a type without None, and what is written about it."""
-    about: dict[str, Any] = {}
-    while isinstance(kind, inspect.Metadata | inspect.UnionType):
-        if isinstance(kind, inspect.Metadata):
-            about = {**(kind.extra_json_schema or {}), **(kind.extra or {}), **about}
-            kind = kind.type
-        else:
-            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
-    return kind, about
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield what a type is made of: types, choices, and what is written about it."""
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
 
 
 def parse(kind: type[Q], path: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Q:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Limit, RunId, RunName, Seconds
-from trackside_daemon.questions.question import Question
+from trackside_daemon.questions.parameters import Limit, RunName, Seconds
+from trackside_daemon.questions.question import OfRun, Question
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Mapping
 
     from trackside_daemon.history.read.reader import RunFilter
-    from trackside_daemon.questions.question import History, Live
+    from trackside_daemon.questions.question import Live
 
 MOST_METRICS = 100_000  # summaries of series in one answer, about 25 MB of JSON
 
@@ -42,27 +43,20 @@ class Runs(Question, frozen=True, kw_only=True):
     config: Annotated[bool, Meta(description="true: also the configuration of each run.")] = False
     metric: Annotated[tuple[str, ...], Meta(max_length=64, description="A pushed key.")] = ()
 
-    def answer(self, history: History, live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import reader, run_columns
 
         asked = msgspec.structs.asdict(self)
         selection = reader.RunFilter(**{name: asked[name] for name in reader.RunFilter._fields})
         alive = live.runs()
-        with history.reading() as connection:
-            runs = _merged(connection, reader.runs(connection, selection), alive, selection)
-            configs = run_columns.configurations(connection) if self.config else {}
-            values = run_columns.values(connection, list(dict.fromkeys(self.metric))) if self.metric else {}
-        return {
-            "runs": [
-                {
-                    **run,
-                    **({"config": configs.get(run["id"])} if self.config else {}),
-                    **({"metrics": values.get(run["id"], {})} if self.metric else {}),
-                }
-                for run in runs
-            ]
-        }
+        runs = _merged(connection, reader.runs(connection, selection), alive, selection)
+        more: dict[str, Mapping[str, Any]] = {}
+        if self.config:
+            more["config"] = run_columns.configurations(connection)
+        if self.metric:
+            values = run_columns.values(connection, list(dict.fromkeys(self.metric)))
+            more["metrics"] = {run["id"]: values.get(run["id"], {}) for run in runs}
+        return {"runs": [{**run, **{name: of_run.get(run["id"]) for name, of_run in more.items()}} for run in runs]}
 
 
 class Keys(Question, frozen=True, kw_only=True):
@@ -71,15 +65,13 @@ class Keys(Question, frozen=True, kw_only=True):
     path = "/keys"
     fields = ("keys",)
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import run_columns
 
-        with history.reading() as connection:
-            return {"keys": run_columns.keys(connection)}
+        return {"keys": run_columns.keys(connection)}
 
 
-class Run(Question, frozen=True, kw_only=True):
+class Run(OfRun, frozen=True, kw_only=True):
     """Return everything about a run except its samples."""
 
     path = "/runs/{id}"
@@ -92,19 +84,15 @@ class Run(Question, frozen=True, kw_only=True):
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
         "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings."
     )
-    id: RunId
     limit: Annotated[int, Meta(le=MOST_METRICS, description="Maximum number of entries. The newest are returned.")] = (
         5000
     )
     offset: Annotated[int, Meta(le=999_999_999, description="Number of metrics to skip.")] = 0
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.accounts import read_run
-        from trackside_daemon.history.read import reader
 
-        with history.reading() as connection:
-            return read_run(connection, reader.resolve(connection, self.id), self.limit, self.offset)
+        return read_run(connection, self.uid(connection), self.limit, self.offset)
 
 
 class Events(Question, frozen=True, kw_only=True):
@@ -116,17 +104,15 @@ class Events(Question, frozen=True, kw_only=True):
     run: RunName = ""
     limit: Annotated[Limit, Meta(le=10_000)] = 1000
 
-    def answer(self, history: History, _live: Live) -> dict[str, Any]:
-        """See `Question`."""
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.history.read import reader
 
-        with history.reading() as connection:
-            uid = reader.resolve(connection, self.run) if self.run else ""
-            return {"events": reader.events(connection, uid, self.limit)}
+        uid = reader.resolve(connection, self.run) if self.run else ""
+        return {"events": reader.events(connection, uid, self.limit)}
 
 
 def _merged(
-    connection: Any, stored: list[dict[str, Any]], live: list[dict[str, Any]], selection: RunFilter
+    connection: sqlite3.Connection, stored: list[dict[str, Any]], live: list[dict[str, Any]], selection: RunFilter
 ) -> list[dict[str, Any]]:
     """Return the list from the history with the current values of live runs.
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Key, Keys, Part, RunId, RunNames
-from trackside_daemon.questions.question import InvalidError, MissingError
+from trackside_daemon.questions.parameters import Key, Keys, Part, RunNames
+from trackside_daemon.questions.question import InvalidError, MissingError, RunId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.history.files.selection import Selection
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.questions.question import History, Live
 
@@ -118,9 +117,22 @@ class OneSeries(_Curves, frozen=True, kw_only=True):
         return attempts
 
 
+class Exported(NamedTuple):
+    """A run in transfer.
+
+    Attributes:
+        samples: Their number; None if it is unknown.
+        chunks: The bytes.
+    """
+
+    samples: int | None
+    chunks: Iterator[bytes]
+
+
 class Export(Part, frozen=True, kw_only=True):
     """The part of a run that an export has; without a rank all ranks, so that a file is complete."""
 
+    path = "/runs/{id}/export"
     id: RunId
     format: Annotated[Literal["csv", "json", "jsonl"], Meta(description="csv, json or jsonl.")] = "csv"
     key: Keys = ()
@@ -128,16 +140,21 @@ class Export(Part, frozen=True, kw_only=True):
         bool, Meta(description="true: also the GPU, host and process series of the machine in the time of the run.")
     ] = False
 
-    def selection(self, history: History, uid: str) -> Selection:
-        """Return the part of the run with this id.
+    def open(self, history: History) -> Exported:
+        """Return the file, whose chunks are read one by one.
 
         Raises:
+            InvalidError: There are more keys than CSV has columns.
             MissingError: The run has no such rank, attempt or key.
+            UnknownRunError: There is no such run.
         """
-        from trackside_daemon.history.files.selection import Selection, missing_keys
+        from trackside_daemon.history.files.export import TooManyKeysError, export
+        from trackside_daemon.history.files.selection import Selection, count, missing_keys
+        from trackside_daemon.history.read import reader
 
-        ranks = self.ranks() or ()
-        keys = tuple(dict.fromkeys(self.key))
+        with history.reading() as connection:
+            uid = reader.resolve(connection, self.id)
+        ranks, keys = self.ranks() or (), tuple(dict.fromkeys(self.key))
         selection = Selection(keys, frozenset(ranks), self.attempt, self.window(), self.resources)
         attempt = [] if self.attempt is None else [f"attempt {self.attempt}"]
         of = ", ".join([*(f"rank {rank}" for rank in ranks), *attempt])
@@ -146,4 +163,7 @@ class Export(Part, frozen=True, kw_only=True):
             raise MissingError(f"run {uid!r} has no samples" + (of and f" of {of}"))
         for key in missing:
             raise MissingError(f"key {key!r}: run {uid!r} has no such key" + (of and f" for {of}"))
-        return selection
+        try:
+            return Exported(count(history, uid, selection), export(history, uid, self.format, selection))
+        except TooManyKeysError as error:
+            raise InvalidError(str(error)) from None

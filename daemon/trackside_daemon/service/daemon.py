@@ -40,13 +40,11 @@ from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.current_values import live_runs
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
-from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -237,22 +235,29 @@ class Daemon:
             ready=self._status.is_ready,
             status=self._status.as_json,
             access=access,
-            history=HistoryApi(access, parts.requests.ask, parts.requests.ask_layers, deleted=parts.captures.sweep),
-            alerts=AlertsApi(
-                access,
-                parts.alerting.silences,
-                parts.alerting.tester,
-                parts.pipeline.push,
-                alert_names(self._config.alerts),
-            ),
-            captures=captures,
-            agents=AgentsApi(access, captures, self._waits, actions=web.agent_actions),
-            checkpoints=CheckpointsApi(parts.checkpoints, access),
-            gpu=GpuApi(parts.nvml, parts.gpu.forget),
-            machine=MachineApi(parts.machine),
-            processes=ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
-            overview=self._overview,
-            media=MediaApi(access),
+            apis={
+                "history": HistoryApi(
+                    access,
+                    parts.requests.ask,
+                    parts.requests.ask_layers,
+                    audit=parts.checkpoints.audit_again,
+                    deleted=parts.captures.sweep,
+                ),
+                "alerts": AlertsApi(
+                    access,
+                    parts.alerting.silences,
+                    parts.alerting.tester,
+                    parts.pipeline.push,
+                    alert_names(self._config.alerts),
+                ),
+                "captures": captures,
+                "agents": AgentsApi(access, captures, self._waits, actions=web.agent_actions),
+                "gpu": GpuApi(parts.nvml, parts.gpu.forget),
+                "machine": MachineApi(parts.machine),
+                "processes": ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
+                "overview": self._overview,
+            },
+            disconnect=self._overview.disconnect,
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)

@@ -31,17 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.agents import AgentsApi
-    from trackside_daemon.web.api.alerts import AlertsApi
-    from trackside_daemon.web.api.captures import CapturesApi
-    from trackside_daemon.web.api.checkpoints import CheckpointsApi
-    from trackside_daemon.web.api.gpu import GpuApi
-    from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.history_access import HistoryAccess
-    from trackside_daemon.web.api.machine_history import MachineApi
-    from trackside_daemon.web.api.media import MediaApi
-    from trackside_daemon.web.api.overview.endpoints import OverviewApi
-    from trackside_daemon.web.api.processes import ProcessesApi
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -67,16 +57,8 @@ class WebApp:
         status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         access: Answers questions to the history.
-        history: Endpoints that change runs, ask their processes, or have a file.
-        alerts: Endpoints that change something of alerts and silences.
-        captures: Endpoints that begin captures, and have their files.
-        agents: Endpoint for agents.
-        checkpoints: Endpoint of audits.
-        gpu: Endpoints that pause and resume GPU readings.
-        machine: Endpoint of the last hour of the machine.
-        processes: Endpoints of the processes that train or use a GPU.
-        overview: Endpoints of the overview and its stream.
-        media: Endpoint of images, texts and tables.
+        apis: The objects that have the methods of the other endpoints, by the `Endpoint.group`.
+        disconnect: Ends the streams that are open.
     """
 
     def __init__(
@@ -87,16 +69,8 @@ class WebApp:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         access: HistoryAccess,
-        history: HistoryApi,
-        alerts: AlertsApi,
-        captures: CapturesApi,
-        agents: AgentsApi,
-        checkpoints: CheckpointsApi,
-        gpu: GpuApi,
-        machine: MachineApi,
-        processes: ProcessesApi,
-        overview: OverviewApi,
-        media: MediaApi,
+        apis: Mapping[str, object],
+        disconnect: Callable[[], object],
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -105,22 +79,10 @@ class WebApp:
         self._status = status
         self._reload = reload
         self._access = access
-        self._apis = {
-            "daemon": self,
-            "history": history,
-            "alerts": alerts,
-            "captures": captures,
-            "agents": agents,
-            "checkpoints": checkpoints,
-            "gpu": gpu,
-            "machine": machine,
-            "processes": processes,
-            "overview": overview,
-            "media": media,
-        }
+        self._apis = {"daemon": self, **apis}
+        self._disconnect = disconnect
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
-        self._overview = overview
         self._token: Token | None = None
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
@@ -192,7 +154,7 @@ class WebApp:
             self._token.rotate()
         except OSError as error:
             raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
-        self._overview.disconnect()
+        self._disconnect()
         return JSONResponse({"token": self._token.value})
 
     async def openapi(self, _request: Request) -> Response:

@@ -274,6 +274,7 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.questions.runs import Run
+    from trackside_daemon.questions.series import Export
 
     try:
         run = source.ask(Run(id=name, limit=0))
@@ -283,7 +284,7 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
     if run.get("trimmed"):
         warn("older samples of this run were trimmed; the detectors evaluate only the remaining ones")
     roles = usable(run["attempt_list"][-1].get("roles")) if run["attempt_list"] else {}
-    return Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST, roles)
+    return Pushed(_rows(source.export(Export(id=run["id"], format="jsonl")).chunks, name), run["name"], LOST, roles)
 
 
 def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:

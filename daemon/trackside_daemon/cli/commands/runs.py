@@ -218,6 +218,7 @@ def export(
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.questions import series
         from trackside_daemon.questions import table as questions
 
         if form not in FORMS:
@@ -226,7 +227,8 @@ def export(
         found = source.ask(questions.Run(id=run, limit=0))
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        save(source.export(found["id"], cast("Format", form), resources=resources), form, output)
+        wanted = series.Export(id=found["id"], format=cast("Format", form), resources=resources)
+        save(source.export(wanted), form, output)
 
 
 @app.command(epilog="\b\nExample: trackside pin gpt-small")

@@ -13,17 +13,17 @@ from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
-    from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.questions.question import Question
+    from trackside_daemon.questions.series import Export, Exported
 
 STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
 
@@ -147,13 +147,14 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
 
-    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+    def export(self, wanted: Export) -> Exported:
         """See `Source`."""
-        answer = self._request(
-            f"runs/{quote(uid, safe='')}/export?format={form}{'&resources=true' if resources else ''}"
-        )
+        from trackside_daemon.questions.question import address
+        from trackside_daemon.questions.series import Exported
+
+        answer = self._request(address(wanted)[1:])
         samples = answer.headers.get("X-Trackside-Samples", "")
-        return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
+        return Exported(int(samples) if samples.isdecimal() else None, self._chunks(answer))
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
@@ -165,31 +166,26 @@ class ApiSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
-
-        query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
-        headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
+        headers = {"Content-Type": "application/octet-stream"}
         with file.open("rb") as stream:
-            if len(self._authorizations) > 1:
-                self.status()  # finds the right authorization: the stream can be sent only once
             if file.is_file():
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
-            answer = self._json(f"import?{query}", "POST", stream, headers, IMPORT_SECONDS)
-            self._checked(answer, "run", "samples")
-        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+            return self._import(stream, str(file), name, uid, headers)
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
         from trackside_daemon.history.files.item_lines import chunks
 
+        return self._import(chunks(items), file, name, uid, {"Content-Type": "application/x-ndjson"})
+
+    def _import(self, body: Any, file: str, name: str, uid: str, headers: dict[str, str]) -> ImportResult:
+        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
+
         if len(self._authorizations) > 1:
-            self.status()  # finds the right authorization: the items can be sent only once
-        headers = {"X-File-Name": quote(file), "Content-Type": "application/x-ndjson"}
-        answer = self._json(
-            f"import?{urlencode({'name': name, 'id': uid})}", "POST", chunks(items), headers, IMPORT_SECONDS
-        )
-        self._checked(answer, "run", "samples")
+            self.status()  # finds the right authorization: the body can be sent only once
+        query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
+        headers = {"X-File-Name": quote(file), **headers}
+        answer = self._checked(self._json(f"import?{query}", "POST", body, headers, IMPORT_SECONDS), "run", "samples")
         return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
 
     def _checked(self, answer: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.sources.errors import NotFoundError, SourceError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.linux.file_lock import FileLock
     from trackside_daemon.questions.question import Question
+    from trackside_daemon.questions.series import Export, Exported
     from trackside_daemon.service.config import Config
 
 
@@ -52,23 +52,17 @@ class FileSource:
 
     def ask(self, question: Question) -> dict[str, Any]:
         """See `Source`."""
-        try:
+        with _refusals():
             checked = parse(type(question), *request(question))  # as a daemon gets it
             return checked.complete(checked.answer(self._file(), self._live), self._live)
-        except (MissingError, UnknownRunError) as error:
-            raise NotFoundError(str(error)) from None
-        except InvalidError as error:
-            raise SourceError(str(error)) from None
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
         """See `Source`."""
         from trackside_daemon.captures.store import CaptureStore
         from trackside_daemon.questions.artifacts import find_capture
 
-        try:
+        with _refusals():
             capture = find_capture(self._file(), self._live, id_)
-        except MissingError as error:
-            raise NotFoundError(str(error)) from None
         path = CaptureStore(self._file().path.parent).path(capture, name)
         if path is None:
             raise SourceError(f"capture {id_} has no file {name!r} in {self._file().path.parent}")
@@ -103,16 +97,10 @@ class FileSource:
 
         return asyncio.run(Protocol(Answers(ask), __version__).answer(message, actions=actions)) or {}
 
-    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+    def export(self, wanted: Export) -> Exported:
         """See `Source`."""
-        from trackside_daemon.history.files import export as exports
-        from trackside_daemon.history.files.selection import Selection, count
-
-        try:
-            selection = Selection(resources=resources)
-            return Export(count(self._file(), uid, selection), exports.export(self._file(), uid, form, selection))
-        except exports.TooManyKeysError as error:
-            raise SourceError(str(error)) from None
+        with _refusals():
+            return wanted.open(self._file())
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
@@ -181,6 +169,17 @@ class FileSource:
                 database.close()
         finally:
             lock.close()
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise errors of questions as a daemon's answer does."""
+    try:
+        yield
+    except (MissingError, UnknownRunError) as error:
+        raise NotFoundError(str(error)) from None
+    except InvalidError as error:
+        raise SourceError(str(error)) from None
 
 
 def _config() -> Config:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.questions.question import Question
+    from trackside_daemon.questions.series import Export, Exported
 
 ANSWER_SECONDS = 60.0  # time limit of a question
 CHUNK_BYTES = 64 * 1024
-
-
-class Export(NamedTuple):
-    """A run in transfer.
-
-    Attributes:
-        samples: Their number; None if it is unknown.
-        chunks: The bytes.
-    """
-
-    samples: int | None
-    chunks: Iterator[bytes]
 
 
 class Source(Protocol):
@@ -59,8 +47,8 @@ class Source(Protocol):
         """Mark an alert as a false alarm, or take that back; return it."""
         ...
 
-    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
-        """Return a run with its samples, and with the *resources* of its machine in its time."""
+    def export(self, wanted: Export) -> Exported:
+        """Return a run as a file."""
         ...
 
     def pin(self, uid: str, *, pinned: bool) -> None:

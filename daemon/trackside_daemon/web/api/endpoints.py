@@ -26,8 +26,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `GpuApi`, `AgentsApi`,
-            `MachineApi`, `ProcessesApi`, `OverviewApi`, `MediaApi`, or `WebApp` for ``daemon``; ``questions`` for a question, whose
+        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `GpuApi`, `AgentsApi`,
+            `MachineApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``; ``questions`` for a question, whose
             parameters they are.
     """
 
@@ -44,13 +44,11 @@ class Endpoint(NamedTuple):
         "history",
         "alerts",
         "captures",
-        "checkpoints",
         "gpu",
         "agents",
         "machine",
         "processes",
         "overview",
-        "media",
         "daemon",
         "questions",
     ] = "history"
@@ -190,7 +188,6 @@ _ENDPOINTS = (
         "audit",
         "Audit the checkpoints of a run again.",
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
-        group="checkpoints",
     ),
     table.Console,
     table.Media,
@@ -200,7 +197,6 @@ _ENDPOINTS = (
         "media_file",
         "Send an image, a text or a table of a run.",
         types=("image/png", "text/plain", "application/json"),
-        group="media",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     table.Series,

@@ -7,6 +7,7 @@ import io
 import shutil
 import time
 from contextlib import suppress
+from functools import partial
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
@@ -17,12 +18,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from trackside_daemon.history.files.export import TooManyKeysError, export
 from trackside_daemon.history.files.items import FormatError
-from trackside_daemon.history.files.selection import count
+from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.text import byte_size
+from trackside_daemon.questions.artifacts import Media
 from trackside_daemon.questions.question import Question
 from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.history_access import SamplesResponse, json_response, parsed
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
+MEDIA_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Disposition": "attachment",
+}
 MAX_IMPORTS = 4  # imports that run at once; others wait without occupying a thread
 
 MAX_IMPORT_BYTES = 16 * 1024**3  # size limit of an imported file
@@ -78,6 +84,7 @@ class HistoryApi:
         history: The history.
         ask: Sends a question to the connected clients of a run, and returns the asked ranks and their answers.
         ask_layers: Requests all layer norms for a number of steps, and returns the ranks that received the request.
+        audit: Audits the checkpoints of a run, by its id, again.
         deleted: Called after a run was deleted.
     """
 
@@ -87,11 +94,13 @@ class HistoryApi:
         ask: Ask,
         ask_layers: AskLayers,
         *,
+        audit: Callable[[str], object],
         deleted: Callable[[], object] = lambda: None,
     ) -> None:
         self._ask = ask
         self._ask_layers = ask_layers
         self._history = history
+        self._audit = audit
         self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
@@ -106,6 +115,25 @@ class HistoryApi:
             lambda store: run_changes.describe(store, uid, name=wanted.name, notes=wanted.notes, tags=wanted.tags)
         )
         return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
+
+    async def audit(self, request: Request) -> Response:
+        """Audit the checkpoints of a run again."""
+        run = await self._history.resolve(request)
+        self._audit(run)
+        return json_response({"run": run})
+
+    async def media_file(self, request: Request) -> Response:
+        """Send an image, a text or a table: hostile, so as the type of its kind, which the store has checked, and never run."""
+        name, database = request.path_params["file"], self._history.database
+        run, items = await self._history.compute(partial(parsed(Media, request).find, database))
+        item = next((item for item in items if item.file == name), None)
+        if item is None:
+            raise HTTPException(404, f"this run has no file {name[:60]!r}; /api/v1/runs/ID/media lists them")
+        try:
+            data = await self._history.run_in_thread(lambda: index.content(database.path.parent, run, item))
+        except OSError:
+            raise HTTPException(404, f"the file {name!r} was deleted") from None
+        return Response(data, headers=MEDIA_HEADERS, media_type=index.TYPES[item.kind])
 
     async def stacks(self, request: Request) -> Response:
         """Return the stack of each thread of a run's processes; works while their main thread hangs."""
@@ -152,21 +180,14 @@ class HistoryApi:
 
     async def export(self, request: Request) -> Response:
         """Stream samples of a run as a file; ``X-Trackside-Samples`` is their number, also for HEAD."""
-        wanted, database = parsed(Export, request), self._history.database
-        form = wanted.format
-        uid = await self._history.resolve(request)
-        chosen = await self._history.compute(lambda: wanted.selection(database, uid))
-        samples = await self._history.compute(lambda: count(database, uid, chosen))
-        headers = {"X-Trackside-Samples": str(samples)}
-        if request.method == "HEAD":
-            response = Response(headers=headers, media_type=TYPES[form])
-            del response.headers["content-length"]  # the length of the file is not known yet
-            return response
-        try:
-            pieces = await self._history.compute(lambda: export(database, uid, form, chosen))
-        except TooManyKeysError as error:
-            raise HTTPException(400, str(error)) from None
-        return SamplesResponse(pieces, headers=headers, media_type=TYPES[form])
+        wanted = parsed(Export, request)
+        found = await self._history.compute(partial(wanted.open, self._history.database))
+        headers, kind = {"X-Trackside-Samples": str(found.samples)}, TYPES[wanted.format]
+        if request.method != "HEAD":
+            return SamplesResponse(found.chunks, headers=headers, media_type=kind)
+        response = Response(headers=headers, media_type=kind)
+        del response.headers["content-length"]  # the length of the file is not known yet
+        return response
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from trackside_daemon.questions.question import parameters
+import msgspec
+
+from trackside_daemon.questions.question import OfRun, parameters
 from trackside_daemon.web.api.endpoints import ENDPOINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trackside_daemon.questions.question import Parameter
     from trackside_daemon.web.api.endpoints import Endpoint
 
-_INSIDE = {
-    "id": (
-        "string",
-        "A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes.",
-    ),
-    "number": ("integer", "An alert's id."),
-    "capture": ("string", "A capture's id."),
-    "file": ("string", "The name of one of its files."),
-    "silence": ("string", "A silence's id."),
-    "pid": ("integer", "The id of a process."),
-}
-"""Names in paths that are no parameters of a question: kind and sentence."""
+
+class _Place(OfRun, frozen=True, kw_only=True):
+    """Names in the paths of endpoints that are no questions."""
+
+    number: Annotated[int, msgspec.Meta(description="An alert's id.")]
+    capture: Annotated[str, msgspec.Meta(description="A capture's id.")]
+    file: Annotated[str, msgspec.Meta(description="The name of one of its files.")]
+    silence: Annotated[str, msgspec.Meta(description="A silence's id.")]
+    pid: Annotated[int, msgspec.Meta(description="The id of a process.")]
+
 
 _ERRORS = {
     400: "A parameter or the body is invalid.",
@@ -106,7 +104,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.body or any(one["in"] == "query" or one["schema"]["type"] == "integer" for one in described),
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or any(one["name"] == "run" for one in described),
-        500: endpoint.group in {"questions", "history", "alerts", "captures", "checkpoints", "overview"},
+        500: endpoint.group in {"questions", "history", "alerts", "captures", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 
@@ -114,29 +112,24 @@ def _statuses(endpoint: Endpoint) -> list[int]:
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     """Return the parameters of an endpoint: those of its path, those that are required, and the others."""
     inside = re.findall(r"{(\w+)}", endpoint.path)
-    known = {one.name: one for one in (parameters(endpoint.parameters) if endpoint.parameters else ())}
-    path = [_described(known[name]) if name in known else _described_inside(name) for name in inside]
-    query = [_described(one) for one in sorted(known.values(), key=lambda one: not one.lacks) if one.name not in inside]
-    return [*({**one, "in": "path", "required": True} for one in path), *query]
+    own = parameters(endpoint.parameters) if endpoint.parameters else ()
+    known = {one.name: one for one in (*parameters(_Place), *own)}
+    query = sorted((one for one in own if one.name not in inside), key=lambda one: not one.lacks)
+    return [*(_described(known[name], "path") for name in inside), *(_described(one, "query") for one in query)]
 
 
-def _described_inside(name: str) -> dict[str, Any]:
-    kind, description = _INSIDE[name]
-    return _document(name, kind, description)
-
-
-def _described(one: Parameter) -> dict[str, Any]:
-    return _document(one.name, one.kind, one.description, list(one.choices), is_list=one.is_list)
-
-
-def _document(
-    name: str, kind: str, description: str, choices: Sequence[str] = (), *, is_list: bool = False
-) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": kind}
-    if kind == "integer":
+def _described(one: Parameter, place: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": one.kind}
+    if one.kind == "integer":
         schema["minimum"] = 0
-    if choices:
-        schema["enum"] = choices
-    if is_list:
+    if one.choices:
+        schema["enum"] = list(one.choices)
+    if one.is_list:
         schema = {"type": "array", "items": schema}
-    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+    return {
+        "name": one.name,
+        "in": place,
+        "required": place == "path",
+        "description": one.description,
+        "schema": schema,
+    }
