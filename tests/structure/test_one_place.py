@@ -15,6 +15,7 @@ PLACES = {
         r"\.errors\(\)\[0\]\[|removeprefix\(.Value error",
         {"config/near.py"},
     ),
+    "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 
 
