@@ -42,6 +42,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -162,19 +163,18 @@ class Site:
             state,
             sources=(),
             ready=lambda: True,
-            status=lambda: {"version": "0", "storage_path": str(one.directory)},
             access=kept,
-            apis={
-                "history": HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset(), audit=lambda _: None),
-                "alerts": AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
-                "captures": captures,
-                "agents": AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
-                "gpu": GpuApi(Nvml(), lambda: None),
-                "machine": MachineApi(MachineHistory(state, bytes)),
-                "processes": ProcessesApi(tuple, state, Path("/proc")),
-                "overview": OverviewApi(state, kept, overview),
-            },
-            disconnect=lambda: None,
+            apis=[
+                DaemonApi(lambda: {"version": "0", "storage_path": str(one.directory)}, token, lambda: None),
+                HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset(), audit=lambda _: None),
+                AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
+                captures,
+                AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
+                GpuApi(Nvml(), lambda: None),
+                MachineApi(MachineHistory(state, bytes)),
+                ProcessesApi(tuple, state, Path("/proc")),
+                OverviewApi(state, kept, overview),
+            ],
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks

@@ -30,6 +30,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -169,21 +170,18 @@ class Site:
             self.state,
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
-            status=lambda: {"version": "1"},
             access=kept,
-            apis={
-                "history": HistoryApi(kept, self.ask, self.ask_layers, audit=self.checkpoints.audit_again),
-                "alerts": AlertsApi(
-                    kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]
-                ),
-                "captures": captures,
-                "agents": AgentsApi(kept, captures, waits, actions=self.agent_actions),
-                "gpu": GpuApi(self.nvml, self._forget),
-                "machine": MachineApi(self.machine),
-                "processes": ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
-                "overview": self.pages,
-            },
-            disconnect=self.pages.disconnect,
+            apis=[
+                DaemonApi(lambda: {"version": "1"}, self.token, self.pages.disconnect),
+                HistoryApi(kept, self.ask, self.ask_layers, audit=self.checkpoints.audit_again),
+                AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
+                captures,
+                AgentsApi(kept, captures, waits, actions=self.agent_actions),
+                GpuApi(self.nvml, self._forget),
+                MachineApi(self.machine),
+                ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
+                self.pages,
+            ],
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))

@@ -41,6 +41,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -233,31 +234,30 @@ class Daemon:
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
             ready=self._status.is_ready,
-            status=self._status.as_json,
             access=access,
-            apis={
-                "history": HistoryApi(
+            apis=[
+                DaemonApi(self._status.as_json, self._token, self._overview.disconnect),
+                HistoryApi(
                     access,
                     parts.requests.ask,
                     parts.requests.ask_layers,
                     audit=parts.checkpoints.audit_again,
                     deleted=parts.captures.sweep,
                 ),
-                "alerts": AlertsApi(
+                AlertsApi(
                     access,
                     parts.alerting.silences,
                     parts.alerting.tester,
                     parts.pipeline.push,
                     alert_names(self._config.alerts),
                 ),
-                "captures": captures,
-                "agents": AgentsApi(access, captures, self._waits, actions=web.agent_actions),
-                "gpu": GpuApi(parts.nvml, parts.gpu.forget),
-                "machine": MachineApi(parts.machine),
-                "processes": ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
-                "overview": self._overview,
-            },
-            disconnect=self._overview.disconnect,
+                captures,
+                AgentsApi(access, captures, self._waits, actions=web.agent_actions),
+                GpuApi(parts.nvml, parts.gpu.forget),
+                MachineApi(parts.machine),
+                ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
+                self._overview,
+            ],
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)

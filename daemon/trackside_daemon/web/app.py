@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
-from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
-from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
@@ -25,7 +23,7 @@ from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 from trackside_daemon.web.rank_statistics import RankStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -54,11 +52,9 @@ class WebApp:
         state: The newest value of every series.
         sources: The names permitted in ``collect[]`` and ``exclude[]``.
         ready: Returns True once the first samples are present.
-        status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         access: Answers questions to the history.
-        apis: The objects that have the methods of the other endpoints, by the `Endpoint.group`.
-        disconnect: Ends the streams that are open.
+        apis: The objects whose methods answer the other endpoints.
     """
 
     def __init__(
@@ -67,27 +63,21 @@ class WebApp:
         *,
         sources: Collection[str],
         ready: Callable[[], bool],
-        status: Callable[[], dict[str, Any]],
         access: HistoryAccess,
-        apis: Mapping[str, object],
-        disconnect: Callable[[], object],
+        apis: Iterable[object],
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
         self._sources = frozenset(sources) | {OWN_SOURCE}
         self._ready = ready
-        self._status = status
         self._reload = reload
         self._access = access
-        self._apis = {"daemon": self, **apis}
-        self._disconnect = disconnect
+        self._apis = {type(api).__name__: api for api in apis}
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
-        self._token: Token | None = None
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
-        self._token = token
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
@@ -143,33 +133,15 @@ class WebApp:
         problem = self._reload()
         return error_response(500, "config", problem) if problem else PlainTextResponse("reloaded\n")
 
-    async def status(self, _request: Request) -> Response:
-        """Answer ``/api/v1/status``."""
-        return JSONResponse(self._status())
-
-    async def rotate_token(self, _request: Request) -> Response:
-        """Replace the token of the API, and end the streams that the old one has opened."""
-        assert self._token is not None  # noqa: S101  no request precedes `build`
-        try:
-            self._token.rotate()
-        except OSError as error:
-            raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
-        self._disconnect()
-        return JSONResponse({"token": self._token.value})
-
-    async def openapi(self, _request: Request) -> Response:
-        """Answer ``/api/v1/openapi.json``."""
-        return JSONResponse(document(__version__))
-
     def _handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the methods that answer the endpoints of the API, by path and HTTP method."""
         handlers: dict[str, dict[str, Handler]] = {}
         for endpoint in ENDPOINTS:
-            handler: Handler
-            if endpoint.group == "questions" and endpoint.parameters is not None:
-                handler = partial(self._access.respond, endpoint.parameters)
+            # A question is answered by the history, another endpoint by the object that has its method.
+            if endpoint.is_question:
+                handler = partial(self._access.respond, endpoint.handler)
             else:
-                handler = getattr(self._apis[endpoint.group], endpoint.handler)
+                handler = partial(endpoint.handler, self._apis[endpoint.owner])
             handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = handler
         return handlers
 

@@ -68,7 +68,7 @@ class AgentsApi:
         self._actions = actions
 
     async def message(self, request: Request) -> Response:
-        """Answer a message; status 202 where it needs no answer."""
+        """Answer an agent's message of the Model Context Protocol."""
         data = b""
         async for chunk in request.stream():
             data += chunk

@@ -68,7 +68,7 @@ class AlertsApi:
         self._names = {*names, test_alert.TEST_ALERT}
 
     async def dismiss(self, request: Request) -> Response:
-        """Mark an alert as a false alarm, or take that back, and return the alert."""
+        """Mark an alert as a false alarm."""
         shape = '{"dismissed": true, "comment": TEXT}'
         wanted = _decode_body(await request.body(), _DismissRequest, shape)
         asked = parsed(Alert, request)
@@ -79,7 +79,7 @@ class AlertsApi:
         return json_response(await self._history.answer(asked))
 
     async def test_alert(self, request: Request) -> Response:
-        """Raise a test alert, which takes the same path as every other alert."""
+        """Raise TestAlert, to check that notifications arrive."""
         wanted = _decode_body(await request.body(), _TestRequest, '{"severity": "warning", "run": "NAME"}')
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
@@ -94,7 +94,7 @@ class AlertsApi:
         )
 
     async def silence(self, request: Request) -> Response:
-        """Add a silence, and return it with the firing alerts that match it."""
+        """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
         wanted = _decode_body(await request.body(), _SilenceRequest, f"{shape}, for {LONGEST:.0f} s at most")
         await self._check_name(wanted.labels.get("alert", "*"))

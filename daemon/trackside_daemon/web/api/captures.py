@@ -90,7 +90,7 @@ class CapturesApi:
         return as_json(await self._history.run_in_thread(begin))
 
     async def capture_file(self, request: HttpRequest) -> Response:
-        """Send a file of a capture."""
+        """Download a file of a capture, compressed by gzip."""
         id_, name = request.path_params["capture"], request.path_params["file"]
         capture = await self._history.compute(lambda: find_capture(self._history.database, self._history.live, id_))
         path = self._captures.store.path(capture, name)

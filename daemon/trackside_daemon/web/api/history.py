@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
+# What a run wrote is hostile: it has the type of its kind, which the store has checked, and nothing runs or embeds it.
 MEDIA_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
@@ -123,7 +124,7 @@ class HistoryApi:
         return json_response({"run": run})
 
     async def media_file(self, request: Request) -> Response:
-        """Send an image, a text or a table: hostile, so as the type of its kind, which the store has checked, and never run."""
+        """Send an image, a text or a table of a run."""
         name, database = request.path_params["file"], self._history.database
         run, items = await self._history.compute(partial(parsed(Media, request).find, database))
         item = next((item for item in items if item.file == name), None)
@@ -136,15 +137,15 @@ class HistoryApi:
         return Response(data, headers=MEDIA_HEADERS, media_type=index.TYPES[item.kind])
 
     async def stacks(self, request: Request) -> Response:
-        """Return the stack of each thread of a run's processes; works while their main thread hangs."""
+        """Return the current stack of each thread of a run's processes."""
         return await self._query_ranks(request, "stacks?", lambda body: {"threads": body.threads})
 
     async def ping(self, request: Request) -> Response:
-        """Return how long a run's processes take to answer."""
+        """Measure how long a run's processes take to answer."""
         return await self._query_ranks(request, "ping", lambda _: {})
 
     async def layers(self, request: Request) -> Response:
-        """Make a run that watches its model report the norms of all layers for some steps."""
+        """Make a run that watches its model report the gradient norm of each layer for some steps."""
         steps = parsed(LayersRequest, request).steps
         uid = await self._history.resolve(request)
         ranks = await self._history.run_in_thread(lambda: self._ask_layers(uid, steps))
@@ -162,7 +163,7 @@ class HistoryApi:
         return json_response({"ranks": ranks, "silent": sorted(asked - {answer.rank for answer in answers})})
 
     async def pin(self, request: Request) -> Response:
-        """Exempt a run from trimming, or end that: ``{"pinned": true}``."""
+        """Pin a run, so that the history limits do not delete it, or unpin it."""
         try:
             pinned = _decode(await request.body(), type=dict[str, bool])["pinned"]
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
@@ -172,14 +173,14 @@ class HistoryApi:
         return json_response({"pinned": pinned})
 
     async def delete(self, request: Request) -> Response:
-        """Delete a run that has ended, with all its samples."""
+        """Delete a run that has ended."""
         uid = await self._history.resolve(request)
         await self._history.change(lambda store: run_changes.delete(store, uid, live=False))
         await self._history.run_in_thread(self._deleted)
         return json_response({"deleted": uid})
 
     async def export(self, request: Request) -> Response:
-        """Stream samples of a run as a file; ``X-Trackside-Samples`` is their number, also for HEAD."""
+        """Download samples of a run as a file."""
         wanted = parsed(Export, request)
         found = await self._history.compute(partial(wanted.open, self._history.database))
         headers, kind = {"X-Trackside-Samples": str(found.samples)}, TYPES[wanted.format]
@@ -190,7 +191,7 @@ class HistoryApi:
         return response
 
     async def import_(self, request: Request) -> Response:
-        """Import a run from the file in the request's body."""
+        """Import a run from a file."""
         from trackside_daemon.history.files.importing import ImportingError, import_run  # seldom needed
         from trackside_daemon.history.files.run_file import open_run_file
 

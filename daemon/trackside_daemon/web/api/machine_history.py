@@ -194,7 +194,7 @@ class MachineApi:
         self._history = history
 
     async def machine(self, request: Request) -> Response:
-        """Return series of the last hour, or the families that have some."""
+        """Return the last hour of the host and its GPUs, each second."""
         wanted = parsed(Machine, request)
         if not wanted.key:
             return json_response({"families": self._history.names()})

@@ -76,7 +76,7 @@ def document(version: str) -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": f"{endpoint.method.lower()}_{endpoint.handler.strip('_')}",
+        "operationId": f"{endpoint.method.lower()}_{endpoint.operation}",
         "summary": endpoint.summary,
         "parameters": _parameters(endpoint),
         "responses": {
@@ -104,7 +104,8 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.body or any(one["in"] == "query" or one["schema"]["type"] == "integer" for one in described),
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or any(one["name"] == "run" for one in described),
-        500: endpoint.group in {"questions", "history", "alerts", "captures", "overview"},
+        500: endpoint.handler is endpoint.parameters
+        or endpoint.owner in {"HistoryApi", "AlertsApi", "CapturesApi", "OverviewApi"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

@@ -77,11 +77,11 @@ class OverviewApi:
         self._stream.disconnect()
 
     async def overview(self, _request: Request) -> Response:
-        """Answer ``/api/v1/overview``."""
+        """Return the current overview: the host, its GPUs, Ray, the live and lingering runs, and the firing alerts."""
         return json_response(await self._history.run_in_thread(self._overview.build))
 
     async def stream(self, request: Request) -> Response:
-        """Answer ``/api/v1/stream``."""
+        """Stream the overview once a second as server-sent events."""
         run = parsed(StreamOfRun, request).run
         if run:
             run = await self._history.read(lambda connection: self._resolve(connection, run))
