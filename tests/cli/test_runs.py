@@ -47,6 +47,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -165,7 +166,7 @@ class Site:
             ready=lambda: True,
             access=kept,
             apis=[
-                DaemonApi(lambda: {"version": "0", "storage_path": str(one.directory)}, token, lambda: None),
+                DaemonApi(lambda: {"version": "0", "storage_path": str(one.directory)}, token, lambda: None, document),
                 HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset(), audit=lambda _: None),
                 AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
                 captures,

@@ -35,6 +35,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -172,7 +173,7 @@ class Site:
             ready=lambda: self.ready,
             access=kept,
             apis=[
-                DaemonApi(lambda: {"version": "1"}, self.token, self.pages.disconnect),
+                DaemonApi(lambda: {"version": "1"}, self.token, self.pages.disconnect, document),
                 HistoryApi(kept, self.ask, self.ask_layers, audit=self.checkpoints.audit_again),
                 AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
                 captures,

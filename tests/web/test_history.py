@@ -236,7 +236,7 @@ def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api:
     }
 
 
-@pytest.mark.parametrize("name", ["id-1", "id", "train"])
+@pytest.mark.parametrize("name", ["id-1", "id", "train", "id-1?id=other"])
 def test_a_run_is_found_by_id_beginning_and_name(site: Site, api: Callable[[str], Any], name: str) -> None:
     kept(site, {"loss": [1.0]})
     assert api(f"runs/{name}")["id"] == "id-1"

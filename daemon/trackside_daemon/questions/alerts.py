@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from trackside_daemon.model.finding import Severity
 from trackside_daemon.questions.parameters import Limit, RunName
-from trackside_daemon.questions.question import MissingError, Question, bounded
+from trackside_daemon.questions.question import InvalidError, MissingError, Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,16 @@ class Alerts(Question, frozen=True, kw_only=True):
         from trackside_daemon.alerts.silences import with_silenced_until
         from trackside_daemon.history.read import alert_reader, reader
 
-        limit = bounded("limit", self.limit, MOST_WITH_EVIDENCE if self.evidence else MOST)
+        most = MOST_WITH_EVIDENCE if self.evidence else MOST
+        if self.limit > most:
+            raise InvalidError(f"limit: '{self.limit}' is not a number from 0 to {most}")
         now = time.time()
         firing, past = now if self.firing else None, now if self.firing is False else None
         with history.reading() as connection:
             run = reader.resolve(connection, self.run) if self.run else ""
-            wanted = alert_reader.AlertFilter(run, self.severity or "", self.alert, firing, past, limit, self.evidence)
+            wanted = alert_reader.AlertFilter(
+                run, self.severity or "", self.alert, firing, past, self.limit, self.evidence
+            )
             found = alert_reader.alerts(connection, wanted)
         return {"alerts": with_silenced_until(found, _active_silences(history, live))}
 

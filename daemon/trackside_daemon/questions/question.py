@@ -9,18 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from math import nan
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    NamedTuple,
-    Protocol,
-    TypeVar,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -29,12 +18,14 @@ import msgspec.structs
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.history.database import Database
+    from trackside_daemon.history.read.offline import Offline
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.records import Silence
+
+    History = Database | Offline
 
 Q = TypeVar("Q", bound="Question")
 
@@ -42,7 +33,6 @@ SHOWN = 60  # characters of an invalid text in an error
 DIGITS = 18  # of a whole number, which then fits into a 64-bit column
 MOST_INTEGER = 10**DIGITS - 1
 _PLACE = re.compile(r"{(\w+)}")
-
 
 RunId = Annotated[
     str,
@@ -58,16 +48,6 @@ class InvalidError(ValueError):
 
 class MissingError(LookupError):
     """The history does not have what was asked for."""
-
-
-class History(Protocol):
-    """The file of a history, of a daemon (`Database`) or of none (`Offline`)."""
-
-    path: Path
-
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Open a snapshot of the file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -206,7 +186,7 @@ def _parameter(field: msgspec.structs.FieldInfo, parts: list[Any]) -> Parameter:
     )
     choices = tuple(one for one in parts if isinstance(one, str))
     kind = next((_KINDS[one] for one in parts if isinstance(one, type) and one in _KINDS), "string")
-    is_list = any(get_origin(one) is tuple for one in parts)
+    is_list = ... in parts  # as in tuple[str, ...]
     lacks = (extra or {}).get("lacks", f"{field.encode_name}: is missing") if field.required else ""
     high = length if high is None else high
     default = None if field.required else field.default
@@ -234,8 +214,9 @@ def parse(kind: type[Q], path: Mapping[str, str], query: Iterable[tuple[str, str
         InvalidError: One is invalid, or missing.
     """
     texts: dict[str, list[str]] = {}
-    for name, text in (*query, *path.items()):
+    for name, text in query:
         texts.setdefault(name, []).append(text)
+    texts |= {name: [text] for name, text in path.items()}
     values = {}
     for one in parameters(kind):
         given = texts.get(one.name, [])
@@ -262,7 +243,7 @@ def _value(one: Parameter, text: str) -> Any:
         if not one.is_list and one.high is not None and len(text) > one.high:
             raise InvalidError(f"{one.name}: longer than {one.high} characters")
         return text
-    number = _integer(text) if one.kind == "integer" else _float(text)
+    number = _number(text, whole=one.kind == "integer")
     low, high = one.low or 0, MOST_INTEGER if one.high is None else one.high
     if not low <= number <= high:  # nor is NaN
         bounds = f"{low:g} to {high:g}" if one.kind == "number" else f"{low} to {high}"
@@ -270,27 +251,14 @@ def _value(one: Parameter, text: str) -> Any:
     return number
 
 
-def _integer(text: str) -> float:
-    # isdecimal() alone accepts digits of other scripts.
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else nan
-
-
-def _float(text: str) -> float:
+def _number(text: str, *, whole: bool) -> float:
+    """Return a number; NaN if it is none."""
+    if whole:  # isdecimal() alone accepts digits of other scripts
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else nan
     try:
         return float(text)
     except ValueError:
         return nan
-
-
-def bounded(name: str, value: int, most: int) -> int:
-    """Return a number whose limit depends on other parameters.
-
-    Raises:
-        InvalidError: It is above the limit.
-    """
-    if value > most:
-        raise InvalidError(f"{name}: '{value}' is not a number from 0 to {most}")
-    return value
 
 
 def request(question: Question) -> tuple[dict[str, str], list[tuple[str, str]]]:

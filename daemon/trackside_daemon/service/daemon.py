@@ -46,6 +46,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -236,7 +237,7 @@ class Daemon:
             ready=self._status.is_ready,
             access=access,
             apis=[
-                DaemonApi(self._status.as_json, self._token, self._overview.disconnect),
+                DaemonApi(self._status.as_json, self._token, self._overview.disconnect, document),
                 HistoryApi(
                     access,
                     parts.requests.ask,

@@ -25,12 +25,20 @@ class DaemonApi:
         status: Returns its status.
         token: The token of its API.
         disconnect: Ends the streams that are open.
+        document: Returns the document of the API of a version.
     """
 
-    def __init__(self, status: Callable[[], dict[str, Any]], token: Token, disconnect: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], dict[str, Any]],
+        token: Token,
+        disconnect: Callable[[], object],
+        document: Callable[[str], dict[str, Any]],
+    ) -> None:
         self._status = status
         self._token = token
         self._disconnect = disconnect
+        self._document = document
 
     async def status(self, _request: Request) -> Response:
         """Return the daemon's status."""
@@ -47,6 +55,4 @@ class DaemonApi:
 
     async def openapi(self, _request: Request) -> Response:
         """Return this document."""
-        from trackside_daemon.web.api.openapi import document  # it describes this endpoint, too
-
-        return json_response(document(__version__))
+        return json_response(self._document(__version__))

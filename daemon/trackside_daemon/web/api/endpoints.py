@@ -59,7 +59,7 @@ class Endpoint(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Its sentence."""
+        """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0]
 
 
