@@ -12,6 +12,7 @@ import msgspec
 from trackside_daemon.agents.fitting import fits
 from trackside_daemon.agents.untrusted import marked, unmark
 from trackside_daemon.questions import table
+from trackside_daemon.questions.runs import Head
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -76,7 +77,7 @@ class Answers:
     async def why(self, wanted: WhyArguments) -> dict[str, Any]:
         """Explain why a run is slow or broken: the costliest cause first."""
         name = unmark(wanted.run)
-        diagnosis, run = await gather(self._ask(table.Diagnosis(id=name)), self._ask(table.Run(id=name, limit=0)))
+        diagnosis, run = await gather(self._ask(table.Diagnosis(id=name)), self._ask(Head(id=name)))
         hang = diagnosis["hang"]
         causes = [_cause(cause) for cause in diagnosis["causes"]]
         wall = diagnosis["wall_seconds"]
@@ -132,9 +133,7 @@ class Answers:
         uid = await self._resolve(wanted.run)
         begun = time.time()
         reached = await self._running().wait(uid, wanted)
-        run, found = await gather(
-            self._ask(table.Run(id=uid, limit=0)), self._ask(table.Alerts(run=uid, evidence=False))
-        )
+        run, found = await gather(self._ask(Head(id=uid)), self._ask(table.Alerts(run=uid, evidence=False)))
         since = begun if wanted.since is None else wanted.since
         alerts = [
             one for one in found["alerts"] if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
@@ -153,7 +152,7 @@ class Answers:
         return recorded(await self._running().capture(await self._resolve(wanted.run), wanted))
 
     async def _resolve(self, run: str) -> str:
-        return str((await self._ask(table.Run(id=unmark(run), limit=0)))["id"])
+        return str((await self._ask(Head(id=unmark(run))))["id"])
 
     def _running(self) -> Live:
         if self._live is None:

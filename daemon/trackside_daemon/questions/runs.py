@@ -95,6 +95,15 @@ class Run(OfRun, frozen=True, kw_only=True):
         return read_run(connection, self.uid(connection), self.limit, self.offset)
 
 
+class Head(OfRun, frozen=True, kw_only=True):
+    """Return a run without its series and without where its time went, in a moment; agents ask, and the API does not."""
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import reader
+
+        return reader.head(connection, self.uid(connection))
+
+
 class Events(Question, frozen=True, kw_only=True):
     """List events, oldest first."""
 
