@@ -282,4 +282,6 @@ def address(question: Question) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,7 +16,9 @@ from trackside_daemon.cli.options import Json, Run, Runs, StoragePath, Url
 from trackside_daemon.cli.output import elapsed, print_json, print_lines, short_moment, table
 from trackside_daemon.model.text import duration, number, shown
 from trackside_daemon.model.units import seconds
+from trackside_daemon.questions import table as questions
 from trackside_daemon.questions.runs import MOST_METRICS
+from trackside_daemon.questions.series import Export
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,11 +83,10 @@ def runs(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.model.families.training import STATES
-        from trackside_daemon.questions.runs import Runs
 
         if state and state not in STATES:
             raise CommandError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
-        wanted = Runs(
+        wanted = questions.Runs(
             name=name,
             tag=tag,
             state=state,
@@ -151,7 +152,6 @@ def show(
         from trackside_daemon.cli.commands import run_report
         from trackside_daemon.cli.commands.resource_table import resource_lines
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
         if console:
@@ -218,8 +218,6 @@ def export(
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.questions import series
-        from trackside_daemon.questions import table as questions
 
         if form not in FORMS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
@@ -227,7 +225,7 @@ def export(
         found = source.ask(questions.Run(id=run, limit=0))
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        wanted = series.Export(id=found["id"], format=cast("Format", form), resources=resources)
+        wanted = Export(id=found["id"], format=cast("Format", form), resources=resources)
         save(source.export(wanted), form, output)
 
 
@@ -242,7 +240,6 @@ def pin(
     """Pin a run, so that retention never deletes it or its samples."""
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
         found = source.ask(questions.Run(id=run, limit=0))
@@ -261,7 +258,6 @@ def delete(
     """Delete runs from the history permanently."""
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
         found = {
