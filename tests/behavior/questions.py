@@ -11,6 +11,7 @@ import time
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import pytest
 from behavior.recorded_history import RUNS, RecordingDaemon, record
@@ -20,13 +21,19 @@ from web.conftest import Site
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.main import COMMANDS, app, load
+from trackside_daemon.cli.sources.api_source import ApiSource
+from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.diagnosis.accounts import read_goodput
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch
+from trackside_daemon.questions import table
+from trackside_daemon.questions.question import InvalidError, Question, parse
 from trackside_daemon.web.api import history_access
+from trackside_daemon.web.api.history_access import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 WIDTH = 120
@@ -159,6 +166,7 @@ def answering(place: Path) -> Iterator[Asked]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("TRACKSIDE_")]:
             patch.delenv(name)
+        patch.setenv("TRACKSIDE_ALERTS__THRESHOLDS__STRAGGLER_RATIO", "1.25")  # that of the pages
         patch.setenv("XDG_RUNTIME_DIR", str(place))
         patch.setenv("COLUMNS", str(WIDTH))
         patch.setenv("TZ", "UTC")
@@ -217,6 +225,33 @@ class Asked:
         found["text/alerts.txt"] = self._printed([("alerts", "show", str(number)) for number in self._alerts()])
         return {path: self._plain(text) for path, text in found.items()}
 
+    def faces(self) -> dict[str, list[Any]]:
+        """Return the answers of the API, of `ApiSource` and of `FileSource` by question, and by message of an agent those of both."""
+        paths = [path for paths in COMMON.values() for path in paths]
+        paths += [f"/runs/{run}{path}" for run in RUNS for path in (*OF_RUN, *MORE_OF_RUN.get(run, ()))]
+        paths += [f"/captures/{CAPTURES[0]}", *(f"/alerts/{number}" for number in self._alerts())]
+        paths += [path for method, path, _ in REFUSED if method == "GET"]
+        sources = _InProcess(self._get), FileSource(self._directory, pytest.fail)
+        found = {}
+        for path in paths:
+            place, _, query = path.partition("?")
+            if (kind := _question_of(place)) is None:
+                continue
+            answer = self._get(path).json()
+            expected = answer["error"]["message"] if "error" in answer else answer
+            found[path] = [expected]
+            try:
+                question = parse(kind[0], kind[1], parse_qsl(query, keep_blank_values=True))
+            except InvalidError as error:
+                found[path].append(str(error))
+            else:
+                found[path] += [_asked_of(source, question) for source in sources]
+        for number, (method, params) in enumerate(AGENT):
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            answer = self._client.ask("POST", "/api/v1/mcp", headers=self._site.key, json=message).json()
+            found[json.dumps(message)] = [answer, sources[1].answer_agent(json.dumps(message).encode(), actions=False)]
+        return found
+
     def _alerts(self) -> list[int]:
         """Return the ids of all alerts."""
         return [alert["id"] for alert in self._get("/alerts?evidence=false").json()["alerts"]]
@@ -256,6 +291,36 @@ class Asked:
         """Return a text without the directory, the version, what comes from files of the product, and digits that depend on Python."""
         text = text.replace(str(self._directory), "/history").replace(f'"{__version__}"', '"VERSION"')
         return NUMBER.sub(_shortened, ASSET.sub("…", text))
+
+
+class _InProcess(ApiSource):
+    """The source of a daemon in this process."""
+
+    def __init__(self, get: Callable[[str], Any]) -> None:
+        super().__init__("http://127.0.0.1:1", "")
+        self._get = get
+
+    def _json(self, path: str, *_: Any, **__: Any) -> dict[str, Any]:
+        answer = self._get(f"/{path}").json()
+        if "error" in answer:
+            raise SourceError(answer["error"]["message"])
+        return dict(answer)
+
+
+def _question_of(path: str) -> tuple[type[Question], dict[str, str]] | None:
+    """Return the question that has this path, and the names in it; None if there is none."""
+    for name in table.__all__:
+        kind: type[Question] = getattr(table, name)
+        if found := re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", kind.path), path):
+            return kind, found.groupdict()
+    return None
+
+
+def _asked_of(source: ApiSource | FileSource, question: Question) -> Any:
+    try:
+        return json.loads(encode_json(source.ask(question)))
+    except SourceError as error:
+        return str(error)
 
 
 def _shortened(number: re.Match[str]) -> str:

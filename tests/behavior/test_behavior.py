@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from behavior import findings
-from behavior.questions import NOT_ASKED, answering, helps
+from behavior.questions import NOT_ASKED, Asked, answering, helps
 from behavior.recorded_history import RUNS
 
 from bench.logs import PLACE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 RECORDED = Path(__file__).with_name("recorded")
 TYPER = (0, 29)
@@ -36,9 +36,14 @@ LINES = 40
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with answering(tmp_path_factory.mktemp("behavior")) as asked:
-        return asked.answers()
+        yield asked
+
+
+@pytest.fixture(scope="module")
+def answers(asked: Asked) -> dict[str, str]:
+    return asked.answers()
 
 
 @pytest.mark.parametrize("folder", ["api", "api/runs", "text", "text/runs"])
@@ -79,6 +84,17 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
     text = answers[f"text/runs/{run}.txt"]
     (shown,) = set(re.findall(r"^goodput +([\d.]+) %", text, re.MULTILINE))
     assert set(re.findall(r"useful compute (?:\| )?([\d.]+) %", text)) == {shown}
+
+
+def test_api_file_and_agents_have_one_answer_to_each_question(asked: Asked) -> None:
+    """Only a daemon has the values of live ranks, and these pages are not given the silences of the history."""
+    faces = asked.faces()
+    listed = [faces["/runs"].pop()["runs"], faces.pop("/runs")[0]["runs"]]
+    of_file, of_daemon = ([{**run, "ranks": []} for run in runs] for runs in listed)
+    assert of_file == [{name: run[name] for name in of_file[0]} for run in of_daemon]
+    assert faces.pop("/silences")[0] == {"silences": []}
+    assert {path: found for path, found in faces.items() if any(one != found[0] for one in found)} == {}
+    assert min(map(len, faces.values())) == 2, "an agent and a refused question have two, others three"
 
 
 def test_each_endpoint_that_reads_is_asked(answers: Mapping[str, str]) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from processes import Daemon
 
+    from trackside_daemon.questions.alerts import Alert
+
 UNTIL = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
 
 
@@ -186,8 +188,8 @@ class Sinks:
         self.notified = notified
         self.standings = standings
 
-    def alert(self, number: int) -> dict[str, Any]:
-        return {"id": number, "notified": self.notified}
+    def ask(self, question: Alert) -> dict[str, Any]:
+        return {"id": question.number, "notified": self.notified}
 
     def status(self) -> dict[str, Any]:
         return {"notifications": self.standings}

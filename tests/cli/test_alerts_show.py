@@ -133,13 +133,16 @@ def test_a_false_alarm_is_dismissed_without_a_daemon_and_shown_as_that(place: Pa
     assert ask(place, "dismiss", number, "--undo").stdout.endswith("no longer marked as a false alarm\n")
     assert "dismissed" not in ask(place, "show", number).stdout
     done = ask(place, "dismiss", "99")
-    assert (done.returncode, done.stderr) == (2, "trackside: alert 99: no alert has this id\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "trackside: alert 99: no such alert; /api/v1/alerts lists alerts with their ids\n",
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("99", "trackside: alert 99: no alert has this id\n"),
+        ("99", "trackside: alert 99: no such alert; /api/v1/alerts lists alerts with their ids\n"),
         ("GpuCold", "trackside: no alert 'GpuCold'; the alerts are TrainingStalled, GpuHot\n"),
     ],
 )

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,34 +25,29 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
-from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.run import best
 from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
-from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.questions.question import Live
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
-from trackside_daemon.web.api.console import ConsoleApi
-from trackside_daemon.web.api.diagnosis import DiagnosisApi
+from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
-from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
-from trackside_daemon.web.api.media import MediaApi
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -160,39 +156,26 @@ class Site:
 
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
         self.state = state = State()
-        kept = HistoryAccess(one.database, one.writer)
+        live = Live(CostSection, lambda: 1.1, lambda: live_runs(state, time.monotonic()))
+        kept = HistoryAccess(one.database, one.writer, live)
         overview = Overview(state, RateTracker(state), FiringAlerts(), one.database)
         captures = CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0)
         pages = WebApp(
             state,
             sources=(),
             ready=lambda: True,
-            status=lambda: {"version": "0", "storage_path": str(one.directory)},
-            history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            diagnosis=DiagnosisApi(kept, CostSection, straggler_ratio=1.1),
-            alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
-            captures=captures,
-            agents=AgentsApi(
-                kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None, actions=False
-            ),
-            checkpoints=CheckpointsApi(
-                Checkpoints(
-                    CheckpointSection(),
-                    "",
-                    tuple,
-                    lambda _: None,
-                    auditing=Worker(MODULE, Audited),
-                    scanning=Worker(MODULE, Scanned),
-                ),
-                kept,
-            ),
-            layers=LayersApi(kept),
-            gpu=GpuApi(Nvml(), lambda: None),
-            machine=MachineApi(MachineHistory(state, bytes)),
-            processes=ProcessesApi(tuple, state, Path("/proc")),
-            overview=OverviewApi(state, kept, overview),
-            console=ConsoleApi(kept),
-            media=MediaApi(kept),
+            access=kept,
+            apis=[
+                DaemonApi(lambda: {"version": "0", "storage_path": str(one.directory)}, token, lambda: None, document),
+                HistoryApi(kept, lambda *_: (frozenset(), []), lambda *_: frozenset(), audit=lambda _: None),
+                AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
+                captures,
+                AgentsApi(kept, captures, Waits(lambda _: {}), actions=False),
+                GpuApi(Nvml(), lambda: None),
+                MachineApi(MachineHistory(state, bytes)),
+                ProcessesApi(tuple, state, Path("/proc")),
+                OverviewApi(state, kept, overview),
+            ],
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks

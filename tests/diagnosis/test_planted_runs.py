@@ -21,10 +21,13 @@ from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
+from trackside_daemon.questions.question import Live
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
+
+    from trackside_daemon.history.database import Database
+    from trackside_daemon.questions.question import Question
 
 WELL = Job(steps=1000)
 FOUR = replace(WELL, ranks=4, steps=800)
@@ -83,15 +86,16 @@ class Diagnosed(NamedTuple):
     failures: dict[str, int]
 
 
-def asked_by_agent(connection: sqlite3.Connection) -> str:
+def asked_by_agent(database: Database) -> str:
     """Return the text of the answer to the tool `why`."""
+    live = Live(prices=CostSection, straggler_ratio=lambda: 1.1)
 
-    async def read(query: Callable[[sqlite3.Connection], Any]) -> Any:
-        return query(connection)
+    async def ask(question: Question) -> dict[str, Any]:
+        return question.answer(database, live)
 
     params = {"name": "why", "arguments": {"run": "job"}}
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
-    answer = asyncio.run(Protocol(Answers(read, CostSection), "1").answer(message, actions=False))
+    answer = asyncio.run(Protocol(Answers(ask), "1").answer(message, actions=False))
     assert answer is not None
     return str(answer["result"]["content"][0]["text"])
 
@@ -105,7 +109,7 @@ def diagnosed(job: Job, seed: int = 1) -> Diagnosed:
         daemon.history.writer.call(lambda _: None).result(60)
         with daemon.history.database.reading() as connection:
             found = diagnose(connection, "job", CostSection())
-            agent = asked_by_agent(connection)
+        agent = asked_by_agent(daemon.history.database)
         failures = daemon.failures()
         daemon.close()
     return Diagnosed(seconds, found, agent, failures)

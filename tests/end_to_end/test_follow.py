@@ -14,7 +14,7 @@ from processes import ROOT, clean_environ, command, eventually
 from trackside_daemon.bridges.following import Follower
 from trackside_daemon.cli.run.follower import stored_in_daemon
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.history.read.reader import RunFilter
+from trackside_daemon.questions import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,11 +76,14 @@ def test_a_follower_that_is_restarted_pushes_only_what_is_new(
         assert follower.close("stopped") == ["exp"]
 
     def counted() -> dict[str, int]:
-        (run,) = source.runs(RunFilter())
-        return {f"{one['attempt']} {one['key']}": one["count"] for one in source.run(run["id"])["metrics"]}
+        (run,) = source.ask(table.Runs())["runs"]
+        return {
+            f"{one['attempt']} {one['key']}": one["count"] for one in source.ask(table.Run(id=run["id"]))["metrics"]
+        }
 
     eventually(lambda: counted() == {"0 loss": 30, "1 loss": 40})
-    points = source.series([("run", "exp"), ("key", "loss"), ("points", "0"), ("attempt", "1")])[0]["points"]
+    (series,) = source.ask(table.Series(run=("exp",), key=("loss",), points=0, attempt=1))["series"]
+    points = series["points"]
     assert [point[0] for point in points] == list(range(30, 70))
     assert all(abs(time_ - begin - step) < 0.01 for step, time_, _ in points)
     assert warnings == []

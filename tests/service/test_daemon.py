@@ -221,6 +221,28 @@ def test_a_linger_that_was_reloaded_holds_for_the_next_end(
     assert refused.json()["error"]["message"].startswith(f"{file}: not YAML: line 1, column 16")
 
 
+def test_prices_that_were_reloaded_hold_for_the_next_question(
+    start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client], place: Path
+) -> None:
+    file = place / "t.yml"
+    file.write_text("cost: {currency: EUR}\n")
+    daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
+    client, who = connect(daemon), FakeSession()
+    client.greet(who)
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
+    key = {"Authorization": f"Bearer {(place / 'push.token').read_text().strip()}"}
+
+    def currencies() -> set[str]:
+        found = [daemon.api(f"runs/{who.identity.run}/{name}").json() for name in ("diagnosis", "report")]
+        return {found[0]["costs"]["currency"], found[1]["diagnosis"]["costs"]["currency"]}
+
+    assert currencies() == {"EUR"}
+    file.write_text("cost: {currency: USD}\n")
+    assert http.post(f"{daemon.url}/-/reload", headers=key).text == "reloaded\n"
+    assert currencies() == {"USD"}
+
+
 def test_without_collectors_it_is_ready_all_the_same(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon("--no-collector.cpu", "--no-collector.memory", "--no-collector.gpu")
     assert daemon.get("/-/ready").status_code == 200

@@ -51,6 +51,7 @@ PLACES = {
         r"O_PATH\b",
         {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
     ),
+    "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 
 

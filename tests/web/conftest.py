@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,18 +26,17 @@ from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.questions.question import Live
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
-from trackside_daemon.web.api.console import ConsoleApi
-from trackside_daemon.web.api.diagnosis import DiagnosisApi
+from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
-from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
-from trackside_daemon.web.api.media import MediaApi
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -157,7 +157,14 @@ class Site:
         hosts: tuple[str, ...] = (),
         any_host: bool = False,
     ) -> Client:
-        kept = HistoryAccess(self.history.database, self.history.writer)
+        live = Live(
+            prices=CostSection,
+            straggler_ratio=lambda: 1.25,
+            runs=lambda: live_runs(self.state, time.monotonic()),
+            captures=self.recorded.captures.known,
+            silences=self.silences.active,
+        )
+        kept = HistoryAccess(self.history.database, self.history.writer, live)
         self.pages = OverviewApi(self.state, kept, self.overview)
         captures = CapturesApi(self.recorded.captures, kept, lambda _: 0)
         waits = Waits(partial(poll_runs, self.state, self.history.database))
@@ -165,22 +172,18 @@ class Site:
             self.state,
             sources=["cpu", "memory", "training"],
             ready=lambda: self.ready,
-            status=lambda: {"version": "1"},
-            history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
-            diagnosis=DiagnosisApi(kept, CostSection, straggler_ratio=1.25),
-            alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
-            captures=captures,
-            agents=AgentsApi(
-                kept, captures, waits, prices=CostSection, hang=lambda _: None, actions=self.agent_actions
-            ),
-            checkpoints=CheckpointsApi(self.checkpoints, kept),
-            layers=LayersApi(kept),
-            gpu=GpuApi(self.nvml, self._forget),
-            machine=MachineApi(self.machine),
-            processes=ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
-            overview=self.pages,
-            console=ConsoleApi(kept),
-            media=MediaApi(kept),
+            access=kept,
+            apis=[
+                DaemonApi(lambda: {"version": "1"}, self.token, self.pages.disconnect, document),
+                HistoryApi(kept, self.ask, self.ask_layers, audit=self.checkpoints.audit_again),
+                AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
+                captures,
+                AgentsApi(kept, captures, waits, actions=self.agent_actions),
+                GpuApi(self.nvml, self._forget),
+                MachineApi(self.machine),
+                ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
+                self.pages,
+            ],
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))

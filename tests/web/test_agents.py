@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import opened
+from wire_messages import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import Site  # type: ignore[attr-defined]
+    from wire_messages import RunsHarness
 
 
 @pytest.fixture
@@ -39,6 +41,14 @@ def test_a_capture_returns_its_summary_where_actions_are_allowed(recorded: Site)
     assert answer["state"] == "summarised"
     assert answer["text"][0].endswith("of run id-1: summarised</untrusted>")
     assert call(recorded, "capture", run="train", actions="false") == off
+
+
+def test_a_live_run_is_listed_with_its_newest_step(recorded: Site, house: RunsHarness) -> None:
+    who = FakeSession()
+    house.hello(who)
+    house.push(who, {"loss": 2.5}, step=7)
+    (run,) = call(recorded, "runs", limit=1)[1]["runs"]
+    assert (run["state"], run["step"], run["loss"]) == ("running", 7, 2.5)
 
 
 def test_a_wait_ends_with_its_time(recorded: Site) -> None:

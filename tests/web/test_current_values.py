@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def live_runs(house: RunsHarness) -> list[dict[str, Any]]:
     """Return a document as JSON carries it, which has no NaN."""
     said = api.live_runs(house.state, house.now.monotonic)
-    found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))["runs"]
+    found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))
     return found
 
 

@@ -15,7 +15,7 @@ from trackside_daemon.web.api.history_access import THREADS, HistoryAccess
 
 
 def access() -> HistoryAccess:
-    return HistoryAccess(cast("Any", None), cast("Any", None))
+    return HistoryAccess(cast("Any", None), cast("Any", None), cast("Any", None))
 
 
 def test_few_reads_compute_at_once_however_many_charts_a_page_has() -> None:

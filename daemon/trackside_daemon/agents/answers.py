@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from functools import partial
-from math import inf
+from asyncio import gather
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from trackside_daemon.agents.fitting import fits
 from trackside_daemon.agents.untrusted import marked, unmark
-from trackside_daemon.diagnosis.comparison import read_comparison
-from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import Window
-from trackside_daemon.model.metric import json_number
+from trackside_daemon.questions import table
+from trackside_daemon.questions.runs import Head
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Awaitable, Callable, Mapping
 
     from trackside_daemon.agents.arguments import (
@@ -29,13 +25,14 @@ if TYPE_CHECKING:
         WaitArguments,
         WhyArguments,
     )
-    from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.questions.question import Question
 
-    Read = Callable[[Callable[[sqlite3.Connection], Any]], Awaitable[Any]]
+    Ask = Callable[[Question], Awaitable[dict[str, Any]]]
 
 LEAST_SHARE = 0.02  # a cause of less lost time is no trouble
 RUN_FIELDS = ("id", "name", "state", "cause", "started", "ended", "attempt", "step", "loss", "tags")
 CAUSE_FIELDS = ("cause", "summary", "lost_seconds", "low", "high", "gpu_hours", "cost", "advice", "check")
+METRIC_FIELDS = ("key", "rank", "attempt", "last", "min", "max", "last_step")
 SHOWN_METRICS = 200  # keys in a list of keys
 SHOWN_ALERTS = 20
 
@@ -58,41 +55,30 @@ class Live(Protocol):
         """Record the run with this id, wait for the summary, and return the capture as the API does."""
         ...
 
-    async def hang(self, run: str) -> dict[str, Any] | None:
-        """Return the verdict on why the run with this id makes no step; None if it makes some."""
-        ...
-
 
 class Answers:
     """Answers questions; each answer is a JSON object, with the most useful field first.
 
     Args:
-        read: Runs a query on the history and returns its result.
-        prices: Returns the configured prices.
+        ask: Answers a question of the history.
         live: The running daemon; None if none runs.
     """
 
-    def __init__(self, read: Read, prices: Callable[[], CostSection], live: Live | None = None) -> None:
-        self._read = read
-        self._prices = prices
+    def __init__(self, ask: Ask, live: Live | None = None) -> None:
+        self._ask = ask
         self._live = live
 
     async def runs(self, wanted: RunsArguments) -> dict[str, Any]:
         """List runs."""
-        filter_ = reader.RunFilter(unmark(wanted.name), unmark(wanted.tag), wanted.state, limit=wanted.limit)
-        found = await self._read(lambda connection: reader.runs(connection, filter_))
+        asked = table.Runs(name=unmark(wanted.name), tag=unmark(wanted.tag), state=wanted.state, limit=wanted.limit)
+        found = (await self._ask(asked))["runs"][: wanted.limit]
         return {"runs": [marked(_picked(run, RUN_FIELDS), _STATES) for run in found]}
 
     async def why(self, wanted: WhyArguments) -> dict[str, Any]:
         """Explain why a run is slow or broken: the costliest cause first."""
-        name, prices = unmark(wanted.run), self._prices()
-
-        def query(connection: sqlite3.Connection) -> tuple[dict[str, Any], dict[str, Any]]:
-            uid = reader.resolve(connection, name)
-            return diagnose(connection, uid, prices), reader.head(connection, uid)
-
-        diagnosis, run = await self._read(query)
-        hang = diagnosis.get("hang") or (self._live and await self._live.hang(diagnosis["run"]))
+        name = unmark(wanted.run)
+        diagnosis, run = await gather(self._ask(table.Diagnosis(id=name)), self._ask(Head(id=name)))
+        hang = diagnosis["hang"]
         causes = [_cause(cause) for cause in diagnosis["causes"]]
         wall = diagnosis["wall_seconds"]
         first = causes[0] if causes and _is_trouble(diagnosis["causes"][0], wall) else {}
@@ -108,9 +94,8 @@ class Answers:
 
     async def compare(self, wanted: CompareArguments) -> dict[str, Any]:
         """Compare runs with their baseline, each quantity with its interval."""
-        runs, baseline, keys = (list(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
-        prices = self._prices()
-        found = await self._read(lambda connection: read_comparison(connection, runs, baseline, keys, prices))
+        run, baseline, key = (tuple(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
+        found = await self._ask(table.Comparison(run=run, baseline=baseline, key=key))
         effects = [
             {key: value for key, value in effect.items() if value not in {None, ""}} for effect in found["effects"]
         ]
@@ -121,43 +106,53 @@ class Answers:
 
     async def series(self, wanted: SeriesArguments) -> dict[str, Any]:
         """Return curves in few points, each with its minimum, maximum and last value; without keys, the keys."""
-        points = wanted.points
+        name, keys = unmark(wanted.run), tuple(map(unmark, wanted.keys))
+        if not keys:
+            run = await self._ask(table.Run(id=name, limit=SHOWN_METRICS))
+            return {"keys": [marked(_picked(one, METRIC_FIELDS)) for one in run["metrics"]], "series": run["series"]}
+        asked = table.Series(
+            run=(name,),
+            key=keys,
+            rank=() if wanted.rank is None else (str(wanted.rank),),
+            attempt=wanted.attempt,
+            first=wanted.first_step,
+            last=wanted.last_step,
+            points=max(1, wanted.points // len(keys)),
+        )
         while True:
-            answer: dict[str, Any] = await self._read(partial(_series, wanted=wanted, points=points))
-            if points == 1 or fits(answer):
+            found = (await self._ask(asked))["series"]
+            answer = {"columns": ["step", "min", "max", "last"], "series": [_curve(one) for one in found]}
+            if asked.points == 1 or (len(found) * asked.points <= wanted.points and fits(answer)):
                 return answer
-            points = points * 3 // 4  # fewer points, rather than an end cut off
+            # Fewer points, rather than an end cut off; attempts and series of the machine share them.
+            fewer = min(asked.points * 3 // 4, wanted.points // len(found))
+            asked = msgspec.structs.replace(asked, points=max(1, fewer))
 
     async def wait(self, wanted: WaitArguments) -> dict[str, Any]:
         """Wait for an alert, the end of the run, or a step."""
         uid = await self._resolve(wanted.run)
         begun = time.time()
         reached = await self._running().wait(uid, wanted)
-
-        def query(connection: sqlite3.Connection) -> dict[str, Any]:
-            run = reader.head(connection, uid)
-            since = begun if wanted.since is None else wanted.since
-            alerts = [
-                one
-                for one in alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False))
-                if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
-            ]
-            return {
-                "state": run["state"],
-                **marked(_picked(run, ("cause", "loss"))),
-                "alerts": [_alert(alert) for alert in alerts[-SHOWN_ALERTS:]],
-                "run": marked(uid),
-                "now": time.time(),
-            }
-
-        return {**reached, **await self._read(query)}
+        run, found = await gather(self._ask(Head(id=uid)), self._ask(table.Alerts(run=uid, evidence=False)))
+        since = begun if wanted.since is None else wanted.since
+        alerts = [
+            one for one in found["alerts"] if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
+        ]
+        return {
+            **reached,
+            "state": run["state"],
+            **marked(_picked(run, ("cause", "loss"))),
+            "alerts": [_alert(alert) for alert in alerts[-SHOWN_ALERTS:]],
+            "run": marked(uid),
+            "now": time.time(),
+        }
 
     async def capture(self, wanted: CaptureArguments) -> dict[str, Any]:
         """Record a run for some steps, and return the summary as lines of text."""
         return recorded(await self._running().capture(await self._resolve(wanted.run), wanted))
 
     async def _resolve(self, run: str) -> str:
-        return str(await self._read(lambda connection: reader.resolve(connection, unmark(run))))
+        return str((await self._ask(Head(id=unmark(run))))["id"])
 
     def _running(self) -> Live:
         if self._live is None:
@@ -172,46 +167,10 @@ def recorded(found: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": found["state"], **marked({name: found[name] for name in ("id", "reason", "text")})}
 
 
-def _series(connection: sqlite3.Connection, wanted: SeriesArguments, points: int) -> dict[str, Any]:
-    uid = reader.resolve(connection, unmark(wanted.run))
-    if not wanted.keys:
-        run = reader.run(connection, uid, SHOWN_METRICS)
-        fields = ("key", "rank", "attempt", "last", "min", "max", "last_step")
-        return {"keys": [marked(_picked(one, fields)) for one in run["metrics"]], "series": run["series"]}
-    ranks = None if wanted.rank is None else [wanted.rank]
-    window = Window(
-        "step",
-        -inf if wanted.first_step is None else wanted.first_step,
-        inf if wanted.last_step is None else wanted.last_step,
-    )
-    selected = list(reader.series(connection, uid, list(map(unmark, wanted.keys)), ranks, wanted.attempt))
-    each = max(1, points // max(1, len(selected)))
-    return {
-        "columns": ["step", "min", "max", "last"],
-        "series": [
-            {
-                "key": marked(one.series.key),
-                "rank": one.rank,
-                "attempt": one.attempt,
-                "points": [
-                    [point[0], *map(json_number, point[2:])]
-                    for point in chart(
-                        connection,
-                        one.series,
-                        one.tail,
-                        window if one.rank is not None else _lifetime(connection, uid),
-                        each,
-                    ).points
-                ],
-            }
-            for one in selected
-        ],
-    }
-
-
-def _lifetime(connection: sqlite3.Connection, uid: str) -> Window:
-    begin, end = reader.span(connection, uid)
-    return Window("time", begin, inf if end is None else end)
+def _curve(series: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a series without the times of its points."""
+    points = [[step, *values] for step, _, *values in series["points"]]
+    return {"key": marked(series["key"]), "rank": series["rank"], "attempt": series["attempt"], "points": points}
 
 
 def _picked(found: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:

@@ -157,6 +157,9 @@ class Parts:
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)
+        self.costs = LiveCosts(
+            self.state, self.ranks.get, RunReadings(self.history.database, read_begin), config.cost, config.run.linger
+        )
         self.counters = TrainingCounters(self.state, self.history.writer.put)
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
@@ -194,7 +197,7 @@ class Parts:
             _plan(config.capture),
             of_others=config.capture.plans == "all",
         )
-        self.reports = _reports(config, directory, self.history, memory)
+        self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
         self.checkpoints = Checkpoints(
             config.checkpoint,
@@ -223,6 +226,7 @@ class Parts:
             captures=self.captures,
             found=[self.checkpoints, self.resumes],
             reports=self.reports,
+            costs=self.costs,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump(exclude={"worker_memory"})),
@@ -265,9 +269,6 @@ class Parts:
             lambda: self.history.writer.stuck,
             requests=self.requests,
             watch=watch,
-        )
-        self.costs = LiveCosts(
-            self.state, self.ranks.get, RunReadings(self.history.database, read_begin), config.cost, config.run.linger
         )
         self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
         deliver = partial(_deliver_tick, self)
@@ -313,11 +314,11 @@ def _history(
     )
 
 
-def _reports(config: Config, directory: Path, history: Recorder, memory: int) -> Reports | None:
+def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
     if not config.reports.path:
         return None
     place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
-    return Reports(place, directory, lambda: config.cost, history.writer.flush, memory=memory)
+    return Reports(place, directory, lambda: costs.prices, history.writer.flush, memory=memory)
 
 
 def _alerting(
@@ -331,6 +332,7 @@ def _alerting(
     process: ProcessCollector,
     captures: Captures,
     reports: Reports | None,
+    costs: LiveCosts,
     found: Sequence[FindingSource],
 ) -> Alerting:
     try:
@@ -345,7 +347,7 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
-            diagnose=partial(_diagnosis, config, history),
+            diagnose=partial(_diagnosis, history, costs),
             reports=reports,
             more=found,
             proc=config.path.procfs,
@@ -354,10 +356,10 @@ def _alerting(
         raise StartError(str(error)) from error
 
 
-def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+def _diagnosis(history: Recorder, costs: LiveCosts, run: str) -> list[str]:
     """Return the first lines of a run's diagnosis, without its name."""
     with history.database.reading() as connection:
-        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
+        return list(lines(diagnose(connection, run, costs.prices)))[1:DIAGNOSIS_LINES]
 
 
 def _peak_flops(state: State, run: str, rank: int) -> object:

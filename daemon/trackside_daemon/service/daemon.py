@@ -23,6 +23,7 @@ from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
+from trackside_daemon.questions.question import Live
 from trackside_daemon.service import interpreter
 from trackside_daemon.service import logging as log
 from trackside_daemon.service.alerting import last_attempt
@@ -39,15 +40,13 @@ from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.checkpoints import CheckpointsApi
-from trackside_daemon.web.api.console import ConsoleApi
-from trackside_daemon.web.api.diagnosis import DiagnosisApi
+from trackside_daemon.web.api.current_values import live_runs
+from trackside_daemon.web.api.daemon import DaemonApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
-from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.machine_history import MachineApi
-from trackside_daemon.web.api.media import MediaApi
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -137,7 +136,7 @@ class Daemon:
         self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
-        self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
+        self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer, self._live())
         self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
         self._web = WebServer(self._web_app(self._access), listener, self._web_config)
@@ -213,6 +212,17 @@ class Daemon:
         self._notifier.ready(self._status.line())
         return wrong
 
+    def _live(self) -> Live:
+        parts = self._parts
+        return Live(
+            prices=lambda: parts.costs.prices,  # those of the last reload
+            straggler_ratio=lambda: self._config.alerts.thresholds.straggler_ratio,
+            runs=lambda: live_runs(parts.state, time.monotonic()),
+            captures=parts.captures.known,
+            silences=parts.alerting.silences.active,
+            hang=parts.alerting.hangs.judge_now,
+        )
+
     def _overview_api(self, access: HistoryAccess) -> OverviewApi:
         parts = self._parts
         overview = Overview(parts.state, parts.rates, parts.alerting.firing, parts.history.database)
@@ -225,45 +235,30 @@ class Daemon:
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
             ready=self._status.is_ready,
-            status=self._status.as_json,
-            history=HistoryApi(
-                parts.state,
-                access,
-                parts.requests.ask,
-                parts.requests.ask_layers,
-                lambda: self._config.cost,
-                deleted=parts.captures.sweep,
-            ),
-            diagnosis=DiagnosisApi(
-                access,
-                lambda: self._config.cost,
-                straggler_ratio=self._config.alerts.thresholds.straggler_ratio,
-                hang=parts.alerting.hangs.judge_now,
-            ),
-            alerts=AlertsApi(
-                access,
-                parts.alerting.silences,
-                parts.alerting.tester,
-                parts.pipeline.push,
-                alert_names(self._config.alerts),
-            ),
-            layers=LayersApi(access),
-            captures=captures,
-            agents=AgentsApi(
-                access,
+            access=access,
+            apis=[
+                DaemonApi(self._status.as_json, self._token, self._overview.disconnect, document),
+                HistoryApi(
+                    access,
+                    parts.requests.ask,
+                    parts.requests.ask_layers,
+                    audit=parts.checkpoints.audit_again,
+                    deleted=parts.captures.sweep,
+                ),
+                AlertsApi(
+                    access,
+                    parts.alerting.silences,
+                    parts.alerting.tester,
+                    parts.pipeline.push,
+                    alert_names(self._config.alerts),
+                ),
                 captures,
-                self._waits,
-                prices=lambda: self._config.cost,
-                hang=parts.alerting.hangs.judge_now,
-                actions=web.agent_actions,
-            ),
-            checkpoints=CheckpointsApi(parts.checkpoints, access),
-            gpu=GpuApi(parts.nvml, parts.gpu.forget),
-            machine=MachineApi(parts.machine),
-            processes=ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
-            overview=self._overview,
-            console=ConsoleApi(access),
-            media=MediaApi(access),
+                AgentsApi(access, captures, self._waits, actions=web.agent_actions),
+                GpuApi(parts.nvml, parts.gpu.forget),
+                MachineApi(parts.machine),
+                ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
+                self._overview,
+            ],
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)

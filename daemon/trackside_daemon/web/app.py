@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 
-from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
-from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
@@ -24,25 +23,13 @@ from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 from trackside_daemon.web.rank_statistics import RankStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
-    from trackside_daemon.web.api.agents import AgentsApi
-    from trackside_daemon.web.api.alerts import AlertsApi
-    from trackside_daemon.web.api.captures import CapturesApi
-    from trackside_daemon.web.api.checkpoints import CheckpointsApi
-    from trackside_daemon.web.api.console import ConsoleApi
-    from trackside_daemon.web.api.diagnosis import DiagnosisApi
-    from trackside_daemon.web.api.gpu import GpuApi
-    from trackside_daemon.web.api.history import HistoryApi
-    from trackside_daemon.web.api.layers import LayersApi
-    from trackside_daemon.web.api.machine_history import MachineApi
-    from trackside_daemon.web.api.media import MediaApi
-    from trackside_daemon.web.api.overview.endpoints import OverviewApi
-    from trackside_daemon.web.api.processes import ProcessesApi
+    from trackside_daemon.web.api.history_access import HistoryAccess
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -65,21 +52,9 @@ class WebApp:
         state: The newest value of every series.
         sources: The names permitted in ``collect[]`` and ``exclude[]``.
         ready: Returns True once the first samples are present.
-        status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
-        history: Endpoints of runs.
-        diagnosis: Endpoints of diagnoses.
-        alerts: Endpoints of alerts and silences.
-        captures: Endpoints of captures.
-        agents: Endpoint for agents.
-        checkpoints: Endpoints of checkpoints.
-        layers: Endpoints of the distributions of layers.
-        gpu: Endpoints that pause and resume GPU readings.
-        machine: Endpoint of the last hour of the machine.
-        processes: Endpoints of the processes that train or use a GPU.
-        overview: Endpoints of the overview and its stream.
-        console: Endpoint of the output of commands.
-        media: Endpoints of images, texts and tables.
+        access: Answers questions to the history.
+        apis: The objects whose methods answer the other endpoints.
     """
 
     def __init__(
@@ -88,51 +63,21 @@ class WebApp:
         *,
         sources: Collection[str],
         ready: Callable[[], bool],
-        status: Callable[[], dict[str, Any]],
-        history: HistoryApi,
-        diagnosis: DiagnosisApi,
-        alerts: AlertsApi,
-        captures: CapturesApi,
-        agents: AgentsApi,
-        checkpoints: CheckpointsApi,
-        layers: LayersApi,
-        gpu: GpuApi,
-        machine: MachineApi,
-        processes: ProcessesApi,
-        overview: OverviewApi,
-        console: ConsoleApi,
-        media: MediaApi,
+        access: HistoryAccess,
+        apis: Iterable[object],
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
         self._sources = frozenset(sources) | {OWN_SOURCE}
         self._ready = ready
-        self._status = status
         self._reload = reload
-        self._apis = {
-            "daemon": self,
-            "history": history,
-            "diagnosis": diagnosis,
-            "alerts": alerts,
-            "captures": captures,
-            "agents": agents,
-            "checkpoints": checkpoints,
-            "layers": layers,
-            "gpu": gpu,
-            "machine": machine,
-            "processes": processes,
-            "overview": overview,
-            "console": console,
-            "media": media,
-        }
+        self._access = access
+        self._apis = {type(api).__name__: api for api in apis}
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
-        self._overview = overview
-        self._token: Token | None = None
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
-        self._token = token
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
@@ -188,29 +133,15 @@ class WebApp:
         problem = self._reload()
         return error_response(500, "config", problem) if problem else PlainTextResponse("reloaded\n")
 
-    async def status(self, _request: Request) -> Response:
-        """Answer ``/api/v1/status``."""
-        return JSONResponse(self._status())
-
-    async def rotate_token(self, _request: Request) -> Response:
-        """Replace the token of the API, and end the streams that the old one has opened."""
-        assert self._token is not None  # noqa: S101  no request precedes `build`
-        try:
-            self._token.rotate()
-        except OSError as error:
-            raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
-        self._overview.disconnect()
-        return JSONResponse({"token": self._token.value})
-
-    async def openapi(self, _request: Request) -> Response:
-        """Answer ``/api/v1/openapi.json``."""
-        return JSONResponse(document(__version__))
-
     def _handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the methods that answer the endpoints of the API, by path and HTTP method."""
         handlers: dict[str, dict[str, Handler]] = {}
         for endpoint in ENDPOINTS:
-            handler = getattr(self._apis[endpoint.group], endpoint.handler)
+            # A question is answered by the history, another endpoint by the object that has its method.
+            if endpoint.is_question:
+                handler = partial(self._access.respond, endpoint.handler)
+            else:
+                handler = partial(endpoint.handler, self._apis[endpoint.owner])
             handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = handler
         return handlers
 

@@ -8,6 +8,7 @@ from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.families import gpu, host
 from trackside_daemon.model.text import percent
+from trackside_daemon.questions.series import Series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +43,9 @@ DISTURBANCES = (
 
 def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> list[str] | None:
     """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer."""
-    query = [("run", run), ("by", "time"), ("from", f"{begun:.3f}"), ("to", f"{ended:.3f}"), ("points", "2000")]
+    keys = tuple(one.family.name for one in DISTURBANCES)
     try:
-        series = daemon.series([*query, *(("key", one.family.name) for one in DISTURBANCES)])
+        series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended))["series"]
     except SourceError:
         return None
     return [text for one in DISTURBANCES if (text := _text(one, series, ended - begun))]

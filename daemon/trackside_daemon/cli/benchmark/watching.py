@@ -17,6 +17,7 @@ from trackside.benchmark.results import results
 from trackside.benchmark.rounds import LATENCY
 from trackside_daemon.cli.benchmark import measuring
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
+from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,8 +63,8 @@ class Watch:
         """Measure until the watched run has ended, and yield a line about each checkpoint."""
         while True:
             try:
-                watched = self._daemon.run(self._watched, 0)
-                found = self._daemon.checkpoints(self._watched)["checkpoints"]
+                watched = self._daemon.ask(questions.Run(id=self._watched, limit=0))
+                found = self._daemon.ask(questions.Checkpoints(id=self._watched))["checkpoints"]
             except (LockedError, NotFoundError, TokenError):
                 raise
             except SourceError as error:  # it is restarted

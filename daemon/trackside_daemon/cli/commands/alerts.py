@@ -57,10 +57,11 @@ def alerts(
         return
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
-        uid = source.run(run, 0)["id"] if run else ""
-        newest = [alert for alert in reversed(source.alerts(uid)) if alert["ended"] is None or not firing]
+        found = source.ask(questions.Alerts(run=run))["alerts"]
+        newest = [alert for alert in reversed(found) if alert["ended"] is None or not firing]
         newest = newest[: limit or None]
         if not source.live and any(alert["ended"] is None for alert in newest):
             warn(STALE)
@@ -132,14 +133,16 @@ def dismiss(
 
 def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
     """Return the alert with an id or a fingerprint, or the newest with a name."""
+    from trackside_daemon.questions.alerts import Alert, Alerts
+
     if text.isascii() and text.isdecimal() and len(text) < FINGERPRINT:
-        return source.alert(int(text))
-    alerts = source.alerts(source.run(run, 0)["id"] if run else "")
+        return source.ask(Alert(number=int(text)))
+    alerts = source.ask(Alerts(run=run))["alerts"]
     named = [alert for alert in alerts if alert.get("fingerprint") == text] or [
         alert for alert in alerts if alert["alert"].lower() == text.removeprefix(PREFIX).lower()
     ]
     if named:
-        return named[-1]
+        return dict(named[-1])
     names = ", ".join(dict.fromkeys(alert["alert"] for alert in reversed(alerts)))
     others = f"the alerts are {names}" if names else "there are no alerts yet"
     raise CommandError(f"no alert {text!r}{f' of run {run}' if run else ''}; {others}")

@@ -207,11 +207,12 @@ def _watch(watched: str, python: str, request: Request, name: str, url: str) -> 
     import trackside
     from trackside_daemon.cli.benchmark.watching import Watch
     from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+    from trackside_daemon.questions.runs import Run
 
     if request.is_endpoint or request.specs[0].checkpoint:
         raise CommandError("--watch measures the checkpoints of a run: give a factory, and no --checkpoint")
     daemon = find_daemon(url)
-    shown_name = daemon.run(watched, 0)["name"]
+    shown_name = daemon.ask(Run(id=watched, limit=0))["name"]
     with trackside.init(f"{shown_name}-benchmark" if name == DEFAULT else name, tags=("benchmark",)) as run:
         try:
             for line in Watch(daemon, watched, python, request, _progress).measure(run):

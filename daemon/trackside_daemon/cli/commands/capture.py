@@ -95,9 +95,10 @@ def captures(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
-        found = source.captures(run)
+        found = source.ask(questions.RunCaptures(id=run) if run else questions.Captures())["captures"]
         if not source.live and any(one["state"] not in FINAL for one in found):
             warn(STALE)
         if output is not None:

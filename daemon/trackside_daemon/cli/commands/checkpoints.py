@@ -59,7 +59,7 @@ def checkpoints(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
         from trackside_daemon.cli.sources.errors import NotFoundError
-        from trackside_daemon.history.read.reader import UnknownRunError
+        from trackside_daemon.questions import table as questions
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
         if what == [run] and run in CHOICES:
@@ -69,8 +69,8 @@ def checkpoints(
         if audit:
             _audit(find_daemon(url), run)
         try:
-            answer = find_history(storage_path, url).checkpoints(run, metric)
-        except (UnknownRunError, NotFoundError) as error:
+            answer = find_history(storage_path, url).ask(questions.Checkpoints(id=run, metric=metric))
+        except NotFoundError as error:
             fail(str(error), 1 if choice else 2)  # before its first start, a run has no checkpoint
         found = answer["checkpoints"]
         if choice == "best" and found and all(one["value"] is None for one in found):
@@ -87,10 +87,12 @@ def checkpoints(
 
 def _audit(daemon: ApiSource, run: str) -> None:
     """Wait until the daemon has read all checkpoints of a run."""
+    from trackside_daemon.questions.artifacts import Checkpoints
+
     asked, until = time.time(), time.monotonic() + AUDIT_SECONDS
     daemon.audit(run)
     while time.monotonic() < until:
-        found = daemon.checkpoints(run)["checkpoints"]
+        found = daemon.ask(Checkpoints(id=run))["checkpoints"]
         if all((one["checked"] or 0) >= asked for one in found if one["state"] in {"complete", "damaged"}):
             return
         time.sleep(POLL_SECONDS)

@@ -62,16 +62,22 @@ def compare(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.documents.groups import Comparison
+        from trackside_daemon.questions import table as questions
 
         form = form_of(form, as_json=as_json)
         condition = _condition(fail_if)
         source = find_history(storage_path, url)
-        runs = [source.run(text) for text in _distinct(source, run)]
+        runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, run)]
         groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
         keys = {value.key for value in condition.values} if condition else set()
         pushed = {metric["key"] for each in runs for metric in each["metrics"]}
         keys |= {sort.removeprefix("-")} if sort else set()
-        comparison = Comparison(source.comparison, groups, usual, keys & pushed)
+
+        def compare_runs(ids: Sequence[str], usual: Sequence[str], keys: Sequence[str]) -> Run:
+            asked = questions.Comparison(run=tuple(ids), baseline=tuple(usual), key=tuple(keys))
+            return source.ask(asked)
+
+        comparison = Comparison(compare_runs, groups, usual, keys & pushed)
         if sort:
             _sort(comparison, sort)
         failed = _check(condition, comparison)
@@ -94,6 +100,7 @@ def _groups(
 ) -> tuple[list[Group], Group | None]:
     """Return the groups and the baseline, which is one of them: the named one, the first one, or if *required* a single run's own."""
     from trackside_daemon.documents.groups import Group, group
+    from trackside_daemon.questions import table as questions
 
     if by not in {"", "tag", "name"} and not by.startswith("config."):
         raise CommandError(f"--group-by {shown(by)}: it must be tag, name, or config.KEY")
@@ -103,12 +110,16 @@ def _groups(
         return groups, named[baseline]
     if not baseline and len(groups) > 1:
         return groups, groups[0]
-    wanted = [baseline] if baseline else []
-    ids = source.comparison([runs[0]["id"]], wanted)["baseline"] if baseline or required else []
+    wanted = (baseline,) if baseline else ()
+    ids = (
+        source.ask(questions.Comparison(run=(runs[0]["id"],), baseline=wanted))["baseline"]
+        if baseline or required
+        else []
+    )
     if not ids:
         return groups, None
     known = next((each for each in groups if {run["id"] for run in each.runs} == set(ids)), None)
-    found = [source.run(uid) for uid in ids]
+    found = [source.ask(questions.Run(id=uid)) for uid in ids]
     usual = known or Group(found[0]["name"] if len(found) == 1 else baseline, found)
     return (groups if known else [usual, *groups]), usual
 
@@ -149,7 +160,7 @@ def _print(comparison: Comparison, form: str, condition: Condition | None, faile
 
 def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
     """Return what identifies each run: ids for a pattern, and for a name that is given several times, its newest runs."""
-    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.runs import Runs
 
     found: list[str] = []
     for text in dict.fromkeys(texts):
@@ -158,7 +169,7 @@ def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
         if count == 1 and not pattern:
             found.append(text)
             continue
-        runs = source.runs(RunFilter("" if pattern else text))
+        runs = source.ask(Runs(name="" if pattern else text))["runs"]
         ids = [run["id"] for run in runs if (matches_wildcards(run["name"], text) if pattern else run["name"] == text)]
         if not ids or (not pattern and len(ids) < count):
             raise CommandError(

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from trackside_daemon.cli.sources.source import Export
+    from trackside_daemon.questions.series import Exported
 
 
-def save(export: Export, form: str, output: Path | None) -> None:
+def save(export: Exported, form: str, output: Path | None) -> None:
     """Write an export, with a progress bar if standard error is a terminal and standard output is not.
 
     On a terminal, what could control it is escaped; everywhere else the export is exact.

@@ -86,7 +86,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     from trackside_daemon.bridges.finding import find_runs
     from trackside_daemon.bridges.foreign_run import ForeignRunError
     from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.runs import Runs
 
     broken: list[str] = []
     try:
@@ -106,7 +106,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
         raise CommandError(f"--id: there are {len(found)} runs in {place}, and each needs a distinct id")
     known: set[str] = set()
     with suppress(HistoryError):  # there is none yet; the import makes it
-        known = {run["id"] for run in source.runs(RunFilter())}
+        known = {run["id"] for run in source.ask(Runs())["runs"]}
     distinct: dict[str, ForeignRun] = {}
     twice = [run for run in found if distinct.setdefault(run.id, run) is not run]
     if twice:

@@ -30,15 +30,18 @@ def layers(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.history.read.layer_ranking import HEADER, alerts_by_layer, ranked, row
+        from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)
-        found = source.layers(run)
+        found = source.ask(questions.LayerValues(id=run))
         if as_json:
             print_json(found)
             return
         if not found["kinds"]:
             fail(f"run {shown(run)} has no measured layers; run.observe(model) in the training measures them", 1)
-        firing = alerts_by_layer(one for one in source.alerts(found["run"]) if one["ended"] is None)
+        firing = alerts_by_layer(
+            one for one in source.ask(questions.Alerts(run=found["run"]))["alerts"] if one["ended"] is None
+        )
         every = ranked(found["kinds"], firing)
         rows = [row(one) for one in every[:most]]
         steps = ", ".join(f"{kind} at step {one['step']:,}" for kind, one in found["kinds"].items())

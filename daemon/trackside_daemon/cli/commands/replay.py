@@ -271,27 +271,29 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
         CommandError: There is no such run.
     """
     from trackside.roles import usable
+    from trackside_daemon.cli.sources.errors import NotFoundError
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.history.read.reader import UnknownRunError
+    from trackside_daemon.questions.runs import Run
+    from trackside_daemon.questions.series import Export
 
     try:
-        run = source.run(name, 0)
-    except (HistoryError, UnknownRunError) as error:
+        run = source.ask(Run(id=name, limit=0))
+    except (HistoryError, NotFoundError) as error:
         raise CommandError(f"{name}: no such file, and no such run: {error}") from error
     _warn_of_namesakes(source, run, name)
     if run.get("trimmed"):
         warn("older samples of this run were trimmed; the detectors evaluate only the remaining ones")
     roles = usable(run["attempt_list"][-1].get("roles")) if run["attempt_list"] else {}
-    return Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST, roles)
+    return Pushed(_rows(source.export(Export(id=run["id"], format="jsonl")).chunks, name), run["name"], LOST, roles)
 
 
 def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:
     """Report which run is replayed if several have the name."""
-    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.runs import Runs
 
     if run["id"] != name == run["name"]:
-        count = sum(other["name"] == name for other in source.runs(RunFilter(name)))
+        count = sum(other["name"] == name for other in source.ask(Runs(name=name))["runs"])
         if count > 1:
             warn(f"run {shown(name)}: the newest of {count}, {run['id']}, started {moment(run['started'])}")
 

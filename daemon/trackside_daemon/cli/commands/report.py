@@ -58,13 +58,14 @@ def report(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.diagnosis.report import SIZE
         from trackside_daemon.documents.report import document
+        from trackside_daemon.questions.diagnosis import Report
 
         form = form_of(form) if form else _form_of_file(output)
         runs = list(dict.fromkeys(run))
         if len(runs) > MAX_RUNS:
             raise CommandError(f"{len(runs)} runs are too many for one report; name at most {MAX_RUNS}")
         source = find_history(storage_path, url)
-        reports = [source.report(text, SIZE // len(runs)) for text in runs]
+        reports = [source.ask(Report(id=text, size=SIZE // len(runs))) for text in runs]
         text = json.dumps({"reports": reports}) + "\n" if form == "json" else written(document(reports), form)
         suffix = {name: short for short, name in SHORT.items()} | {"html": "html"}
         output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{suffix.get(form, form)}")

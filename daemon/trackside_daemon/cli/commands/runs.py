@@ -18,14 +18,15 @@ from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import duration, number, short_moment, shown
 from trackside_daemon.model.units import seconds
+from trackside_daemon.questions import table as questions
+from trackside_daemon.questions.runs import MOST_METRICS
+from trackside_daemon.questions.series import Export
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
 
-MAX_METRICS = 100_000  # the API's limit
 EXPORTS = ("csv", "json", "jsonl")
 
 CONSOLE_LINES = 10_000  # the API's limit
@@ -83,14 +84,20 @@ def runs(
     """List the runs in the history, the newest first."""
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.history.read.reader import RunFilter
         from trackside_daemon.model.families.training import STATES
 
         if state and state not in STATES:
             raise CommandError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
-        wanted = RunFilter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
+        wanted = questions.Runs(
+            name=name,
+            tag=tag,
+            state=state,
+            since=_moment("--since", since),
+            until=_moment("--until", until, end=True),
+            limit=limit,
+        )
         source = find_history(storage_path, url)
-        listed = source.runs(wanted)
+        listed = source.ask(wanted)["runs"]
         if not source.live and any(run["ended"] is None for run in listed):
             warn(STALE)
         if sort:
@@ -102,7 +109,7 @@ def runs(
             if limit and len(listed) >= limit:  # a daemon adds live runs that are older
                 warn(f"these are the newest {limit}; --limit, --since and --until show others")
         else:
-            warn("no runs" + (" match" if any(wanted[:5]) else " yet"))
+            warn("no runs" + (" match" if any((name, tag, state, since, until)) else " yet"))
 
 
 @app.command(epilog="\b\nExample: trackside show gpt-small")
@@ -116,7 +123,7 @@ def show(
     limit: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
+            min=0, max=MOST_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
         ),
     ] = 2000,
     resources: Annotated[
@@ -152,14 +159,14 @@ def show(
         form = form_of(form, as_json=as_json, most=("text", "json") if console else FORMS)
         source = find_history(storage_path, url)
         if console:
-            _print_console(source.console(run, CONSOLE_LINES), run, as_json=form == "json")
+            _print_console(source.ask(questions.Console(id=run, lines=CONSOLE_LINES)), run, as_json=form == "json")
             return
         if resources:
-            diagnosis = source.diagnosis(run)
+            diagnosis = source.ask(questions.Diagnosis(id=run))
             parts = {name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")}
             print_answer(parts, form, lambda: used(diagnosis))
             return
-        found = source.run(run, limit if rank is None else MAX_METRICS)
+        found = source.ask(questions.Run(id=run, limit=limit if rank is None else MOST_METRICS))
         if found["series"] > len(found["metrics"]):
             warn(f"{len(found['metrics'])} of {found['series']} metrics are shown; --limit N shows more")
         ranks = sorted({metric["rank"] for metric in found["metrics"]})
@@ -167,21 +174,23 @@ def show(
             raise CommandError(
                 f"--rank {rank}: the ranks of run {shown(found['name'])} are {', '.join(map(str, ranks)) or 'none'}"
             )
-        found["alerts"] = source.alerts(found["id"])
-        events = source.events(found["id"])
+        found["alerts"] = source.ask(questions.Alerts(run=found["id"]))["alerts"]
+        events = source.ask(questions.Events(run=found["id"]))["events"]
         print_answer({**found, "events": events}, form, lambda: document(found, events, rank, time.time()))
 
 
-def _print_console(found: Lines, run: str, *, as_json: bool) -> None:
+def _print_console(found: Mapping[str, Any], run: str, *, as_json: bool) -> None:
     """Print lines of a command's output; what could control the terminal is escaped."""
     if as_json:
-        print_json(found._asdict())
+        print_json({name: found[name] for name in ("lines", "total", "more")})
         return
-    if not found.total:
+    if not found["total"]:
         raise CommandError(f"run {shown(run)} has no output: start its command with trackside run --console")
-    if found.more:
-        warn(f"these are the last {len(found.lines)} of {found.total} lines; the page of the run shows the others")
-    print_lines(shown(line.expandtabs()) for _, line in found.lines)
+    if found["more"]:
+        warn(
+            f"these are the last {len(found['lines'])} of {found['total']} lines; the page of the run shows the others"
+        )
+    print_lines(shown(line.expandtabs()) for _, line in found["lines"])
 
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
@@ -212,10 +221,11 @@ def export(
         if form not in EXPORTS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(EXPORTS)}")
         source = find_history(storage_path, url)
-        found = source.run(run, 0)
+        found = source.ask(questions.Run(id=run, limit=0))
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        save(source.export(found["id"], cast("Format", form), resources=resources), form, output)
+        wanted = Export(id=found["id"], format=cast("Format", form), resources=resources)
+        save(source.export(wanted), form, output)
 
 
 @app.command(epilog="\b\nExample: trackside pin gpt-small")
@@ -231,7 +241,7 @@ def pin(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = source.run(run, 0)
+        found = source.ask(questions.Run(id=run, limit=0))
         source.pin(found["id"], pinned=not off)
         typer.echo(f"{'unpinned' if off else 'pinned'}: {_named(found)}")
 
@@ -249,7 +259,9 @@ def delete(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = {described["id"]: described for described in (source.run(text, 0) for text in run)}
+        found = {
+            described["id"]: described for described in (source.ask(questions.Run(id=text, limit=0)) for text in run)
+        }
         if not yes:
             for described in found.values():
                 typer.echo(f"{_named(described)}, {shown(described['state'])}", err=True)

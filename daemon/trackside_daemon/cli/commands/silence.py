@@ -141,8 +141,9 @@ def _end(url: str, id_: str, *, as_json: bool) -> None:
 
 def _show(url: str, *, as_json: bool) -> None:
     from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+    from trackside_daemon.questions.alerts import Silences
 
-    silences = find_daemon(url).silences()
+    silences = find_daemon(url).ask(Silences())["silences"]
     if as_json:
         print_json({"silences": silences})
     elif silences:

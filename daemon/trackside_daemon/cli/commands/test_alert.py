@@ -64,10 +64,11 @@ def raise_test_alert(
 def _raised(source: ApiSource, test: Mapping[str, Any]) -> dict[str, Any]:
     """Return the alert as soon as the history has it."""
     from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.questions.alerts import Alerts
 
     until = time.monotonic() + FIRE_SECONDS
     while time.monotonic() < until:
-        for alert in source.alerts(str(test["run"]), limit=20):
+        for alert in source.ask(Alerts(run=str(test["run"]), limit=20))["alerts"]:
             if alert["labels"].get("test") == test["test"]:
                 return dict(alert)
         time.sleep(POLL_SECONDS)
@@ -96,11 +97,13 @@ def _is_sent(alert: Mapping[str, Any], sinks: SinkStates) -> bool:
 
 def delivered(source: ApiSource, alert: Mapping[str, Any], before: SinkStates, begun: float) -> int:
     """Print for each sink when it has delivered the alert, or why not; return the exit status."""
+    from trackside_daemon.questions.alerts import Alert
+
     pending = {name for name, state in before.items() if _accepts(name, state, alert["severity"])}
     status = 0
     while pending:
         late = time.monotonic() - begun
-        arrived = source.alert(alert["id"])["notified"]
+        arrived = source.ask(Alert(number=alert["id"]))["notified"]
         now = _sink_states(source)
         for name in sorted(pending):
             state = now.get(name, {})

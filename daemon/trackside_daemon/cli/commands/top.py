@@ -43,7 +43,11 @@ class ReconnectingDaemon:
 
     def series(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """See `terminal.polling.Daemon`."""
-        return self._query(lambda source: source.series(query))
+        from trackside_daemon.cli.sources.api_source import STATUS_SECONDS
+        from trackside_daemon.questions.question import parse
+        from trackside_daemon.questions.series import Series
+
+        return self._query(lambda source: list(source.ask(parse(Series, {}, query), STATUS_SECONDS)["series"]))
 
     def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """See `terminal.polling.Daemon`."""

@@ -46,10 +46,11 @@ def tune(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.detectors.rank_detectors import ALERTS
         from trackside_daemon.detectors.tuning import propose
+        from trackside_daemon.questions.alerts import Alerts
 
         source = find_history(storage_path, url)
         section = section_of(config_file)
-        alerts = source.alerts("")
+        alerts = source.ask(Alerts())["alerts"]
         marked = [alert for alert in alerts if alert.get("dismissed")]
         if not marked:
             raise CommandError("no alert is marked as a false alarm; mark one with trackside alerts dismiss ID")

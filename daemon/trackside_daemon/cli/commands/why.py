@@ -43,10 +43,11 @@ def why(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.documents.diagnosis import document, summary
+        from trackside_daemon.questions import table as questions
 
         form = form_of(form, as_json=as_json)
         source = find_history(storage_path, url)
-        diagnosis = source.diagnosis(run, baseline or (), key or ())
-        if not source.live and source.run(run, 1)["ended"] is None:
+        diagnosis = source.ask(questions.Diagnosis(id=run, baseline=tuple(baseline or ()), key=tuple(key or ())))
+        if not source.live and source.ask(questions.Run(id=run, limit=1))["ended"] is None:
             warn("no daemon answers: the run was alive when the last one ended, and its time counts until now")
         print_answer(diagnosis, form, lambda: (summary if form == "text" else document)(diagnosis))

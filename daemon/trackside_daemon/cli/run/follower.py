@@ -15,7 +15,6 @@ from trackside_daemon.bridges.finding import FOLLOWED
 from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.read.reader import UnknownRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +41,15 @@ def main() -> None:
 def stored_in_daemon(source: Source | None = None) -> Callable[[str], Stored]:
     """Return a function that asks a daemon, by default the one that pushes go to, for the samples of a run."""
     from trackside_daemon.cli.sources.daemon_lookup import find_local_daemon
+    from trackside_daemon.questions.runs import Run
 
     def stored(run: str) -> Stored:
         try:
             asked = source or find_local_daemon().source
             counts: Stored = {}
-            for metric in asked.run(run)["metrics"]:
+            for metric in asked.ask(Run(id=run))["metrics"]:
                 counts[metric["key"]] = counts.get(metric["key"], 0) + int(metric["count"])
-        except (SourceError, HistoryError, UnknownRunError, OSError):  # mostly: the history has no such run
+        except (SourceError, HistoryError, OSError):  # mostly: the history has no such run
             return {}
         return counts
 

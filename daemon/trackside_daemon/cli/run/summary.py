@@ -16,9 +16,9 @@ from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.history import directory
-from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
-from trackside_daemon.history.read.summary import MAX_SUMMARIES
 from trackside_daemon.model.text import duration, number
+from trackside_daemon.questions import table as questions
+from trackside_daemon.questions.runs import MOST_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class Summary:
             if self._source.live:
                 self._wait(self._source, signals)
             self._report_runs(self._source, report)
-        except (SourceError, directory.HistoryError, UnknownRunError, sqlite3.Error, OSError) as error:
+        except (SourceError, directory.HistoryError, sqlite3.Error, OSError) as error:
             report(f"no summary: {error}")
 
     def _wait(self, source: Source, signals: Signals) -> None:
@@ -88,7 +88,7 @@ class Summary:
             signals.get(POLL_SECONDS)
 
     def _runs(self, source: Source) -> list[dict[str, Any]]:
-        return source.runs(RunFilter(launch=self._launch))
+        return list(source.ask(questions.Runs(launch=self._launch))["runs"])
 
     def _left(self) -> bool:
         """Return whether a process of the command has left a spool."""
@@ -103,10 +103,11 @@ class Summary:
         if not runs:
             report(f"the command opened no run: {self._nothing or 'nothing was pushed'}")
         for run in reversed(runs[:MOST]):
-            whole = source.run(run["id"], MAX_SUMMARIES)
-            for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):
+            whole = source.ask(questions.Run(id=run["id"], limit=MOST_METRICS))
+            events = source.ask(questions.Events(run=run["id"]))["events"]
+            for line in lines(whole, events, source.ask(questions.Alerts(run=run["id"]))["alerts"]):
                 report(line)
-            for cause in source.diagnosis(run["id"])["causes"][:1]:
+            for cause in source.ask(questions.Diagnosis(id=run["id"]))["causes"][:1]:
                 lost = cause["lost_seconds"]  # None if that is not measured
                 if lost is None or lost >= WORTH_SECONDS:
                     report(
@@ -129,7 +130,7 @@ class Summary:
 def _lacks_alert(source: Source, run: Mapping[str, Any]) -> bool:
     """Return whether the history has no alert of the death of a run that failed."""
     return run["state"] in {"failed", "lost"} and not any(
-        alert["alert"] in DEATHS for alert in source.alerts(run["id"])
+        alert["alert"] in DEATHS for alert in source.ask(questions.Alerts(run=run["id"]))["alerts"]
     )
 
 

@@ -13,18 +13,17 @@ from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
-    from trackside_daemon.history.console.lines import Lines
-    from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
-    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.question import Question
+    from trackside_daemon.questions.series import Export, Exported
 
 STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
 
@@ -83,22 +82,19 @@ class ApiSource:
         """Return the current state of runs, GPUs, host and alerts."""
         return self._json("overview", timeout=STATUS_SECONDS)
 
-    def series(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """Return series of runs, by the query parameters of `/api/v1/series`."""
-        return list(self._json(f"series?{urlencode(query)}", timeout=STATUS_SECONDS).get("series", ()))
+    def ask(self, question: Question, timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
+        """See `Source`."""
+        from trackside_daemon.questions.question import address
+
+        return self._checked(self._json(address(question)[1:], timeout=timeout), *question.fields)
 
     def gpu(self, action: str, body: Any) -> dict[str, Any]:
         """Make the daemon ``pause`` or ``resume`` the GPUs, and return its answer."""
         return self._post(f"gpu/{action}", body)
 
-    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
-        """See `Source`."""
-        query = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
-        return self._list("runs", query)
-
     def processes(self) -> list[dict[str, Any]]:
         """Return the training processes of the daemon's machine."""
-        return self._list("processes", {})
+        return list(self._checked(self._json("processes"), "processes")["processes"])
 
     def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """Return the last hour of the host and its GPUs, by the query parameters of `/api/v1/machine`."""
@@ -108,27 +104,9 @@ class ApiSource:
         """Make the daemon send SIGTERM to a process of a training, which started at that Unix time."""
         self._post(f"processes/{pid}/end", {"started": started})
 
-    def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
-        """See `Source`."""
-        return self._checked(
-            self._json(f"runs/{quote(text, safe='')}{'' if limit is None else f'?limit={limit}'}"), "id"
-        )
-
-    def events(self, uid: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        return self._list("events", {"run": uid})
-
-    def alerts(self, uid: str, limit: int = 0) -> list[dict[str, Any]]:
-        """See `Source`; a *limit* keeps that many of the newest."""
-        return self._list("alerts", {"run": uid, **({"limit": limit} if limit else {})})
-
     def test_alert(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make the daemon raise a test alert, and return its answer."""
         return self._post("alerts/test", body)
-
-    def silences(self) -> list[dict[str, Any]]:
-        """Return the current silences, the first to end first."""
-        return self._list("silences", {})
 
     def silence(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create a silence; return it and the firing alerts that match."""
@@ -138,40 +116,9 @@ class ApiSource:
         """End a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
-    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
-        """See `Source`."""
-        query = urlencode({"baseline": list(baseline), "key": list(keys)}, doseq=True)
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis?{query}"), "ledger")
-
-    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
-        """See `Source`."""
-        query = {"run": list(runs), "baseline": list(baseline), "key": list(keys)}
-        return self._checked(self._json(f"comparison?{urlencode(query, doseq=True)}"), "effects")
-
-    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
-        """See `Source`."""
-        path = f"runs/{quote(text, safe='')}/checkpoints"
-        return self._checked(self._json(f"{path}?{urlencode({'metric': metric})}"), "checkpoints")
-
     def audit(self, text: str) -> dict[str, Any]:
         """Have the checkpoints of the run that *text* identifies audited again."""
         return self._post(f"runs/{quote(text, safe='')}/checkpoints/audit", {})
-
-    def layers(self, text: str) -> dict[str, Any]:
-        """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/layer-values"), "kinds")
-
-    def console(self, text: str, count: int) -> Lines:
-        """See `Source`."""
-        from trackside_daemon.history.console.lines import Lines  # no other command needs it
-
-        answer = self._json(f"runs/{quote(text, safe='')}/console?lines={count}")
-        self._checked(answer, "lines", "total", "more")
-        return Lines([(number, line) for number, line in answer["lines"]], answer["total"], answer["more"])
-
-    def report(self, text: str, size: int) -> dict[str, Any]:
-        """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")
 
     def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
         """See `Source`."""
@@ -184,36 +131,30 @@ class ApiSource:
 
     def record(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a capture of the run that *text* identifies, wait for its end, and return it with its summary."""
+        from trackside_daemon.questions.artifacts import Capture
+
         capture = self._checked(self._post(f"runs/{quote(text, safe='')}/captures", body), "id", "state")
         while capture["state"] not in {"summarised", "failed"}:
             time.sleep(CAPTURE_POLL_SECONDS)
-            capture = self._checked(self._json(f"captures/{quote(capture['id'], safe='')}"), "id", "state")
+            capture = self.ask(Capture(capture=capture["id"]))
         return capture
-
-    def captures(self, text: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        path = f"runs/{quote(text, safe='')}/captures" if text else "captures"
-        return list(self._checked(self._json(path), "captures")["captures"])
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
         """See `Source`."""
         return self._chunks(self._request(f"captures/{quote(id_, safe='')}/files/{quote(name, safe='')}"))
 
-    def alert(self, number: int) -> dict[str, Any]:
-        """See `Source`."""
-        return self._checked(self._json(f"alerts/{number}"), "id")
-
     def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
 
-    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+    def export(self, wanted: Export) -> Exported:
         """See `Source`."""
-        answer = self._request(
-            f"runs/{quote(uid, safe='')}/export?format={form}{'&resources=true' if resources else ''}"
-        )
+        from trackside_daemon.questions.question import address
+        from trackside_daemon.questions.series import Exported
+
+        answer = self._request(address(wanted)[1:])
         samples = answer.headers.get("X-Trackside-Samples", "")
-        return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
+        return Exported(int(samples) if samples.isdecimal() else None, self._chunks(answer))
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
@@ -225,38 +166,27 @@ class ApiSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
-
-        query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
-        headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
+        headers = {"Content-Type": "application/octet-stream"}
         with file.open("rb") as stream:
-            if len(self._authorizations) > 1:
-                self.status()  # finds the right authorization: the stream can be sent only once
             if file.is_file():
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
-            answer = self._json(f"import?{query}", "POST", stream, headers, IMPORT_SECONDS)
-            self._checked(answer, "run", "samples")
-        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+            return self._import(stream, str(file), name, uid, headers)
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
         from trackside_daemon.history.files.item_lines import chunks
 
-        if len(self._authorizations) > 1:
-            self.status()  # finds the right authorization: the items can be sent only once
-        headers = {"X-File-Name": quote(file), "Content-Type": "application/x-ndjson"}
-        answer = self._json(
-            f"import?{urlencode({'name': name, 'id': uid})}", "POST", chunks(items), headers, IMPORT_SECONDS
-        )
-        self._checked(answer, "run", "samples")
-        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+        return self._import(chunks(items), file, name, uid, {"Content-Type": "application/x-ndjson"})
 
-    def _list(self, name: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
-        answer = self._checked(self._json(f"{name}?{urlencode(query)}"), name)
-        if not isinstance(answer[name], list):
-            raise self._not_trackside()
-        return list(answer[name])
+    def _import(self, body: Any, file: str, name: str, uid: str, headers: dict[str, str]) -> ImportResult:
+        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
+
+        if len(self._authorizations) > 1:
+            self.status()  # finds the right authorization: the body can be sent only once
+        query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
+        headers = {"X-File-Name": quote(file), **headers}
+        answer = self._checked(self._json(f"import?{query}", "POST", body, headers, IMPORT_SECONDS), "run", "samples")
+        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
 
     def _checked(self, answer: dict[str, Any], *keys: str) -> dict[str, Any]:
         """Return an answer that has the keys of every such answer of ours."""

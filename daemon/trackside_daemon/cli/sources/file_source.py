@@ -12,28 +12,25 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.silences import with_silenced_until
-from trackside_daemon.cli.sources.errors import SourceError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
+from trackside_daemon.cli.sources.errors import NotFoundError, SourceError
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
 from trackside_daemon.history import directory as place
-from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.offline import Offline
-from trackside_daemon.history.read.summary import SUMMARIES
+from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.questions.question import InvalidError, Live, MissingError, parse, request
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.diagnosis.settings import CostSection
-    from trackside_daemon.history.console.lines import Lines
-    from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
-    from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.linux.file_lock import FileLock
+    from trackside_daemon.questions.question import Question
+    from trackside_daemon.questions.series import Export, Exported
+    from trackside_daemon.service.config import Config
 
 
 class FileSource:
@@ -49,85 +46,24 @@ class FileSource:
         self._directory = directory
         self._warn = warn
         self._opened: Offline | None = None
+        self._live = Live(
+            prices=lambda: _config().cost, straggler_ratio=lambda: _config().alerts.thresholds.straggler_ratio
+        )
 
-    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
+    def ask(self, question: Question) -> dict[str, Any]:
         """See `Source`."""
-        with self._file().reading() as connection:
-            return reader.runs(connection, wanted)
-
-    def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
-        """See `Source`."""
-        from trackside_daemon.diagnosis.accounts import read_run
-
-        with self._file().reading() as connection:
-            return read_run(connection, reader.resolve(connection, text), SUMMARIES if limit is None else limit)
-
-    def events(self, uid: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        with self._file().reading() as connection:
-            return reader.events(connection, uid)
-
-    def alerts(self, uid: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        with self._file().reading() as connection:
-            return with_silenced_until(
-                alert_reader.alerts(connection, alert_reader.AlertFilter(uid)),
-                alert_reader.silences(connection, time.time()),
-            )
-
-    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
-        """See `Source`."""
-        from trackside_daemon.diagnosis.diagnosis import diagnose
-
-        with self._file().reading() as connection:
-            uid = reader.resolve(connection, text)
-            return diagnose(connection, uid, _prices(), baseline=baseline, keys=keys)
-
-    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
-        """See `Source`."""
-        from trackside_daemon.diagnosis.comparison import read_comparison
-
-        with self._file().reading() as connection:
-            return read_comparison(connection, runs, baseline, keys, _prices())
-
-    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
-        """See `Source`."""
-        from trackside_daemon.checkpoints.overview import overview
-
-        with self._file().reading() as connection:
-            return overview(connection, reader.resolve(connection, text), metric)
-
-    def layers(self, text: str) -> dict[str, Any]:
-        """See `Source`."""
-        with self._file().reading() as connection:
-            return layers.newest(connection, reader.resolve(connection, text))
-
-    def console(self, text: str, count: int) -> Lines:
-        """See `Source`."""
-        from trackside_daemon.history.console import files, lines
-
-        with self._file().reading() as connection:
-            launch = reader.launch(connection, reader.resolve(connection, text))
-        kept = files.read(self._file().path.parent, launch)
-        return lines.select(list(map(lines.plain, lines.split(kept))), count)
-
-    def captures(self, text: str) -> list[dict[str, Any]]:
-        """See `Source`."""
-        from trackside_daemon.history import capture_rows
-        from trackside_daemon.model.capture import as_json
-
-        with self._file().reading() as connection:
-            found = capture_rows.captures(connection, reader.resolve(connection, text) if text else "")
-            return [{**as_json(capture), "summary": {}} for capture in found]
+        with _refusals():
+            checked = parse(type(question), *request(question))  # as a daemon gets it
+            return checked.complete(checked.answer(self._file(), self._live), self._live)
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
         """See `Source`."""
         from trackside_daemon.captures.store import CaptureStore
-        from trackside_daemon.history import capture_rows
+        from trackside_daemon.questions.artifacts import find_capture
 
-        with self._file().reading() as connection:
-            capture = capture_rows.capture(connection, id_)
-        path = None if capture is None else CaptureStore(self._file().path.parent).path(capture, name)
+        with _refusals():
+            capture = find_capture(self._file(), self._live, id_)
+        path = CaptureStore(self._file().path.parent).path(capture, name)
         if path is None:
             raise SourceError(f"capture {id_} has no file {name!r} in {self._file().path.parent}")
         try:
@@ -136,30 +72,17 @@ class FileSource:
         except OSError as error:
             raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
-    def report(self, text: str, size: int) -> dict[str, Any]:
-        """See `Source`."""
-        from trackside_daemon.diagnosis.report import read_contents
-
-        with self._file().reading() as connection:
-            return read_contents(connection, reader.resolve(connection, text), _prices(), size)
-
-    def alert(self, number: int) -> dict[str, Any]:
-        """See `Source`."""
-        with self._file().reading() as connection:
-            alert = alert_reader.alert(connection, number)
-            if alert is None:
-                raise SourceError(f"alert {number}: no alert has this id")
-            return with_silenced_until([alert], alert_reader.silences(connection, time.time()))[0]
-
     def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
         """See `Source`."""
         from trackside_daemon.history.record.alert_rows import dismissal
+        from trackside_daemon.questions.alerts import Alert
 
-        note = dismissal(self.alert(number), time.time() if dismissed else None, comment)
+        asked = Alert(number=number)
+        note = dismissal(self.ask(asked), time.time() if dismissed else None, comment)
         with self._writing() as writer:
             writer.put([note])
             writer.call(lambda _: None).result(ANSWER_SECONDS)
-        return self.alert(number)
+        return self.ask(asked)
 
     def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
         """See `Source`."""
@@ -169,22 +92,15 @@ class FileSource:
         from trackside_daemon.agents.answers import Answers
         from trackside_daemon.agents.protocol import Protocol
 
-        async def read(query: Callable[[sqlite3.Connection], Any]) -> Any:
-            with self._file().reading() as connection:
-                return query(connection)
+        async def ask(question: Question) -> dict[str, Any]:
+            return question.complete(question.answer(self._file(), self._live), self._live)
 
-        return asyncio.run(Protocol(Answers(read, _prices), __version__).answer(message, actions=actions)) or {}
+        return asyncio.run(Protocol(Answers(ask), __version__).answer(message, actions=actions)) or {}
 
-    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+    def export(self, wanted: Export) -> Exported:
         """See `Source`."""
-        from trackside_daemon.history.files import export as exports
-        from trackside_daemon.history.files.selection import Selection, count
-
-        try:
-            selection = Selection(resources=resources)
-            return Export(count(self._file(), uid, selection), exports.export(self._file(), uid, form, selection))
-        except exports.TooManyKeysError as error:
-            raise SourceError(str(error)) from None
+        with _refusals():
+            return wanted.open(self._file())
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
@@ -255,11 +171,22 @@ class FileSource:
             lock.close()
 
 
-def _prices() -> CostSection:
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise errors of questions as a daemon's answer does."""
+    try:
+        yield
+    except (MissingError, UnknownRunError) as error:
+        raise NotFoundError(str(error)) from None
+    except InvalidError as error:
+        raise SourceError(str(error)) from None
+
+
+def _config() -> Config:
     from trackside_daemon.config.loading import load
     from trackside_daemon.service.config import Config
 
-    return load(Config).cost
+    return load(Config)
 
 
 def _lock(directory: Path) -> FileLock:

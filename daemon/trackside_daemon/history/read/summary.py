@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 SUMMARIES = 5_000  # summaries in one answer by default, about 1.3 MB of JSON
-MAX_SUMMARIES = 100_000  # about 25 MB of JSON
 
 
 def metrics(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from starlette.concurrency import run_in_threadpool
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -15,23 +15,33 @@ from trackside_daemon import __version__
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.captures.captures import CaptureError
 from trackside_daemon.model.capture import Asked
-from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.questions.artifacts import Capture
+from trackside_daemon.questions.question import Question
+from trackside_daemon.web.api.history_access import json_response, parsed
 from trackside_daemon.web.api.waits import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
 
     from trackside_daemon.agents.arguments import CaptureArguments, WaitArguments
     from trackside_daemon.agents.protocol import Protocol
-    from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.history_access import HistoryAccess
     from trackside_daemon.web.api.waits import Waits
 
 CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5
+
+
+class Message(Question, frozen=True, kw_only=True):
+    """The parameters of a message."""
+
+    actions: Annotated[
+        bool,
+        msgspec.Meta(
+            description="true also offers the tools that act on a training, such as capture, if web.agent-actions does."
+        ),
+    ] = msgspec.field(default=False, name="allow-actions")
 
 
 class AgentsApi:
@@ -41,8 +51,6 @@ class AgentsApi:
         history: The history.
         captures: Endpoints of captures.
         waits: All who wait.
-        prices: Returns the configured prices.
-        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
         actions: Whether messages may ask for the tools that act on a training.
     """
 
@@ -52,25 +60,21 @@ class AgentsApi:
         captures: CapturesApi,
         waits: Waits,
         *,
-        prices: Callable[[], CostSection],
-        hang: Callable[[str], dict[str, Any] | None],
         actions: bool,
     ) -> None:
         self._history = history
         self._captures = captures
         self._waits = waits
-        self._prices = prices
-        self._hang = hang
         self._actions = actions
 
     async def message(self, request: Request) -> Response:
-        """Answer a message; status 202 where it needs no answer."""
+        """Answer an agent's message of the Model Context Protocol."""
         data = b""
         async for chunk in request.stream():
             data += chunk
             if len(data) > MESSAGE_BYTES:
                 raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
-        actions = self._actions and request.query_params.get("allow-actions") == "true"
+        actions = parsed(Message, request).actions and self._actions
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -100,28 +104,17 @@ class AgentsApi:
             until = time.monotonic() + CAPTURE_SECONDS
             while found["state"] not in {"summarised", "failed"} and time.monotonic() < until:
                 await asyncio.sleep(POLL_SECONDS)
-                found = await self._captures.find(found["id"])
+                found = await self._history.answer(Capture(capture=found["id"]))
         except (CaptureError, HTTPException) as error:
             raise LookupError(error.detail if isinstance(error, HTTPException) else str(error)) from None
         return {"text": [], **found}
-
-    async def hang(self, run: str) -> dict[str, Any] | None:
-        """See `Live`."""
-        return await run_in_threadpool(self._hang, run)
 
     @cached_property
     def _protocol(self) -> Protocol:
         from trackside_daemon.agents.answers import Answers  # most daemons answer no agent
         from trackside_daemon.agents.protocol import Protocol
 
-        return Protocol(Answers(self._read, self._prices, self), __version__)
-
-    async def _read(self, query: Callable[[Any], Any]) -> Any:
-        def run_query() -> Any:
-            with self._history.database.reading() as connection:
-                return query(connection)
-
-        return await run_in_threadpool(run_query)
+        return Protocol(Answers(self._history.ask, self), __version__)
 
 
 async def _disconnected(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Endpoints of alerts, silences and test alerts."""
+"""Endpoints that dismiss, silence and test alerts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.disabled import unknown_name
-from trackside_daemon.alerts.silences import LONGEST, Silences, matches, with_silenced_until
+from trackside_daemon.alerts.silences import LONGEST, Silences, matches
 from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.alert_reader import AlertFilter
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.alert_rows import dismissal
-from trackside_daemon.model.finding import SEVERITIES, Severity
+from trackside_daemon.model.finding import Severity  # noqa: TC001  msgspec reads it
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
 from trackside_daemon.model.wildcards import matches_wildcards
-from trackside_daemon.web.api.history_access import DEFAULT_LISTED, MAX_LISTED, json_response, read_listing
-from trackside_daemon.web.api.query_params import parse_flag, parse_integer
+from trackside_daemon.questions.alerts import Alert
+from trackside_daemon.web.api.history_access import json_response, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from starlette.datastructures import QueryParams
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.history_access import HistoryAccess
 
 DEFAULT_SILENCE_SECONDS = 7200.0
-MAX_NAME_LENGTH = 256
 
 T = TypeVar("T")
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -46,7 +43,7 @@ log = logging.getLogger("trackside")
 
 
 class AlertsApi:
-    """Answers requests about alerts and silences.
+    """Answers requests that change something of alerts and silences.
 
     Args:
         history: The history.
@@ -70,47 +67,19 @@ class AlertsApi:
         self._push = push
         self._names = {*names, test_alert.TEST_ALERT}
 
-    async def alerts(self, request: Request) -> Response:
-        """List alerts that fire or have fired, oldest first."""
-        selection = _alert_filter(request.query_params)
-
-        def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
-            return alert_reader.alerts(connection, selection._replace(run=run, limit=limit))
-
-        # Each evidence has up to 96 KiB.
-        most = DEFAULT_LISTED if selection.evidence else MAX_LISTED
-        alerts = await read_listing(self._history, request, read, most)
-        return json_response({"alerts": with_silenced_until(alerts, self._active_silences())})
-
-    async def alert(self, request: Request) -> Response:
-        """Return one alert with its evidence."""
-        return json_response(*with_silenced_until([await self._alert(request)], self._active_silences()))
-
-    async def _alert(self, request: Request) -> dict[str, Any]:
-        text = request.path_params["number"]
-        try:
-            number = parse_integer(text)
-        except ValueError:
-            raise HTTPException(400, f"alert {text[:60]!r}: an alert's id is a number, from /api/v1/alerts") from None
-        alert: dict[str, Any] | None = await self._history.read(
-            lambda connection: alert_reader.alert(connection, number)
-        )
-        if alert is None:
-            raise HTTPException(404, f"alert {number}: no such alert; /api/v1/alerts lists alerts with their ids")
-        return alert
-
     async def dismiss(self, request: Request) -> Response:
-        """Mark an alert as a false alarm, or take that back, and return the alert."""
+        """Mark an alert as a false alarm."""
         shape = '{"dismissed": true, "comment": TEXT}'
         wanted = _decode_body(await request.body(), _DismissRequest, shape)
-        alert = await self._alert(request)
+        asked = parsed(Alert, request)
+        alert = await self._history.answer(asked)
         note = dismissal(alert, time.time() if wanted.dismissed else None, wanted.comment)
         self._history.writer.put([note])
         await self._history.change(lambda _: None)  # after the note, since the writer handles its queue in order
-        return await self.alert(request)
+        return json_response(await self._history.answer(asked))
 
     async def test_alert(self, request: Request) -> Response:
-        """Raise a test alert, which takes the same path as every other alert."""
+        """Raise TestAlert, to check that notifications arrive."""
         wanted = _decode_body(await request.body(), _TestRequest, '{"severity": "warning", "run": "NAME"}')
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
@@ -124,12 +93,8 @@ class AlertsApi:
             {"alert": test_alert.TEST_ALERT, "test": test, "run": run, "severity": wanted.severity, "started": now}
         )
 
-    async def silences(self, _request: Request) -> Response:
-        """List the active silences by their end, the earliest first."""
-        return json_response({"silences": [asdict(silence) for silence in self._active_silences()]})
-
     async def silence(self, request: Request) -> Response:
-        """Add a silence, and return it with the firing alerts that match it."""
+        """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
         wanted = _decode_body(await request.body(), _SilenceRequest, f"{shape}, for {LONGEST:.0f} s at most")
         await self._check_name(wanted.labels.get("alert", "*"))
@@ -182,23 +147,6 @@ class AlertsApi:
         except HTTPException as error:
             return str(error.detail)
         return ""
-
-    def _active_silences(self) -> list[Silence]:
-        return self._silences.active(time.time())
-
-
-def _alert_filter(params: QueryParams) -> AlertFilter:
-    """Return the filter of a request, without its run and limit."""
-    severity, alert = params.get("severity", ""), params.get("alert", "")
-    if severity not in ("", *SEVERITIES):
-        raise HTTPException(400, f"severity: {severity[:60]!r} is not one of {', '.join(SEVERITIES)}")
-    if len(alert) > MAX_NAME_LENGTH:
-        raise HTTPException(400, f"alert: longer than {MAX_NAME_LENGTH} characters")
-    now = time.time()
-    firing = now if parse_flag(params, "firing", default=False) else None
-    past = None if parse_flag(params, "firing", default=True) else now
-    evidence = parse_flag(params, "evidence", default=True)
-    return AlertFilter(severity=severity, alert=alert, firing=firing, past=past, evidence=evidence)
 
 
 def _resolve_run(connection: Any, text: str) -> tuple[str, str]:

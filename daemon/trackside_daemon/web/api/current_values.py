@@ -25,8 +25,8 @@ _RANK_GAUGES = {
 }
 
 
-def live_runs(state: State, now: float) -> dict[str, Any]:
-    """Return the content of ``/runs``: the live runs, newest first, each with the values of its ranks.
+def live_runs(state: State, now: float) -> list[dict[str, Any]]:
+    """Return the live runs, newest first, each with the values of its ranks.
 
     Args:
         state: The newest value of every series.
@@ -62,7 +62,7 @@ def live_runs(state: State, now: float) -> dict[str, Any]:
             }
         )
     live.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
-    return {"runs": live}
+    return live
 
 
 def family_values(state: State, now: float, *metrics: Metric) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class GpuApi:
         self._forget = forget
 
     async def pause_gpu(self, request: Request) -> Response:
-        """Close the driver's device files; answer once they are closed, with the processes that still hold them."""
+        """Pause GPU readings and release the GPUs, so that they can be reset or removed."""
         seconds = _pause_seconds(await request.body())
         # In a thread, because the pause waits some seconds for the worker's end, and the event loop serves all other
         # requests.
@@ -58,7 +58,7 @@ class GpuApi:
         )
 
     async def resume_gpu(self, _request: Request) -> Response:
-        """Read the GPUs again."""
+        """Resume GPU readings."""
         was_paused = self._nvml.paused_until is not None
         await run_in_threadpool(self._nvml.resume)
         if was_paused:

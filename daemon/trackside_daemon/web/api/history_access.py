@@ -1,36 +1,40 @@
-"""Access to the history for API endpoints: reads in threads, changes through the writer, errors as HTTP responses."""
+"""Access to the history for API endpoints: answers in threads, changes through the writer, errors as HTTP responses."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.history.database import ClosedError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.web.api.query_params import parse_bounded
+from trackside_daemon.questions.question import InvalidError, MissingError, Question, parse
+from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
+    from trackside_daemon.questions.question import Live
 
-DEFAULT_LISTED = 1000  # events or alerts in one answer
-MAX_LISTED = 10_000
+Q = TypeVar("Q", bound=Question)
 
 # Threads that read the history, each for half of the time at most. A chart over a thousand ranks computes for a second, and the
 # charts of a page would leave no time to the threads that accept pushes.
@@ -39,22 +43,64 @@ MOST_REST = 2.0  # seconds
 
 CHANGE_TIMEOUT = 15.0  # seconds that a change waits for the writer
 
+log = logging.getLogger("trackside")
+
 _encode = msgspec.json.Encoder().encode
 
 
+class SamplesResponse(StreamingResponse):
+    """A stream of samples that breaks off when they cannot be read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        except (ValueError, sqlite3.Error) as error:
+            log.error("an answer breaks off: the history cannot be read: %s", error)  # noqa: TRY400  a file's fault, no traceback
+            # The client must see that samples are missing, and a status cannot be sent any more.
+            scope[ABORT]()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+
 class HistoryAccess:
-    """Reads and changes the history, and translates errors to HTTP errors.
+    """Answers questions and changes the history, and translates errors to HTTP errors.
 
     Args:
         database: For reads.
         writer: For changes.
+        live: What the daemon knows besides.
     """
 
-    def __init__(self, database: Database, writer: Writer) -> None:
+    def __init__(self, database: Database, writer: Writer, live: Live) -> None:
         self.database = database
         self.writer = writer
+        self.live = live
         self._executor = ThreadPoolExecutor(THREADS, "trackside-read")
         self._rest = threading.local()
+
+    async def respond(self, kind: type[Question], request: Request) -> Response:
+        """Answer the question in a request."""
+        question = parsed(kind, request)
+        if question.is_stream:
+            pieces = await self.compute(partial(question.pieces, self.database))
+            return SamplesResponse(pieces, media_type="application/json")
+        return json_response(await self.answer(question))
+
+    async def answer(self, question: Question) -> dict[str, Any]:
+        """Answer a question."""
+        found: dict[str, Any] = await self._translated(self.ask(question))
+        return found
+
+    async def ask(self, question: Question) -> dict[str, Any]:
+        """Answer a question; its errors are not translated."""
+        found = await self._run_paced(partial(question.answer, self.database, self.live))
+        return await run_in_threadpool(question.complete, found, self.live) if question.waits() else found
+
+    async def resolve(self, request: Request) -> str:
+        """Return the id of the run in the path of a request."""
+        text = request.path_params["id"]
+        return str(await self.read(lambda connection: reader.resolve(connection, text)))
 
     async def read(self, query: Callable[[Any], Any]) -> Any:
         """Run a query in one read transaction, in a thread, and return its result."""
@@ -67,8 +113,7 @@ class HistoryAccess:
 
     async def compute(self, work: Callable[[], Any]) -> Any:
         """Run a function that reads the history in one of `THREADS` threads, and return its result."""
-        loop = asyncio.get_running_loop()
-        return await self._translated(loop.run_in_executor(self._executor, self._paced, work))
+        return await self._translated(self._run_paced(work))
 
     async def run_in_thread(self, work: Callable[[], Any]) -> Any:
         """Run a function that may wait for others in a thread, and return its result."""
@@ -77,6 +122,9 @@ class HistoryAccess:
     def close(self) -> None:
         """Cancel the reads that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _run_paced(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._paced, work)
 
     def _paced(self, work: Callable[[], Any]) -> Any:
         """Run a function after the rest that follows the last one of this thread."""
@@ -90,8 +138,10 @@ class HistoryAccess:
     async def _translated(self, result: Awaitable[Any]) -> Any:
         try:
             return await result
-        except UnknownRunError as error:
+        except (MissingError, UnknownRunError) as error:
             raise HTTPException(404, str(error)) from None
+        except InvalidError as error:
+            raise HTTPException(400, str(error)) from None
         except ClosedError as error:
             raise HTTPException(503, f"there is no history at the moment: {error}") from None
         except (ValueError, sqlite3.Error) as error:  # a damaged block or file
@@ -120,28 +170,12 @@ class HistoryAccess:
             raise HTTPException(503, f"the history cannot be written at the moment: {self.writer.problem}")
 
 
-async def read_listing(
-    history: HistoryAccess,
-    request: Request,
-    read: Callable[[Any, str, int], list[dict[str, Any]]],
-    most: int = MAX_LISTED,
-) -> list[dict[str, Any]]:
-    """Return the newest ``limit`` entries, of the requested ``run`` or of all runs.
-
-    Args:
-        history: The history.
-        request: The request.
-        read: Receives the connection, the run's id (empty for all) and the limit.
-        most: The largest limit.
-    """
-    params = request.query_params
-    limit = parse_bounded(params, "limit", DEFAULT_LISTED, most)
-
-    def query(connection: Any) -> list[dict[str, Any]]:
-        return read(connection, reader.resolve(connection, params["run"]) if params.get("run") else "", limit)
-
-    entries: list[dict[str, Any]] = await history.read(query)
-    return entries
+def parsed(kind: type[Q], request: Request) -> Q:
+    """Return the parameters of a request."""
+    try:
+        return parse(kind, request.path_params, request.query_params.multi_items())
+    except InvalidError as error:
+        raise HTTPException(400, str(error)) from None
 
 
 def json_response(content: Any) -> Response:

@@ -6,16 +6,18 @@ import threading
 from array import array
 from itertools import pairwise
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from starlette.exceptions import HTTPException
+import msgspec
+from msgspec import Meta
 
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
-from trackside_daemon.web.api.history_access import json_response
-from trackside_daemon.web.api.query_params import parse_bounded, parse_number
+from trackside_daemon.questions.parameters import FirstTime, LastTime, limits
+from trackside_daemon.questions.question import Question
+from trackside_daemon.web.api.history_access import json_response, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 SECONDS_KEPT = 3600  # ticks; an hour, if the daemon samples each second
 MOST_SERIES = 4096
-MAX_POINTS = 3600
-DEFAULT_POINTS = 600
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
 HOST = (
@@ -39,6 +39,17 @@ HOST = (
 GPU = tuple(family.metric for family in FAMILIES.values() if family.metric.kind in {"gauge", "counter"})
 
 MOST_CORES = 256
+
+
+class Machine(Question, frozen=True, kw_only=True):
+    """The parameters of a request for the last hour of the machine."""
+
+    key: Annotated[
+        tuple[str, ...], Meta(max_length=len(HOST) + len(GPU) + 1, description="A family of host or GPU series.")
+    ] = ()
+    first: FirstTime = msgspec.field(default=None, name="from")
+    last: LastTime = msgspec.field(default=None, name="to")
+    points: Annotated[int, Meta(le=3600, description="Maximum number of buckets per series [600], up to 3600.")] = 600
 
 
 class _Ring:
@@ -183,15 +194,11 @@ class MachineApi:
         self._history = history
 
     async def machine(self, request: Request) -> Response:
-        """Return series of the last hour, or the families that have some."""
-        names = request.query_params.getlist("key")
-        if not names:
+        """Return the last hour of the host and its GPUs, each second."""
+        wanted = parsed(Machine, request)
+        if not wanted.key:
             return json_response({"families": self._history.names()})
-        points = max(1, parse_bounded(request.query_params, "points", DEFAULT_POINTS, MAX_POINTS))
-        low, high = (parse_number(request.query_params, name) for name in ("from", "to"))
-        if len(names) > len(HOST) + len(GPU) + 1:
-            raise HTTPException(400, f"key: {len(names)} families are too many")
-        found = self._history.read(names, -1e18 if low is None else low, 1e18 if high is None else high, points)
+        found = self._history.read(wanted.key, *limits(wanted.first, wanted.last), max(1, wanted.points))
         for series in found:
             series["points"] = [[json_number(value) for value in point] for point in series["points"]]
         return json_response({"series": found})

@@ -52,11 +52,11 @@ class ProcessesApi:
         self._proc = proc
 
     async def processes(self, _request: Request) -> Response:
-        """Answer ``/api/v1/processes``."""
+        """List the processes on this machine that train or use a GPU, as of the last tick."""
         return JSONResponse({"processes": await run_in_threadpool(self._list)})
 
     async def end(self, request: Request) -> Response:
-        """Send a signal to a process of a training."""
+        """Ask a process of a training to end, by SIGTERM."""
         try:
             pid = int(request.path_params["pid"])
             wanted = msgspec.json.decode(await request.body(), type=_End)

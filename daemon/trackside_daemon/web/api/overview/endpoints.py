@@ -17,7 +17,9 @@ from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.web.api.history_access import encode_json, json_response
+from trackside_daemon.questions.parameters import RunName
+from trackside_daemon.questions.question import Question
+from trackside_daemon.web.api.history_access import encode_json, json_response, parsed
 from trackside_daemon.web.api.overview.rates import attempt_from_info
 from trackside_daemon.web.api.overview.stream import MAX_LISTENERS, Frame, FullError, Stream, format_event
 from trackside_daemon.web.http.auth_token import error_response
@@ -42,6 +44,12 @@ END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 log = logging.getLogger("trackside")
+
+
+class StreamOfRun(Question, frozen=True, kw_only=True):
+    """The parameters of a request for the stream."""
+
+    run: RunName = ""
 
 
 class OverviewApi:
@@ -69,12 +77,12 @@ class OverviewApi:
         self._stream.disconnect()
 
     async def overview(self, _request: Request) -> Response:
-        """Answer ``/api/v1/overview``."""
+        """Return the current overview: the host, its GPUs, Ray, the live and lingering runs, and the firing alerts."""
         return json_response(await self._history.run_in_thread(self._overview.build))
 
     async def stream(self, request: Request) -> Response:
-        """Answer ``/api/v1/stream``."""
-        run = request.query_params.get("run", "")
+        """Stream the overview once a second as server-sent events."""
+        run = parsed(StreamOfRun, request).run
         if run:
             run = await self._history.read(lambda connection: self._resolve(connection, run))
         return Response(headers=HEADERS) if request.method == "HEAD" else _EventStreamResponse(self._stream, run)

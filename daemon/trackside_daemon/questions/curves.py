@@ -1,27 +1,27 @@
-"""Series in API responses: charts in buckets, and streams of every sample."""
+"""Curves of runs: charts in buckets, bands over ranks, and streams of every sample."""
 
 from __future__ import annotations
 
-from itertools import islice
-from math import inf
+from bisect import bisect_left
+from itertools import islice, repeat
+from math import inf, isnan
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.exceptions import HTTPException
 
-from trackside_daemon.history.files.selection import Selection, missing_keys
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.web.api.query_params import parse_integer, parse_window
+from trackside_daemon.questions.question import InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from starlette.datastructures import QueryParams
-
-    from trackside_daemon.history.database import Database
     from trackside_daemon.history.read.reader import RunSeries
+    from trackside_daemon.history.read.series import By
+    from trackside_daemon.questions.parameters import Part
+    from trackside_daemon.questions.question import History
 
 MAX_SERIES = 1000  # series in one response
 MAX_BAND_SERIES = 8192  # series from which bands are made, such as eight keys of a thousand ranks
@@ -29,69 +29,32 @@ MAX_BUCKETS = 200_000  # buckets in one response, over all its series
 
 _encode = msgspec.json.Encoder().encode
 
+_Points = list[list[Any]]
+"""Points ``[step, time, min, max, last]``, as `read_charts` returns them."""
 
-def find_series(connection: Any, names: list[str], params: QueryParams) -> list[RunSeries]:
-    """Return the series that a request selects.
 
-    Args:
-        connection: The history.
-        names: Ids or names of the runs.
-        params: The request's ``key``, ``rank``, ``ranks`` and ``attempt``.
+def find(
+    history: History, names: Collection[str], keys: Collection[str], part: Part, *, band: bool = False
+) -> list[RunSeries]:
+    """Return the series of a part of runs, those of all ranks for a *band* if it names none.
 
     Raises:
-        HTTPException: Status 400 when there are more than `MAX_SERIES`, or `MAX_BAND_SERIES` for a band.
+        InvalidError: There are more than one answer has.
     """
-    keys = params.getlist("key") or None
-    ranks, attempt = _ranks(params)
-    most = MAX_SERIES
-    if params.get("ranks") == "band":
+    ranks, most = part.ranks(), MAX_SERIES
+    if band:
         ranks, most = ranks or [], MAX_BAND_SERIES
-    found = (
-        series
-        for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
-        for series in reader.series(connection, uid, keys, ranks, attempt)
-    )
-    selected = list(islice(found, most + 1))
+    with history.reading() as connection:
+        uids = dict.fromkeys(reader.resolve(connection, name) for name in names)
+        found = (one for uid in uids for one in reader.series(connection, uid, keys or None, ranks, part.attempt))
+        selected = list(islice(found, most + 1))
     if len(selected) > most:
-        raise HTTPException(400, f"more than {most} series; name keys, ranks or an attempt")
+        raise InvalidError(f"more than {most} series; name keys, ranks or an attempt")
     return selected
 
 
-def export_selection(database: Database, uid: str, params: QueryParams) -> Selection:
-    """Return the part of a run that an export selects; without ``rank`` all ranks, so that a file is complete.
-
-    Raises:
-        HTTPException: Status 404 when the run has no such rank, attempt or key.
-    """
-    ranks, attempt = _ranks(params)
-    selection = Selection(
-        tuple(dict.fromkeys(params.getlist("key"))),
-        frozenset(ranks or ()),
-        attempt,
-        parse_window(params),
-        params.get("resources") == "true",
-    )
-    of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
-    missing = missing_keys(database, uid, selection) if selection.keys or of else []
-    if missing is None:
-        raise HTTPException(404, f"run {uid!r} has no samples" + (of and f" of {of}"))
-    for key in missing:
-        raise HTTPException(404, f"key {key!r}: run {uid!r} has no such key" + (of and f" for {of}"))
-    return selection
-
-
-def _ranks(params: QueryParams) -> tuple[list[int] | None, int | None]:
-    """Return the requested ranks and attempt; ranks are empty for all, None when not given."""
-    ranks = params.getlist("rank")
-    try:
-        selected = None if not ranks else [] if ranks == ["all"] else [parse_integer(rank) for rank in ranks]
-        return selected, parse_integer(params["attempt"]) if "attempt" in params else None
-    except ValueError:
-        raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
-
-
 def read_charts(
-    database: Database, selected: list[RunSeries], window: Window, points: int, *, means: bool = False
+    history: History, selected: list[RunSeries], window: Window, points: int, *, means: bool = False
 ) -> list[dict[str, Any]]:
     """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``.
 
@@ -100,7 +63,7 @@ def read_charts(
     result = []
     for selected_series in selected:
         # One read transaction per series: the WAL cannot shrink while a transaction is open.
-        with database.reading() as connection:
+        with history.reading() as connection:
             current = _refresh(connection, selected_series)
             chart = charts.chart(
                 connection, current.series, current.tail, _run_window(connection, current, window), points
@@ -146,31 +109,31 @@ def _run_window(connection: Any, selected: RunSeries, window: Window) -> Window:
     return Window("time", max(low, began), min(high, inf if ended is None else ended))
 
 
-def stream_series(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
+def stream_series(history: History, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield ``{"series": […]}`` with every sample, in pieces."""
     yield b'{"series":['
     for number, one_series in enumerate(selected):
         # Without the closing brace, because the points are streamed as the last field of the object.
         yield (b"," if number else b"") + _encode(_identity(one_series))[:-1] + b',"points":['
-        yield from _sample_blocks(database, [one_series], window)
+        yield from _sample_blocks(history, [one_series], window)
         yield b"]}"
     yield b"]}"
 
 
-def stream_points(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
+def stream_points(history: History, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield ``{"key": …, "points": […]}`` with every sample of several attempts, in pieces."""
     yield b'{"key":' + _encode(selected[0].series.key) + b',"points":['
-    yield from _sample_blocks(database, selected, window)
+    yield from _sample_blocks(history, selected, window)
     yield b"]}"
 
 
-def _sample_blocks(database: Database, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
+def _sample_blocks(history: History, selected: list[RunSeries], window: Window) -> Iterator[bytes]:
     """Yield every sample in the window as ``[step, time, value]``, one block of samples at a time."""
     first = True
     for one_series in selected:
-        with database.reading() as connection:
+        with history.reading() as connection:
             limited = _run_window(connection, one_series, window)
-        for steps, times, values in series.samples(database, one_series.series, window=limited):
+        for steps, times, values in series.samples(history, one_series.series, window=limited):
             rows = [
                 (step, time / 1e6, json_number(value)) for step, time, value in zip(steps, times, values, strict=True)
             ]
@@ -185,3 +148,63 @@ def _identity(selected: RunSeries) -> dict[str, Any]:
 def _point_json(point: list[float]) -> list[float | str]:
     step, moment, *values = point
     return [step, moment, *map(json_number, values)]
+
+
+def rank_bands(charts: Sequence[dict[str, Any]], by: By) -> list[dict[str, Any]]:
+    """Return one band per run, key and attempt, with points ``[step, time, min, max, median]``.
+
+    A band with NaN or infinite samples also has ``nonfinite``: their number in each point, over all ranks. The buckets
+    are those of the rank with the most buckets. A bucket of another rank counts in the first bucket that does not end
+    before it.
+
+    Args:
+        charts: Charts of single ranks from `read_charts`.
+        by: The axis of the buckets, step or time.
+    """
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for chart in charts:
+        groups.setdefault((chart["run"], chart["attempt"], chart["key"]), []).append(chart)
+    return [
+        {
+            "run": run,
+            "attempt": attempt,
+            "key": key,
+            "ranks": len(ranks),
+            **_band(ranks, 0 if by == "step" else 1),
+        }
+        for (run, attempt, key), ranks in groups.items()
+    ]
+
+
+def _band(ranks: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
+    longest: _Points = max((chart["points"] for chart in ranks), key=len)
+    ends = [point[axis] for point in longest]
+    lows: list[list[float]] = [[] for _ in ends]
+    highs: list[list[float]] = [[] for _ in ends]
+    lasts: list[dict[int, float]] = [{} for _ in ends]
+    nonfinite = [0] * len(ends)
+    for number, chart in enumerate(ranks):
+        points: _Points = chart["points"]
+        for point, count in zip(points, chart.get("nonfinite") or repeat(0), strict=False):
+            # A rank that is ahead of the one with the most buckets ends in the last bucket.
+            bucket = min(bisect_left(ends, point[axis]), len(ends) - 1)
+            lows[bucket].append(float(point[2]))
+            highs[bucket].append(float(point[3]))
+            lasts[bucket][number] = float(point[4])
+            nonfinite[bucket] += count
+    band = [
+        [
+            *point[:2],
+            _ignoring_nan(min, low),
+            _ignoring_nan(max, high),
+            _ignoring_nan(median, list(last.values())),
+        ]
+        for point, low, high, last in zip(longest, lows, highs, lasts, strict=True)
+    ]
+    return {"points": band, **({"nonfinite": nonfinite} if any(nonfinite) else {})}
+
+
+def _ignoring_nan(aggregate: Callable[[list[float]], float], values: Sequence[float]) -> float | str:
+    """Return the aggregate of the values that are not NaN as JSON can hold it; NaN when all are."""
+    numbers = [value for value in values if not isnan(value)]
+    return json_number(float(aggregate(numbers)) if numbers else float("nan"))

@@ -1,0 +1,103 @@
+"""Questions about alerts and silences."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from trackside_daemon.model.finding import Severity
+from trackside_daemon.questions.parameters import Limit, RunName
+from trackside_daemon.questions.question import InvalidError, MissingError, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.model.records import Silence
+    from trackside_daemon.questions.question import History, Live
+
+MOST, MOST_WITH_EVIDENCE = 10_000, 1000  # each evidence has up to 96 KiB
+
+
+class Alerts(Question, frozen=True, kw_only=True):
+    """List alerts that fire or have fired, oldest first."""
+
+    path = "/alerts"
+    fields = ("alerts",)
+    about = (
+        "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
+        "got a notification. dismissed has the time and the comment if somebody marked the alert as a false alarm, else it is "
+        "null. limit is 1000 by default, and 10000 at most with evidence=false."
+    )
+    run: RunName = ""
+    severity: Annotated[Severity | None, Meta(description="info, warning or critical.")] = None
+    alert: Annotated[
+        str, Meta(max_length=256, description="An alert's name. * matches any text and ? one character.")
+    ] = ""
+    firing: Annotated[
+        bool | None,
+        Meta(description="true returns only alerts of this machine that fire now, false only others."),
+    ] = None
+    evidence: Annotated[bool, Meta(description="false omits the evidence, which may be long.")] = True
+    limit: Limit = MOST_WITH_EVIDENCE
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.alerts.silences import with_silenced_until
+        from trackside_daemon.history.read import alert_reader, reader
+
+        most = MOST_WITH_EVIDENCE if self.evidence else MOST
+        if self.limit > most:
+            raise InvalidError(f"limit: '{self.limit}' is not a number from 0 to {most}")
+        now = time.time()
+        firing, past = now if self.firing else None, now if self.firing is False else None
+        with history.reading() as connection:
+            run = reader.resolve(connection, self.run) if self.run else ""
+            wanted = alert_reader.AlertFilter(
+                run, self.severity or "", self.alert, firing, past, self.limit, self.evidence
+            )
+            found = alert_reader.alerts(connection, wanted)
+        return {"alerts": with_silenced_until(found, _active_silences(history, live))}
+
+
+class Alert(Question, frozen=True, kw_only=True):
+    """Return one alert with its evidence."""
+
+    path = "/alerts/{number}"
+    fields = ("id",)
+    number: Annotated[int, Meta(description="An alert's id.")]
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.alerts.silences import with_silenced_until
+        from trackside_daemon.history.read import alert_reader
+
+        with history.reading() as connection:
+            alert = alert_reader.alert(connection, self.number)
+        if alert is None:
+            raise MissingError(f"alert {self.number}: no such alert; /api/v1/alerts lists alerts with their ids")
+        return with_silenced_until([alert], _active_silences(history, live))[0]
+
+
+class Silences(Question, frozen=True, kw_only=True):
+    """List the active silences by their end, earliest first."""
+
+    path = "/silences"
+    fields = ("silences",)
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        return {"silences": [asdict(silence) for silence in _active_silences(history, live)]}
+
+
+def _active_silences(history: History, live: Live) -> Sequence[Silence]:
+    """Return the silences that are active now: those of the daemon, else of the history."""
+    from trackside_daemon.history.read import alert_reader
+
+    now = time.time()
+    if live.silences is not None:
+        return live.silences(now)
+    with history.reading() as connection:
+        return alert_reader.silences(connection, now)

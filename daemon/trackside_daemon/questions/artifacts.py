@@ -1,0 +1,161 @@
+"""Questions about what runs left besides their samples: captures, checkpoints, output, images, texts and tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from trackside_daemon.questions.question import MissingError, OfRun, Question
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from trackside_daemon.history.media.index import MediaFile
+    from trackside_daemon.model.capture import Capture as CaptureRecord
+    from trackside_daemon.questions.question import History, Live
+
+
+class Captures(Question, frozen=True, kw_only=True):
+    """List the captures of all runs, oldest first, without their summaries."""
+
+    path = "/captures"
+    fields = ("captures",)
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        return _captures(history, live)
+
+
+class RunCaptures(OfRun, frozen=True, kw_only=True):
+    """List the captures of a run, oldest first, without their summaries."""
+
+    path = "/runs/{id}/captures"
+    fields = ("captures",)
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        return _captures(history, live, self.id)
+
+
+class Capture(Question, frozen=True, kw_only=True):
+    """Return a capture with its summary."""
+
+    path = "/captures/{capture}"
+    fields = ("id", "state")
+    about = (
+        "state is asked, recording, written, summarised or failed. text has the summary as lines. In summary.ranks, "
+        "times are seconds per step."
+    )
+    capture: Annotated[str, Meta(description="A capture's id.")]
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.captures.kinds import by_name
+        from trackside_daemon.model.capture import as_json
+
+        found = find_capture(history, live, self.capture)
+        return {**as_json(found), "text": by_name.text(found)}
+
+
+class Checkpoints(OfRun, frozen=True, kw_only=True):
+    """List the checkpoints of a run in the order of saving."""
+
+    path = "/runs/{id}/checkpoints"
+    fields = ("checkpoints",)
+    about = (
+        "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
+        "reason says why one is damaged, and in which file. value is that of the metric as reported with it, else the last "
+        "one at or before its step, of the attempt that wrote it: by default of the first metric that was reported with a "
+        "checkpoint, else of the loss."
+    )
+    metric: Annotated[str, Meta(description="A pushed key.")] = ""
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.checkpoints.overview import overview
+
+        return overview(connection, self.uid(connection), self.metric)
+
+
+class Console(OfRun, frozen=True, kw_only=True):
+    """Return what the command of a run printed, if trackside run --console started it."""
+
+    path = "/runs/{id}/console"
+    fields = ("lines", "total", "more")
+    about = (
+        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
+        "a text in any case. They have no escape sequences; with colors, each is [number, text, parts], and the parts are "
+        "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
+        "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB."
+    )
+    lines: Annotated[int, Meta(le=10_000, description="Maximum number of lines [400], up to 10000.")] = 400
+    before: Annotated[int, Meta(le=10**9 - 1, description="Only lines before this number.")] = 0
+    search: Annotated[str, Meta(max_length=256, description="Only lines that contain this text.")] = ""
+    colors: Annotated[bool, Meta(description="true: also the coloured parts of each line.")] = False
+
+    def answer(self, history: History, _live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.history.console import files, lines
+        from trackside_daemon.history.read import reader
+
+        with history.reading() as connection:
+            launch = reader.launch(connection, self.uid(connection))
+        data = files.read(history.path.parent, launch)
+        kept = lines.split(data)
+        found = lines.select(list(map(lines.plain, kept)), self.lines, self.before, self.search)
+        rows = [(*row, lines.colored_parts(kept[row[0] - 1])) for row in found.lines] if self.colors else found.lines
+        return {"bytes": len(data), **found._asdict(), "lines": rows}
+
+
+class Media(OfRun, frozen=True, kw_only=True):
+    """List the images, texts and tables of a run, the oldest first."""
+
+    path = "/runs/{id}/media"
+    fields = ("media",)
+    about = "kind is image, text or table. key is the name that the training code gave it."
+
+    def answer(self, history: History, _live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        return {"media": self.find(history)[1]}
+
+    def find(self, history: History) -> tuple[str, list[MediaFile]]:
+        """Return the id of the run, and its files."""
+        from trackside_daemon.history.media import index
+
+        with history.reading() as connection:
+            uid = self.uid(connection)
+        return uid, index.read(history.path.parent, uid)
+
+
+def find_capture(history: History, live: Live, id_: str) -> CaptureRecord:
+    """Return the capture with this id.
+
+    Raises:
+        MissingError: There is none.
+    """
+    from trackside_daemon.history import capture_rows
+
+    found = next((capture for capture in live.captures() if capture.id == id_), None)
+    if found is None:
+        with history.reading() as connection:
+            found = capture_rows.capture(connection, id_)
+    if found is None:
+        raise MissingError(f"capture {id_!r}: there is none")
+    return found
+
+
+def _captures(history: History, live: Live, text: str = "") -> dict[str, Any]:
+    """Return the captures of the run that *text* identifies, of all runs if it is empty."""
+    from trackside_daemon.history import capture_rows
+    from trackside_daemon.history.read import reader
+    from trackside_daemon.model.capture import as_json
+
+    with history.reading() as connection:
+        run = reader.resolve(connection, text) if text else ""
+        merged = {capture.id: capture for capture in capture_rows.captures(connection, run)}
+    merged |= {known.id: known for known in live.captures() if run in {"", known.run}}
+    return {
+        "captures": [
+            {**as_json(capture), "summary": {}} for capture in sorted(merged.values(), key=lambda one: one.asked)
+        ]
+    }

@@ -1,0 +1,127 @@
+"""Questions about where the time of runs went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from trackside_daemon.questions.parameters import Baseline, FirstTime, Keys, LastTime, RunNames, limits
+from trackside_daemon.questions.question import InvalidError, OfRun, Question
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from trackside_daemon.questions.question import Live
+
+MOST_RUNS = 64  # most runs of a comparison, with its baseline
+MOST_KEYS = 64  # most keys of it
+
+
+class Diagnosis(OfRun, frozen=True, kw_only=True):
+    """Return where the time of a run went, and the causes that cost most."""
+
+    path = "/runs/{id}/diagnosis"
+    fields = ("ledger",)
+    about = (
+        "ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
+        "costliest first; the gain of removing one is expected between low and high seconds, and no second has two causes. "
+        "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
+        "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
+        "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
+        "hang is the verdict on a run that hangs. If "
+        "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
+        "seconds, and the verdict has quiet_seconds, the time since the last step."
+    )
+    baseline: Baseline = ()
+    key: Keys = ()
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        from trackside_daemon.diagnosis.diagnosis import diagnose
+
+        _check_numbers(self.baseline, self.key)
+        uid, prices = self.uid(connection), live.prices()
+        return diagnose(connection, uid, prices, baseline=self.baseline, keys=self.key)
+
+    def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
+        """Ask the ranks now if there is no alert yet, or no verdict in it."""
+        return {**found, "hang": found["hang"] or live.hang(found["run"])}
+
+
+class Performance(OfRun, frozen=True, kw_only=True):
+    """Return how fast a run was over time."""
+
+    path = "/runs/{id}/performance"
+    fields = ("times",)
+    about = (
+        "times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
+        "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
+        "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
+        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, wait, those in "
+        "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
+        "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases."
+    )
+    first: FirstTime = msgspec.field(default=None, name="from")
+    last: LastTime = msgspec.field(default=None, name="to")
+    points: Annotated[int, Meta(le=500, description="Number of parts of the time [120], up to 500.")] = 120
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        from trackside_daemon.diagnosis.performance import read_performance
+        from trackside_daemon.history.read.series import LogTails, Window
+
+        window = Window("time", *limits(self.first, self.last))
+        uid, tails = self.uid(connection), LogTails(connection)
+        found = read_performance(connection, uid, tails, max(1, self.points), window)
+        return {**found, "straggler_ratio": live.straggler_ratio()}
+
+
+class Comparison(Question, frozen=True, kw_only=True):
+    """Return how runs differ from a baseline, with intervals from the noise of the runs."""
+
+    path = "/comparison"
+    fields = ("effects",)
+    about = (
+        "An effect has its quantity (step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
+        "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
+        "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
+        "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
+        "reason; nonfinite is baseline or value if that side has NaN or infinite values there, else empty. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none."
+    )
+    run: RunNames
+    baseline: Baseline = ()
+    key: Keys = ()
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        from trackside_daemon.diagnosis.comparison import read_comparison
+
+        _check_numbers([*self.run, *self.baseline], self.key)
+        return read_comparison(connection, self.run, self.baseline, self.key, live.prices())
+
+
+class Report(OfRun, frozen=True, kw_only=True):
+    """Return what a report has about a run: itself, its diagnosis, alerts, events, layers and charts."""
+
+    path = "/runs/{id}/report"
+    fields = ("charts",)
+    about = (
+        "size is the most bytes of the charts. They are those of the lowest rank, the loss first, with step and time, in "
+        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one. "
+        "layers are at most 20 of an observed model, those that stand out most first, as of their last measurement."
+    )
+    size: Annotated[
+        int,
+        Meta(le=100_000_000, description="Maximum number of bytes of all charts [1600000], up to 100000000."),
+    ] = 1_600_000
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        from trackside_daemon.diagnosis.report import read_contents
+
+        return read_contents(connection, self.uid(connection), live.prices(), self.size)
+
+
+def _check_numbers(runs: Sequence[str], keys: Sequence[str]) -> None:
+    """Raise `InvalidError` for more runs or keys than one answer may take time for."""
+    if len(runs) > MOST_RUNS or len(keys) > MOST_KEYS:
+        raise InvalidError(f"at most {MOST_RUNS} runs with the baseline and {MOST_KEYS} keys at a time")

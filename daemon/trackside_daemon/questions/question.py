@@ -1,0 +1,287 @@
+"""A question: its parameters, which are checked once, and where they stand in a request.
+
+What only some questions need is imported where they are answered: a command that asks a daemon answers none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from math import nan
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
+from urllib.parse import quote, urlencode
+
+import msgspec
+import msgspec.structs
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.history.database import Database
+    from trackside_daemon.history.read.offline import Offline
+    from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.records import Silence
+
+    History = Database | Offline
+
+Q = TypeVar("Q", bound="Question")
+
+SHOWN = 60  # characters of an invalid text in an error
+DIGITS = 18  # of a whole number, which then fits into a 64-bit column
+MOST_INTEGER = 10**DIGITS - 1
+_PLACE = re.compile(r"{(\w+)}")
+
+RunId = Annotated[
+    str,
+    msgspec.Meta(
+        description="A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes."
+    ),
+]
+
+
+class InvalidError(ValueError):
+    """A parameter is invalid; the message names it, its value and what is right."""
+
+
+class MissingError(LookupError):
+    """The history does not have what was asked for."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """Facts that only a running daemon knows; without one, there are none.
+
+    Attributes:
+        prices: Returns the configured prices.
+        straggler_ratio: Returns the multiple of the median rank's own time from which `StragglerRank` counts a rank as slow.
+        runs: Returns the live runs with the values of their ranks.
+        captures: Returns the captures that are in memory.
+        silences: Returns the silences that are active at a Unix time; None for those of the history.
+        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None. May take seconds.
+    """
+
+    prices: Callable[[], CostSection]
+    straggler_ratio: Callable[[], float]
+    runs: Callable[[], list[dict[str, Any]]] = list
+    captures: Callable[[], Sequence[Capture]] = tuple
+    silences: Callable[[float], Sequence[Silence]] | None = None
+    hang: Callable[[str], dict[str, Any] | None] = lambda _: None
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to the history, or what else is asked in a request; the docstring of its class says what the answer is.
+
+    Its fields are the parameters: a text, number, flag or choice, or a list of them if it may be repeated. One without a default
+    is required. Of `msgspec.Meta` they have bounds, a sentence as ``description``, and in ``extra`` what a request ``lacks``
+    without it.
+
+    Attributes:
+        path: Its path in the API, with the names of parameters in braces.
+        about: More about its parameters and its answer.
+        fields: Fields that each answer has.
+    """
+
+    path: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]]
+    about: ClassVar[str] = ""
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the answer may be too large for memory: `pieces` has it."""
+        return False
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """Return the answer from the history, as JSON.
+
+        Raises:
+            InvalidError: The parameters do not fit each other.
+            MissingError: The history does not have it; of a run it is an `UnknownRunError`.
+        """
+        if self.is_stream:
+            return dict(msgspec.json.decode(b"".join(self.pieces(history))))
+        with history.reading() as connection:
+            return self._read(connection, live)
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        """Return the answer from one snapshot; a question that needs more has its own `answer`."""
+        raise NotImplementedError
+
+    def pieces(self, history: History) -> Iterator[bytes]:
+        """Return the JSON of an answer in pieces, which are read one by one; errors are those of `answer`."""
+        raise NotImplementedError
+
+    def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
+        """Return an answer with what takes seconds to learn from others than the history; most have nothing of it."""
+        del live
+        return found
+
+    @classmethod
+    def waits(cls) -> bool:
+        """Return whether `complete` may wait for others."""
+        return cls.complete is not Question.complete
+
+
+class OfRun(Question, frozen=True, kw_only=True):
+    """A question about one run."""
+
+    id: RunId
+
+    def uid(self, connection: sqlite3.Connection) -> str:
+        """Return the id of the run.
+
+        Raises:
+            UnknownRunError: There is no such run.
+        """
+        from trackside_daemon.history.read import reader
+
+        return reader.resolve(connection, self.id)
+
+
+class Parameter(NamedTuple):
+    """A parameter of a request.
+
+    Attributes:
+        name: Its name in the request.
+        field: Its name in Python.
+        kind: ``string``, ``integer``, ``number`` or ``boolean``, as in JSON.
+        is_list: Whether it may be repeated.
+        default: Its value if it is absent, or None.
+        lacks: What a request without it lacks; empty if it may be absent.
+        description: Its sentence.
+        choices: The only texts that it may be, if there are some.
+        low: Least number.
+        high: Largest number; of a text or a list its largest length. None if it has no limit.
+    """
+
+    name: str
+    field: str
+    kind: str
+    is_list: bool
+    default: Any
+    lacks: str
+    description: str
+    choices: tuple[str, ...]
+    low: float | None
+    high: float | None
+
+
+_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+@cache
+def parameters(kind: type[Question]) -> tuple[Parameter, ...]:
+    """Return the parameters of a class, in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(_parameter(field, list(_parts(hints[field.name]))) for field in msgspec.structs.fields(kind))
+
+
+def _parameter(field: msgspec.structs.FieldInfo, parts: list[Any]) -> Parameter:
+    about = [one for one in parts if isinstance(one, msgspec.Meta)]
+    low, high, length, extra, description = (
+        next((value for one in about if (value := getattr(one, name)) is not None), None)
+        for name in ("ge", "le", "max_length", "extra", "description")
+    )
+    choices = tuple(one for one in parts if isinstance(one, str))
+    kind = next((_KINDS[one] for one in parts if isinstance(one, type) and one in _KINDS), "string")
+    is_list = ... in parts  # as in tuple[str, ...]
+    lacks = (extra or {}).get("lacks", f"{field.encode_name}: is missing") if field.required else ""
+    high = length if high is None else high
+    default = None if field.required else field.default
+    return Parameter(
+        field.encode_name, field.name, kind, is_list, default, lacks, description or "", choices, low, high
+    )
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield what a type is made of: types, choices, and what is written about it."""
+    yield hint
+    for part in get_args(hint):
+        yield from _parts(part)
+
+
+def parse(kind: type[Q], path: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Q:
+    """Return the parameters of a request; of several texts for one value, the last counts.
+
+    Args:
+        kind: Their class.
+        path: The values of the names in braces of the path.
+        query: Names and values of the query.
+
+    Raises:
+        InvalidError: One is invalid, or missing.
+    """
+    texts: dict[str, list[str]] = {}
+    for name, text in query:
+        texts.setdefault(name, []).append(text)
+    texts |= {name: [text] for name, text in path.items()}
+    values = {}
+    for one in parameters(kind):
+        given = texts.get(one.name, [])
+        if one.lacks and (not given if one.is_list else len(given) != 1):
+            raise InvalidError(one.lacks)
+        if one.is_list and one.high is not None and len(given) > one.high:
+            raise InvalidError(f"{one.name}: at most {one.high} at a time")
+        if one.is_list:
+            values[one.field] = tuple(_value(one, text) for text in given)
+        elif given and (given[-1] or one.lacks):
+            values[one.field] = _value(one, given[-1])
+    return kind(**values)
+
+
+def _value(one: Parameter, text: str) -> Any:
+    """Return the value of a text."""
+    if one.choices or one.kind == "boolean":
+        choices = one.choices or ("true", "false")
+        if text not in choices:
+            valid = " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
+            raise InvalidError(f"{one.name}: must be {valid}, not {text[:SHOWN]!r}")
+        return text == "true" if one.kind == "boolean" else text
+    if one.kind == "string":
+        if not one.is_list and one.high is not None and len(text) > one.high:
+            raise InvalidError(f"{one.name}: longer than {one.high} characters")
+        return text
+    number = _number(text, whole=one.kind == "integer")
+    low, high = one.low or 0, MOST_INTEGER if one.high is None else one.high
+    if not low <= number <= high:  # nor is NaN
+        bounds = f"{low:g} to {high:g}" if one.kind == "number" else f"{low} to {high}"
+        raise InvalidError(f"{one.name}: {text[:SHOWN]!r} is not a number from {bounds}")
+    return number
+
+
+def _number(text: str, *, whole: bool) -> float:
+    """Return a number; NaN if it is none."""
+    if whole:  # isdecimal() alone accepts digits of other scripts
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else nan
+    try:
+        return float(text)
+    except ValueError:
+        return nan
+
+
+def request(question: Question) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return the texts for the names in the path of a question, and those of its query; absent is what has its default."""
+    inside = set(_PLACE.findall(question.path))
+    path, query = {}, []
+    for one in parameters(type(question)):
+        value = getattr(question, one.field)
+        if one.name in inside:
+            path[one.name] = str(value)
+        elif value != one.default:
+            query += [(one.name, _text(item)) for item in (value if one.is_list else [value])]
+    return path, query
+
+
+def address(question: Question) -> str:
+    """Return path and query of a question in the API."""
+    path, query = request(question)
+    place = _PLACE.sub(lambda found: quote(path[found[1]], safe=""), question.path)
+    return f"{place}?{urlencode(query)}" if query else place
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,157 @@
+"""Questions about runs and their events."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from trackside_daemon.questions.parameters import Limit, RunName, Seconds
+from trackside_daemon.questions.question import OfRun, Question
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.questions.question import Live
+
+MOST_METRICS = 100_000  # summaries of series in one answer, about 25 MB of JSON
+
+
+class Runs(Question, frozen=True, kw_only=True):
+    """List the runs, newest first."""
+
+    path = "/runs"
+    fields = ("runs",)
+    about = (
+        "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
+        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
+        "For older runs, repeat the request with until set to the start of the last one."
+    )
+    name: Annotated[str, Meta(description="A part of the run's name, or the beginning of its id.")] = ""
+    tag: Annotated[str, Meta(description="A tag of the run.")] = ""
+    state: Annotated[str, Meta(description="starting, running, stalled, finished, stopped, failed or lost.")] = ""
+    since: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or later.")] = None
+    until: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or earlier.")] = None
+    limit: Annotated[Limit, Meta(le=10_000)] = 0
+    launch: Annotated[
+        str, Meta(description="Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command.")
+    ] = ""
+    config: Annotated[bool, Meta(description="true: also the configuration of each run.")] = False
+    metric: Annotated[tuple[str, ...], Meta(max_length=64, description="A pushed key.")] = ()
+
+    def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import reader, run_columns
+
+        asked = msgspec.structs.asdict(self)
+        selection = reader.RunFilter(**{name: asked[name] for name in reader.RunFilter._fields})
+        alive = live.runs()
+        runs = _merged(connection, reader.runs(connection, selection), alive, selection)
+        more: dict[str, Mapping[str, Any]] = {}
+        if self.config:
+            more["config"] = run_columns.configurations(connection)
+        if self.metric:
+            values = run_columns.values(connection, list(dict.fromkeys(self.metric)))
+            more["metrics"] = {run["id"]: values.get(run["id"], {}) for run in runs}
+        return {"runs": [{**run, **{name: of_run.get(run["id"]) for name, of_run in more.items()}} for run in runs]}
+
+
+class Keys(Question, frozen=True, kw_only=True):
+    """List the keys that runs have pushed, those of the most runs first."""
+
+    path = "/keys"
+    fields = ("keys",)
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import run_columns
+
+        return {"keys": run_columns.keys(connection)}
+
+
+class Run(OfRun, frozen=True, kw_only=True):
+    """Return everything about a run except its samples."""
+
+    path = "/runs/{id}"
+    fields = ("id",)
+    about = (
+        "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
+        "newest attempts first. limit is 5000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
+        "are not useful compute, by rank and account of the ledger of time. The run's goodput is the share of useful compute in its "
+        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
+        "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
+        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings."
+    )
+    limit: Annotated[int, Meta(le=MOST_METRICS, description="Maximum number of entries. The newest are returned.")] = (
+        5000
+    )
+    offset: Annotated[int, Meta(le=999_999_999, description="Number of metrics to skip.")] = 0
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.diagnosis.accounts import read_run
+
+        return read_run(connection, self.uid(connection), self.limit, self.offset)
+
+
+class Head(OfRun, frozen=True, kw_only=True):
+    """Return a run without its series and without where its time went, in a moment; agents ask, and the API does not."""
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import reader
+
+        return reader.head(connection, self.uid(connection))
+
+
+class Events(Question, frozen=True, kw_only=True):
+    """List events, oldest first."""
+
+    path = "/events"
+    fields = ("events",)
+    about = "limit is 1000 by default and 10000 at most."
+    run: RunName = ""
+    limit: Annotated[Limit, Meta(le=10_000)] = 1000
+
+    def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
+        from trackside_daemon.history.read import reader
+
+        uid = reader.resolve(connection, self.run) if self.run else ""
+        return {"events": reader.events(connection, uid, self.limit)}
+
+
+def _merged(
+    connection: sqlite3.Connection, stored: list[dict[str, Any]], live: list[dict[str, Any]], selection: RunFilter
+) -> list[dict[str, Any]]:
+    """Return the list from the history with the current values of live runs.
+
+    Without a filter it has all live runs: those that are not written yet come first, those that the limit cut off last.
+    """
+    from trackside_daemon.history.read import reader
+    from trackside_daemon.model.records import ENDED
+
+    current_runs = {run["id"]: run for run in live}
+    if not any(selection._replace(limit=0)):
+        alive = [uid for uid, run in current_runs.items() if run["state"] not in ENDED]
+        cut_off = set(alive).difference(run["id"] for run in stored)
+        stored += reader.runs(connection, among=cut_off) if cut_off else []
+        unwritten = cut_off.difference(run["id"] for run in stored)
+        stored = [*(_unwritten(current_runs[uid]) for uid in alive if uid in unwritten), *stored]
+    for run in stored:
+        current = current_runs.get(run["id"])
+        if current is None or current["attempt"] != run["attempt"]:
+            run["ranks"] = []
+            continue
+        run.update(current)
+        ranks = [rank for rank in current["ranks"] if "step" in rank]
+        if ranks:
+            run["step"] = max(int(rank["step"]) for rank in ranks)
+            run["loss"] = ranks[0].get("loss")
+    return stored
+
+
+def _unwritten(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the list has of a run that is not in the history, as long as that is not known from its ranks."""
+    started = min((rank["started"] for rank in run["ranks"] if "started" in rank), default=time.time())
+    absent = dict.fromkeys(("ended", "step", "loss"))
+    return {"cause": "", "started": started, **absent, "tags": [], "pinned": False, "summary": {}, "notes": "", **run}

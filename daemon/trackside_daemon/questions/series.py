@@ -1,0 +1,169 @@
+"""Questions about series: charts in buckets, every sample, and the part of a run that an export has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from trackside_daemon.questions.parameters import Key, Keys, Part, RunNames
+from trackside_daemon.questions.question import InvalidError, MissingError, RunId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.history.read.reader import RunSeries
+    from trackside_daemon.questions.question import History, Live
+
+
+_ABOUT = (
+    "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
+    "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
+    "point, in the same order. A response has at most 200000 buckets, so with many series each has fewer than requested. "
+    "NaN and infinities are the texts nan, inf and -inf. unit is the number of samples in the coarsest cell. If it is "
+    "above 1, the edges of the window are rounded outwards to whole cells. With mean=true, means has the mean of each point's "
+    "finite samples, or of the last ones of its cells; it is absent if every point is one sample or cell."
+)
+
+
+class _Curves(Part, frozen=True, kw_only=True):
+    """A part of series in so many points."""
+
+    points: Annotated[
+        int,
+        Meta(
+            le=20_000, description="Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."
+        ),
+    ] = 2000
+
+    @property
+    def is_stream(self) -> bool:
+        """See `Question`."""
+        return not self.points
+
+
+class Series(_Curves, frozen=True, kw_only=True):
+    """Return series of one or more runs."""
+
+    path = "/series"
+    fields = ("series",)
+    about = _ABOUT
+    run: RunNames
+    key: Keys = ()
+    band: Annotated[
+        Literal["band"] | None,
+        Meta(
+            description="band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last]."
+        ),
+    ] = msgspec.field(default=None, name="ranks")
+    mean: Annotated[bool, Meta(description="true: also the mean of each point.")] = False
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.questions import curves
+
+        if self.is_stream:
+            return super().answer(history, live)
+        window, series = self.window(), curves.find(history, self.run, self.key, self, band=bool(self.band))
+        # All charts of a response are in memory at once, so many series share the limit.
+        points = min(self.points, max(2, curves.MAX_BUCKETS // max(1, len(series))))
+        charts = curves.read_charts(history, series, window, points, means=self.mean)
+        if self.band:
+            charts = curves.rank_bands(charts, window.by)
+        return {"series": charts}
+
+    def pieces(self, history: History) -> Iterator[bytes]:
+        """See `Question`."""
+        from trackside_daemon.questions import curves
+
+        if self.band:
+            raise InvalidError("ranks: must be band, with points above 0; rank=all returns each rank separately")
+        return curves.stream_series(history, curves.find(history, self.run, self.key, self), self.window())
+
+
+class OneSeries(_Curves, frozen=True, kw_only=True):
+    """Return one key of a run."""
+
+    path = "/runs/{id}/series"
+    fields = ("key", "points")
+    about = _ABOUT
+    id: RunId
+    key: Key
+
+    def answer(self, history: History, live: Live) -> dict[str, Any]:
+        """See `Question`."""
+        from trackside_daemon.questions import curves
+
+        if self.is_stream:
+            return super().answer(history, live)
+        window, attempts = self.window(), self._find(history)
+        # The attempts follow each other in one chart, so they share the number of points.
+        charts = curves.read_charts(history, attempts, window, max(1, self.points // len(attempts)))
+        return {"key": self.key, **curves.concatenate(charts)}
+
+    def pieces(self, history: History) -> Iterator[bytes]:
+        """See `Question`."""
+        from trackside_daemon.questions import curves
+
+        return curves.stream_points(history, self._find(history), self.window())
+
+    def _find(self, history: History) -> list[RunSeries]:
+        from trackside_daemon.questions import curves
+
+        attempts = curves.find(history, [self.id], [self.key], self)
+        if not attempts:
+            raise MissingError(f"key {self.key!r}: run {self.id!r} has no such key")
+        return attempts
+
+
+class Exported(NamedTuple):
+    """A run in transfer.
+
+    Attributes:
+        samples: Their number; None if it is unknown.
+        chunks: The bytes.
+    """
+
+    samples: int | None
+    chunks: Iterator[bytes]
+
+
+class Export(Part, frozen=True, kw_only=True):
+    """The part of a run that an export has; without a rank all ranks, so that a file is complete."""
+
+    path = "/runs/{id}/export"
+    id: RunId
+    format: Annotated[Literal["csv", "json", "jsonl"], Meta(description="csv, json or jsonl.")] = "csv"
+    key: Keys = ()
+    resources: Annotated[
+        bool, Meta(description="true: also the GPU, host and process series of the machine in the time of the run.")
+    ] = False
+
+    def open(self, history: History) -> Exported:
+        """Return the file, whose chunks are read one by one.
+
+        Raises:
+            InvalidError: There are more keys than CSV has columns.
+            MissingError: The run has no such rank, attempt or key.
+            UnknownRunError: There is no such run.
+        """
+        from trackside_daemon.history.files.export import TooManyKeysError, export
+        from trackside_daemon.history.files.selection import Selection, count, missing_keys
+        from trackside_daemon.history.read import reader
+
+        with history.reading() as connection:
+            uid = reader.resolve(connection, self.id)
+        ranks, keys = self.ranks() or (), tuple(dict.fromkeys(self.key))
+        selection = Selection(keys, frozenset(ranks), self.attempt, self.window(), self.resources)
+        attempt = [] if self.attempt is None else [f"attempt {self.attempt}"]
+        of = ", ".join([*(f"rank {rank}" for rank in ranks), *attempt])
+        missing = missing_keys(history, uid, selection) if keys or of else []
+        if missing is None:
+            raise MissingError(f"run {uid!r} has no samples" + (of and f" of {of}"))
+        for key in missing:
+            raise MissingError(f"key {key!r}: run {uid!r} has no such key" + (of and f" for {of}"))
+        try:
+            return Exported(count(history, uid, selection), export(history, uid, self.format, selection))
+        except TooManyKeysError as error:
+            raise InvalidError(str(error)) from None

@@ -1,0 +1,35 @@
+"""The table of all questions."""
+
+from __future__ import annotations
+
+from trackside_daemon.questions.alerts import Alert, Alerts, Silences
+from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Console, Media, RunCaptures
+from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report
+from trackside_daemon.questions.layers import Layer, LayerMap, LayerValues
+from trackside_daemon.questions.runs import Events, Keys, Run, Runs
+from trackside_daemon.questions.series import OneSeries, Series
+
+__all__ = [
+    "Alert",
+    "Alerts",
+    "Capture",
+    "Captures",
+    "Checkpoints",
+    "Comparison",
+    "Console",
+    "Diagnosis",
+    "Events",
+    "Keys",
+    "Layer",
+    "LayerMap",
+    "LayerValues",
+    "Media",
+    "OneSeries",
+    "Performance",
+    "Report",
+    "Run",
+    "RunCaptures",
+    "Runs",
+    "Series",
+    "Silences",
+]
