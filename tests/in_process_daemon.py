@@ -22,7 +22,7 @@ from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State

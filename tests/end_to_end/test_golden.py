@@ -45,7 +45,7 @@ from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.live_goodput import goodput_batch
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.families import alerts, derived, training
 from trackside_daemon.model.families import daemon as daemon_families

@@ -59,7 +59,7 @@ from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources

@@ -14,8 +14,8 @@ from wire_messages import RunsHarness
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wire_messages import FakeSession
 
     from trackside_daemon.history.read.sessions import StoredSession
-    from trackside_daemon.ingest.session import Receipt
+    from trackside_daemon.ingest.client_session import Receipt
     from trackside_daemon.model.metric import Metric
 
 PEER = b"\0peer"

@@ -10,7 +10,7 @@ from processes import DEADLINE
 from wire_messages import FakeSession
 
 from trackside.wire import Envelope, Profile, Stacks, encode, open_envelope
-from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questions
+from trackside_daemon.ingest.requests import UNANSWERED, Question, Questions
 from trackside_daemon.model.session import SessionRef
 
 ASKED = SessionRef(bytes(16))

@@ -29,10 +29,10 @@ from trackside.wire import (
     encode,
     open_envelope,
 )
-from trackside_daemon.ingest import message_counts
-from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest import greeting as module
+from trackside_daemon.ingest import messages as messages_module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.families import daemon
 from trackside_daemon.web.exposition import render
 
@@ -259,7 +259,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
     count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SESSIONS", 40)
-    monkeypatch.setattr(message_counts, "LOGGED", 40)
+    monkeypatch.setattr(messages_module, "LOGGED", 40)
     chance, desk, total = random.Random(7), SessionsHarness(), count(1200, 100_000)
 
     def abuse(messages: int) -> None:

@@ -13,7 +13,7 @@ from wire_messages import FakeSession
 from trackside.wire import Hello, ProcessInfo, Welcome, decode_body
 from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.rivals import QUIET_SECONDS
+from trackside_daemon.ingest.greeting import QUIET_SECONDS
 from trackside_daemon.model.records import BatchIngested, Event, SessionOpened
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
 from trackside_daemon.ingest.ingest_worker import IngestWorker
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.server import Server
-from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from trackside_daemon.ingest.client_session import Outbox
     from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.session import Outcome
     from trackside_daemon.model.metric import Batch
 
 
@@ -389,7 +389,7 @@ def test_a_connection_has_the_user_that_connected(
     owners = []
 
     class Reads(Sessions):
-        def receive(self, connection: Connection, *args: Any, **more: Any) -> Outcome:
+        def receive(self, connection: Connection, *args: Any, **more: Any) -> Outbox:
             owners.append(connection.owner)
             return super().receive(connection, *args, **more)
 

@@ -15,10 +15,10 @@ from wire_messages import WALL, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
 from trackside_daemon.history.read.sessions import StoredSession
-from trackside_daemon.ingest import message_counts
-from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest import greeting as module
+from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.message_counts import KINDS
+from trackside_daemon.ingest.messages import KINDS
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
@@ -276,7 +276,7 @@ def test_with_too_many_sessions_the_most_silent_one_is_forgotten(
 def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
     desk: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(message_counts, "LOGGED", 3)
+    monkeypatch.setattr(messages, "LOGGED", 3)
     for _ in range(4):
         for peer in (b"a", b"b"):
             desk.say(b"trackside/9", peer=peer)

@@ -15,7 +15,7 @@ from wire_messages import FakeSession
 from trackside.environment.config import CONFIG_BYTES
 from trackside.environment.process_info import COMMAND_BYTES, NAME_LENGTH, PACKAGES, VARIABLES
 from trackside.wire import ProcessInfo, Totals
-from trackside_daemon.ingest import message_counts
+from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import SessionOpened
 from trackside_daemon.training.export_limits import BURST, MOST, RATE
@@ -145,7 +145,7 @@ def test_late_sessions_are_logged_at_a_rate(desk: SessionsHarness, caplog: pytes
 def test_refused_messages_of_one_user_do_not_silence_the_report_of_another(
     desk: SessionsHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(message_counts, "LOGGED", 3)
+    monkeypatch.setattr(messages, "LOGGED", 3)
     for number in range(9):
         desk.say(b"nonsense", peer=b"%d" % number)
     assert len(caplog.messages) == 3

@@ -15,7 +15,7 @@ from trackside.media import png
 from trackside.wire import MediaItem
 from trackside_daemon.history.media.index import read
 from trackside_daemon.history.media.store import BATCH_ITEMS, MediaStore
-from trackside_daemon.ingest.sessions import MEDIA_WAITING
+from trackside_daemon.ingest.client_session import MEDIA_WAITING
 
 if TYPE_CHECKING:
     from pathlib import Path

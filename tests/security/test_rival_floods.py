@@ -14,7 +14,7 @@ from trackside.wire import ProcessInfo
 if TYPE_CHECKING:
     import pytest
 
-    from trackside_daemon.ingest.rivals import Rivals
+    from trackside_daemon.ingest.greeting import Rivals
 
 
 RIVALS = 40
@@ -38,7 +38,7 @@ def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(mon
         return int(run.partition("~")[2]) % 2 == 0
 
     monkeypatch.setattr(desk.house.runs, "has_ended", has_ended)
-    rivals: Rivals = desk.sessions._rivals
+    rivals: Rivals = desk.sessions._greetings._rivals
     got = []
     for pid in range(1, RIVALS + 1):
         who = FakeSession("train", pid=pid, start=pid)

@@ -26,11 +26,10 @@ from trackside.transport.spool import Record, Spool
 from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-from trackside_daemon.ingest.peer import Peer
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.records import RunState, SessionOpened
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from wire_messages import FakeSession, clock
 
 from trackside.wire import HOOK_FAILED, TrainingAlert, TrainingEvent
-from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest import messages as module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.session import TEXT_BYTES
+from trackside_daemon.ingest.messages import TEXT_BYTES
 from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.training.export_limits import BURST
@@ -111,8 +111,8 @@ def test_texts_that_are_slow_to_search_for_secrets_keep_no_other_owner_waiting(m
         searched.append(text)
         return {"text": text}
 
-    monkeypatch.setattr("trackside_daemon.ingest.session._fields", search)
-    desk.sessions._spent = lambda: spent[0]
+    monkeypatch.setattr("trackside_daemon.ingest.messages._fields", search)
+    desk.sessions._limits.spent = lambda: spent[0]
     slow = TrainingEvent("slow", clock().monotonic, 1, "pwd a=a")
     mallory, other, alice = FakeSession(), FakeSession(), FakeSession("id-2")
     greets(desk, MALLORY, mallory)

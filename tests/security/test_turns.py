@@ -16,7 +16,7 @@ from trackside_daemon.history.record.queue import GROUP_BYTES, Queue
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.session import TEXT_BYTES
+from trackside_daemon.ingest.messages import TEXT_BYTES
 from trackside_daemon.model.records import Event
 from trackside_daemon.model.session import Owner
 

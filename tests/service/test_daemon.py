@@ -308,7 +308,7 @@ def test_a_head_has_no_body_and_gzip_is_used_over_a_real_socket(daemon: Daemon) 
 
 def test_a_part_that_dies_takes_the_daemon_with_it(place: Path) -> None:
     script = (
-        "from trackside_daemon.ingest.sessions import Sessions\n"
+        "from trackside_daemon.ingest.protocol import Sessions\n"
         "def tick(self, now): raise RuntimeError('broken')\n"
         "Sessions.tick = tick\n"
         "from trackside_daemon.__main__ import main; main()\n"

@@ -136,7 +136,7 @@ def test_who_was_late_once_beats_again_before_the_watchdog_bites() -> None:
     [
         ("pipeline.pipeline", "Pipeline.accept", "pipeline"),
         ("sampling.sampler", "Sampler.tick", "sampler"),
-        ("ingest.sessions", "Sessions.tick", "ingest"),
+        ("ingest.protocol", "Sessions.tick", "ingest"),
         ("web.http.server", "_Server._clear_probe", "web"),
     ],
 )

@@ -11,7 +11,7 @@ from trackside.wire import Identity, Pushes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
 from trackside_daemon.training.export_limits import Limits

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
-from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
-from trackside_daemon.ingest.peer import Peer
 from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import end_text
 

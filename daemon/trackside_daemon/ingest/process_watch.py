@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.identity import boot_id
-from trackside_daemon.ingest.peer import is_process
+from trackside_daemon.ingest.connection import is_process
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
 from trackside_daemon.linux.process_exit import exit_code
@@ -17,8 +17,7 @@ from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
-    from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.peer import Peer
+    from trackside_daemon.ingest.connection import Connection, Peer
     from trackside_daemon.linux.oom import OomWatch
     from trackside_daemon.training.moment import Moment
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.ingest.ingest_worker import IngestWorker
+    from trackside_daemon.ingest.protocol import Sessions
     from trackside_daemon.ingest.requests import IngestRequests
-    from trackside_daemon.ingest.sessions import Sessions
     from trackside_daemon.model.metric import Batch
 
 TICK_SECONDS = 1.0
@@ -132,10 +132,10 @@ class Server:
             message = self._worker.receive()
             if message is None:
                 return
-            outcome = self._sessions.receive(*message, Moment.now(), room=room)
-            for answer in outcome.answers:
+            outbox = self._sessions.receive(*message, Moment.now(), room=room)
+            for answer in outbox.answers:
                 self._worker.send(answer)
-            self._deliver(outcome.batches)
+            self._deliver(outbox.batches)
 
     def _handle_requests(self) -> None:
         while self._requests.changes:

@@ -47,10 +47,10 @@ from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
+from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
-from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import training
