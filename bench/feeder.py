@@ -14,7 +14,7 @@ import zmq
 
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.outbox import WINDOW
-from trackside.transport.patience import ANSWER_SECONDS
+from trackside.transport.resend_wait import ANSWER_SECONDS
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,

@@ -17,13 +17,14 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trackside.environment.config import as_json
-from trackside.environment.exit_status import flush_timeout
+from trackside.numbers import TEXT, local_part, read_number
 from trackside.packing import writable
 from trackside.pending_values import PendingValues
-from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, read_number
+from trackside.pytorch.device_scalars import DeviceScalars
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.training_log import warn
+from trackside.transport.close_timeout import flush_timeout
 from trackside.transport.session import HEAVY, Session
 from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
 from trackside.media import media
-from trackside.pytorch.device_scalars import read_number
+from trackside.numbers import read_number
 from trackside.pytorch.observer import choice
 from trackside.pytorch.watcher import Watcher
 from trackside.row_queue import ROWS_WAITING

@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 import trackside
-from trackside.auto import patches, pytorch
+from trackside.auto import method_wrapping, pytorch
 from trackside.auto.hooks import Hook
 from trackside.auto.startup.trackside_imports import watch
 
@@ -35,7 +35,7 @@ class BrokenHook(Hook):
 
 if __name__ == "__main__":
     if os.environ.get("BROKEN"):
-        for module in (patches, pytorch):
+        for module in (method_wrapping, pytorch):
             vars(module)["Hook"] = BrokenHook
     watch()
     left = sys.argv[1:]

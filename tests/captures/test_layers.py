@@ -17,7 +17,8 @@ from trackside_daemon.captures.kinds import layers
 from trackside_daemon.captures.kinds.layers import RANKS, UNOBSERVED, Layers
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
-from trackside_daemon.model.capture import PROFILE, TAKES, Capture
+from trackside_daemon.model.capture import PROFILE, Capture
+from trackside_daemon.model.capture_limits import TAKES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

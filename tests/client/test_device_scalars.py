@@ -18,8 +18,9 @@ from processes import DEADLINE
 
 import trackside
 from trackside import row_queue as queue_module
+from trackside.numbers import is_on_device, local_part
 from trackside.pytorch import device_scalars as device_module
-from trackside.pytorch.device_scalars import SLOTS, DeviceScalars, is_on_device, local_part
+from trackside.pytorch.device_scalars import SLOTS, DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def test_a_cuda_tensor_of_one_number_is_on_a_device_and_nothing_else_is() -> Non
 def test_without_torch_nothing_is_on_a_device_and_torch_is_not_imported() -> None:
     code = """
         import sys
-        from trackside.pytorch.device_scalars import is_on_device
+        from trackside.numbers import is_on_device
         class Cupy:
             is_cuda = True
         print(is_on_device(Cupy()), is_on_device(0.5), "torch" in sys.modules)

@@ -21,7 +21,7 @@ from processes import DEADLINE, Daemon, eventually
 import trackside
 from trackside.environment import process_info as info_module
 from trackside.transport import batch as columns
-from trackside.transport import discovery, outbox, patience, sender
+from trackside.transport import discovery, outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
@@ -69,7 +69,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with shorter intervals and timeouts."""
     monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.8)
+    monkeypatch.setattr(resend_wait, "ANSWER_SECONDS", 0.8)
     monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 1.2)
 
 
@@ -263,7 +263,7 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
 
 @pytest.mark.usefixtures("impatient")
 def test_a_connection_that_is_not_made_yet_does_not_begin_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(resend_wait, "ANSWER_SECONDS", 0.02)
     endpoint = place / "push.sock"
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(endpoint))

@@ -17,7 +17,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.session import process_of
-from trackside_daemon.training.verdict import Exit
+from trackside_daemon.training.end_state import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ from trackside_daemon.ingest.worker import connections
 from trackside_daemon.linux import process_exit
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.model.session import Process
-from trackside_daemon.training.verdict import Exit
+from trackside_daemon.training.end_state import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

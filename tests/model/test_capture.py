@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trackside_daemon.model.capture import KINDS, PROFILE, Asked, KindName, OptionError, ProfileOptions
+from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
+from trackside_daemon.model.capture_limits import Asked, OptionError
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from wire_messages import WALL, FakeSession, RunsHarness
 from trackside.wire import ProcessInfo
 from trackside_daemon.model.records import Event, RunState
 from trackside_daemon.model.session import process_of
+from trackside_daemon.training.end_state import Exit
 from trackside_daemon.training.run import TEARDOWN_SECONDS
-from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

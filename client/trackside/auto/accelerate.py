@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trackside.auto.hooks import auto_run
-from trackside.auto.patches import after, mute_within
+from trackside.auto.method_wrapping import after, mute_within
 
 
 def install(name: str) -> None:

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from trackside.auto.hooks import quick_import
-from trackside.auto.patches import after, muted
+from trackside.auto.method_wrapping import after, muted
 from trackside.auto.pytorch import pause
 
 

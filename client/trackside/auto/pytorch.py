@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from trackside.auto.hooks import Hook
-from trackside.auto.patches import after
+from trackside.auto.method_wrapping import after
 from trackside.auto.saved_files import SavedFiles
 from trackside.auto.training import TrainingWatch
 

@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
-from trackside.auto.patches import after
+from trackside.auto.method_wrapping import after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

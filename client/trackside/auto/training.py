@@ -21,8 +21,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
+from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
-from trackside.pytorch.device_scalars import read_number
 from trackside.totals.phases import WAITED, WAITS, Mark
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from trackside.auto.hooks import quick_import
-from trackside.auto.patches import mute_within
+from trackside.auto.method_wrapping import mute_within
 from trackside.auto.pytorch import pause
 
 

@@ -1,4 +1,4 @@
-"""Status, cause and time limit of a run's end."""
+"""Status and cause of a run's end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trackside.packing import writable
 
 STATUSES = ("finished", "stopped", "failed")
 
-FLUSH_SECONDS = 365 * 86400.0  # longest flush timeout, for `inf`: a part of it must be left for the senders
 SHM = "/dev/shm"  # noqa: S108  only its size is read
 
 # Words of PyTorch's messages if /dev/shm is full: a tensor gets no room, or SIGBUS kills a loader's worker.
@@ -105,11 +104,3 @@ def _gpu_shortage(match: re.Match[str]) -> str:
         return f"a GPU is out of memory: {match['requested']} requested"
     requested = f"GPU {match['gpu']} is out of memory: {match['requested']} requested"
     return f"{requested}, {match['free']} of {match['total']} free"
-
-
-def flush_timeout() -> float:
-    """Return the seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``, default 2."""
-    try:
-        return min(max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2"))), FLUSH_SECONDS)
-    except ValueError:
-        return 2.0

@@ -7,7 +7,6 @@ queries the event and delivers what has arrived.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -22,51 +21,7 @@ if TYPE_CHECKING:
 # many, so a host that is further ahead waits there anyhow.
 SLOTS = 1024
 
-TEXT = (str, bytes, bytearray)
-
 POLL_SECONDS = 0.001  # interval of event queries at the end of a run
-
-
-_tensor: Any = None  # torch.Tensor, once torch is imported: each push would miss the CPU caches to find it
-
-
-def _tensor_class() -> Any:
-    global _tensor  # noqa: PLW0603
-    if _tensor is None:
-        _tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    return () if _tensor is None else _tensor
-
-
-def is_on_device(value: object) -> bool:
-    """Return whether *value* is a CUDA (or ROCm) tensor of one number, without importing torch."""
-    kind = _tensor_class()
-    return isinstance(value, kind) and bool(value.is_cuda) and value.numel() == 1 and not value.is_complex()
-
-
-def read_number(value: Any) -> float | None:
-    """Return ``float()`` of a number of any kind, or of a DTensor's local part; None if that would wait for a device.
-
-    Raises:
-        TypeError: It is not a number. Its methods may raise anything else.
-    """
-    if type(value) is (_tensor or _tensor_class()) and value.is_cpu and not value.dim():
-        # Past PyTorch's dispatcher, which takes longer than a push, and without a warning if the tensor has a gradient.
-        try:
-            return float(value.tolist())
-        except Exception:  # noqa: BLE001, S110  one that is sparse, or complex without an imaginary part, float() reads
-            pass
-    if isinstance(value, TEXT):  # float() would read "3"
-        raise TypeError
-    value = local_part(value)
-    if is_on_device(value):
-        return None
-    return float(value.detach() if getattr(value, "requires_grad", False) else value)
-
-
-def local_part(value: Any) -> Any:
-    """Return this rank's part of a DTensor; anything else as it is."""
-    # The whole tensor would need a collective, which could hang as the training does.
-    return value.to_local() if hasattr(value, "to_local") else value
 
 
 class Cuda:

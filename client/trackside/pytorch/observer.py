@@ -8,7 +8,7 @@ from threading import get_ident
 from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.device_scalars import is_on_device
+from trackside.numbers import is_on_device
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import Hook, remove_all
 from trackside.pytorch.measured import Measured

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.device_scalars import local_part
+from trackside.numbers import local_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,9 +11,9 @@ import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from trackside.numbers import is_on_device
 from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.architecture import KIND, architecture
-from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.observer import Choice, Observer

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import cancel_recording
 from trackside.environment.exception_text import exception_fields
-from trackside.environment.exit_status import flush_timeout, outcome, watch_exit_calls
+from trackside.environment.exit_status import outcome, watch_exit_calls
 from trackside.environment.notebook import after_cells
 from trackside.training_log import warn
+from trackside.transport.close_timeout import flush_timeout
 
 try:
     from trackside.transport.sender import Sender

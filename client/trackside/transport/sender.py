@@ -27,7 +27,7 @@ from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
-from trackside.transport.patience import LONGEST_SECONDS, Patience
+from trackside.transport.resend_wait import LONGEST_SECONDS, ResendWait
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -103,7 +103,7 @@ class Sender:
         self._connected_to = ""
         self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
-        self._patience = Patience()
+        self._resend_wait = ResendWait()
         self._asked = False
         self._beat_at = 0.0
         self._logged: set[str] = set()
@@ -283,15 +283,15 @@ class Sender:
     def _reach_daemon(self) -> bool:
         """Return whether a daemon is connected; search for one if not, or if it does not answer."""
         moment = time.monotonic()
-        in_vain = [session for session in self._sessions if session.resend_after(self._patience.seconds, moment)]
+        in_vain = [session for session in self._sessions if session.resend_after(self._resend_wait.seconds, moment)]
         if in_vain:
-            self._patience.grow()
+            self._resend_wait.grow()
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
-            self._patience.reset()
+            self._resend_wait.reset()
         elif self._socket is not None and moment - self._answered_at > self._answer_seconds():
             self._disconnect()
-            self._patience.grow()
+            self._resend_wait.grow()
         if self._context is None:
             return False
         if self._socket is None and self._sessions:
@@ -299,7 +299,7 @@ class Sender:
             if endpoint is not None:
                 self._connect(endpoint)
             else:
-                self._patience.reset()
+                self._resend_wait.reset()
         if moment - self._no_daemon_since > NO_DAEMON_SECONDS:
             self._log_no_daemon()
         return self._socket is not None
@@ -307,7 +307,7 @@ class Sender:
     def _answer_seconds(self) -> float:
         """Return for how long nothing may be answered before the daemon is searched anew."""
         # A connection that is not made yet, as on a machine that is busy with a thousand of them, must not begin anew.
-        return self._patience.seconds if self._asked else LONGEST_SECONDS
+        return self._resend_wait.seconds if self._asked else LONGEST_SECONDS
 
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
@@ -350,7 +350,7 @@ class Sender:
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
         for session in self._sessions:
             if not session.greeted:
-                again = max(BEAT_SECONDS, self._patience.seconds / 2)
+                again = max(BEAT_SECONDS, self._resend_wait.seconds / 2)
                 if moment - session.asked_at >= again and self._send(session.hello(clock)):
                     session.asked_at = moment
                     if not self._asked:
@@ -429,7 +429,7 @@ class Sender:
             refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frame).reason}"
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         if progress:
-            self._patience.reset()
+            self._resend_wait.reset()
 
     def _log_warnings(self, session: Session) -> None:
         for key, warning in session.warnings.items():

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.kinds.by_name import BY_NAME
-from trackside_daemon.model.capture import AlertLink, Asked, ProfileOptions
+from trackside_daemon.model.capture import AlertLink, ProfileOptions
+from trackside_daemon.model.capture_limits import Asked
 from trackside_daemon.model.families.training import KNOWN, MEMORY, STEPS
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.capture import MOST_STEPS
+from trackside_daemon.model.capture_limits import MOST_STEPS
 from trackside_daemon.model.setting_types import Naturals
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
+from trackside_daemon.detectors.outlier import SCALES, SHARE
 from trackside_daemon.model.setting_types import Seconds, bound, share
 
 
@@ -18,13 +19,13 @@ class DetectorThresholds(Section):
     ] = 0.1
     loss_spike_scales: Annotated[
         float, bound("LossSpike, LossHardBatch: deviation of a loss, in robust standard deviations.")
-    ] = 8.5
+    ] = SCALES
     loss_spike_ratio: Annotated[
         float,
         bound(
             "LossSpike, LossHardBatch: deviation of a loss, as a ratio of its level; less if it has more robust standard deviations."
         ),
-    ] = 0.17
+    ] = SHARE
     loss_diverging_ratio: Annotated[
         float, bound("LossDiverging: rise above the lowest level, as a ratio of that level.")
     ] = 0.15

@@ -26,10 +26,10 @@ from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened, bounded
 from trackside_daemon.model.session import Owner, SessionRef, process_of
+from trackside_daemon.training.end_state import verdict
 from trackside_daemon.training.export_limits import cut
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.messages import Family, MessageLimits
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.records import Record
+    from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.run import RankSession
     from trackside_daemon.training.runs import Runs
-    from trackside_daemon.training.verdict import Exit
 
 LATE_SECONDS = 60.0  # an older batch is not shown on the page
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no messages but answers

@@ -13,7 +13,7 @@ from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
 from trackside_daemon.linux.process_exit import exit_code
 from trackside_daemon.model.session import Process
-from trackside_daemon.training.verdict import Exit
+from trackside_daemon.training.end_state import Exit
 
 if TYPE_CHECKING:
     from trackside.wire import Identity

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.ingest.requests import Question
     from trackside_daemon.model.session import Process
+    from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.runs import Runs
-    from trackside_daemon.training.verdict import Exit
 
 # A session that has been silent for so long has to greet again; it is forgotten unless it is on the page.
 FORGET_SECONDS = 3600.0

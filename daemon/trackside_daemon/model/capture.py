@@ -5,7 +5,7 @@ Times are Unix seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence  # noqa: TC003  msgspec needs it at run time
+from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -16,10 +16,6 @@ State = Literal["asked", "recording", "written", "summarised", "failed"]
 Trigger = Literal["person", "api", "alert", "plan"]
 KINDS, STATES, TRIGGERS = get_args(KindName), get_args(State), get_args(Trigger)
 FINAL = frozenset(("summarised", "failed"))  # the states that a capture never leaves
-
-MOST_STEPS = 1000  # more of them would make a summary too large
-MOST_SECONDS = 120.0
-RANGES = {"steps": (1, MOST_STEPS), "seconds": (0.01, MOST_SECONDS)}
 
 
 class AlertLink(NamedTuple):
@@ -64,68 +60,6 @@ class ProfileOptions(NamedTuple):
 
 
 PROFILE = ProfileOptions()
-
-
-class Takes(NamedTuple):
-    """The options of a kind of captures.
-
-    Attributes:
-        steps: The usual number of steps; 0 if it records a moment.
-        others: The other options.
-    """
-
-    steps: int = 0
-    others: tuple[str, ...] = ()
-
-
-TAKES: dict[str, Takes] = {
-    **dict.fromkeys(KINDS, Takes()),
-    "profile": Takes(10, ("seconds", "shapes", "stacks", "memory")),
-    "layers": Takes(100),
-}
-
-
-class OptionError(ValueError):
-    """Options that a capture cannot have; the message is one line."""
-
-    def __init__(self, names: Sequence[str], reason: str) -> None:
-        self._names, self._reason = names, reason
-        super().__init__(self.text())
-
-    def text(self, prefix: str = "") -> str:
-        """Return the message, with a prefix of each option's name."""
-        return f"{', '.join(f'{prefix}{name}' for name in self._names)}: {self._reason}"
-
-
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for a capture, by a person, an agent or another program; see `Capture` and `ProfileOptions`."""
-
-    kind: KindName = "profile"
-    trigger: Literal["person", "api"] = "api"
-    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
-    steps: int | None = None
-    seconds: float | None = None
-    shapes: bool = False
-    stacks: bool = False
-    memory: bool = False
-
-    def options(self) -> ProfileOptions:
-        """Return the options; without steps and seconds, with the usual number of steps of the kind.
-
-        Raises:
-            OptionError: The kind does not take one, or a number is out of its range.
-        """
-        takes, given = TAKES[self.kind], {name: getattr(self, name) for name in ProfileOptions._fields}
-        for name, value in given.items():
-            if value not in (None, False) and name not in takes.others and not (name == "steps" and takes.steps):
-                raise OptionError((name,), f"a capture of kind {self.kind} has none")
-        if self.steps is not None and self.seconds is not None:
-            raise OptionError(("steps", "seconds"), "give one of them")
-        for name, (least, most) in RANGES.items():
-            if given[name] is not None and not least <= given[name] <= most:
-                raise OptionError((name,), f"{least:g} at least" if given[name] < least else f"{most:g} at most")
-        usual = takes.steps or PROFILE.steps
-        return ProfileOptions(**given | ({"steps": usual} if self.steps is None and self.seconds is None else {}))
 
 
 @dataclass(frozen=True, slots=True)

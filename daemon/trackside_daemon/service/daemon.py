@@ -34,9 +34,9 @@ from trackside_daemon.service.finding_sources import alert_names
 from trackside_daemon.service.status import Status
 from trackside_daemon.service.systemd import Notifier
 from trackside_daemon.service.watchdog import Watchdog
+from trackside_daemon.training.end_state import UNKNOWN
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi

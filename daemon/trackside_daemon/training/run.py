@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from trackside.wire import Bye, Heartbeat, Hello, Identity, ProfilePlan, Pushes, ResourceUsage
     from trackside_daemon.model.stall import Stall
+    from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.rank import End, RankStatus
-    from trackside_daemon.training.verdict import Exit
 
 MARKS_SECONDS = 900.0  # how long state, info and end of an ended run stay on the page, so that rules see the end
 

@@ -18,6 +18,7 @@ from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.model.session import Owner, process_of
 from trackside_daemon.training.admission import Admission
 from trackside_daemon.training.attempts import AttemptNumbers
+from trackside_daemon.training.end_state import is_open, verdict
 from trackside_daemon.training.export_limits import bounded, numbered, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import LostTime
@@ -25,7 +26,6 @@ from trackside_daemon.training.missed_ends import MissedEnds
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
 from trackside_daemon.training.stalls import CurrentStalls
-from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import Process
     from trackside_daemon.model.stall import Stall
+    from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.export_limits import Limits
     from trackside_daemon.training.moment import Moment
-    from trackside_daemon.training.verdict import Exit
 
 log = logging.getLogger("trackside")
 

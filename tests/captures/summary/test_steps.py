@@ -7,7 +7,7 @@ from captures.summary.traces import BASE, Writer
 
 from trackside_daemon.captures.summary.steps import cut, durations
 from trackside_daemon.captures.summary.trace import TraceError, decode
-from trackside_daemon.model.capture import MOST_STEPS
+from trackside_daemon.model.capture_limits import MOST_STEPS
 
 
 def training(steps: int, *, begin: float = 500.0, first: float = 1000.0) -> Writer:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import StepsQuestion
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window
-from trackside_daemon.model.capture import MOST_SECONDS
+from trackside_daemon.model.capture_limits import MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.captures.summary.trace import TraceError
-from trackside_daemon.model.capture import MOST_STEPS
+from trackside_daemon.model.capture_limits import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,8 @@ from trackside_daemon.cli.errors import CommandError, errors_reported, fail, war
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.capture import FINAL, MOST_SECONDS, MOST_STEPS, Asked, OptionError
+from trackside_daemon.model.capture import FINAL
+from trackside_daemon.model.capture_limits import MOST_SECONDS, MOST_STEPS, Asked, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:

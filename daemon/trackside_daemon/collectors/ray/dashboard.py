@@ -14,6 +14,9 @@ from trackside_daemon.model.metric import Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+ADDRESS = "http://127.0.0.1:8265"  # on the head node, unless Ray is started with another one
+STALE_SECONDS = 45.0  # age of answers that are no longer shown: a request may last 30 s
+
 EXPECTED = "Expected termination"  # begin of the message of a node that was stopped
 ACTORS = 2000  # limit of actors with a series
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.ray.dashboard import Cluster, actor_role
+from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS, Cluster, actor_role
 from trackside_daemon.collectors.ray.local_nodes import actor_class, metrics_port, processes, samples
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.http_client.http_request import request, tls_context
@@ -26,7 +26,6 @@ log = logging.getLogger("trackside")
 
 SCAN_SECONDS = 2.0  # interval of the search for processes, which finds a node that was killed
 READ_SECONDS = 10.0  # interval of requests: Ray makes a page of some 300 KiB for each
-STALE_SECONDS = 45.0  # age of answers that are no longer shown: a request may last 30 s
 REMEMBERED_SECONDS = 600.0  # for which an ended node is shown
 ANSWER_BYTES = 32 * 2**20
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.collectors.collector_settings import CollectorSection
+from trackside_daemon.collectors.ray.dashboard import ADDRESS
 
 
 class RaySection(CollectorSection):
@@ -17,4 +18,4 @@ class RaySection(CollectorSection):
     ] = False
     dashboard: Annotated[
         str, Field(description="URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.")
-    ] = "http://127.0.0.1:8265"
+    ] = ADDRESS

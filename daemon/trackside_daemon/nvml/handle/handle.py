@@ -15,6 +15,7 @@ from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
+from trackside_daemon.nvml.handle.deadlines import SILENCE
 from trackside_daemon.nvml.handle.known_gpus import KnownGpus
 from trackside_daemon.nvml.handle.lost_gpu_policy import LostGpuPolicy
 from trackside_daemon.nvml.handle.quarantine import Quarantine
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 # Seconds until the next worker, after the first failure and at most.
 FAILURE_BACKOFF = (1.0, 60.0)
 ABSENCE_BACKOFF = (5.0, 60.0)
-SILENCE = 60.0  # seconds without a reading, for any reason, after which NVML counts as down; at least two intervals
 UNBIND_PAUSE = 60.0  # seconds without access to the device files after a request to unbind the driver
 
 # Reasons to replace a worker. A worker without a driver, a GPU, pynvml or the lock is not counted.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.nvml.backoff import Backoff
+from trackside_daemon.nvml.handle.deadlines import FIRST_QUARANTINE, MAX_QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.nvml.reading import GpuReading
-
-# Each retry that hangs costs all GPUs a worker.
-FIRST_QUARANTINE = 60.0  # seconds of quarantine after the first hang; doubled with each
-MAX_QUARANTINE = 600.0  # maximum of these seconds
 
 
 class Quarantine:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside_daemon.nvml.handle.deadlines import CYCLE_DEADLINE, GPU_DEADLINE, INIT_DEADLINE
 from trackside_daemon.nvml.reading import Reading, Request
 
 if TYPE_CHECKING:
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.linux.worker_process import WorkerProcess
 
-# Seconds without a sign of life before the first answer: without persistence mode nvmlInit wakes up all GPUs.
-INIT_DEADLINE = 60.0
-# Seconds without a sign of life after the first answer. Each GPU that the worker starts to read is such a sign.
-GPU_DEADLINE = 10.0
-# Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer.
-CYCLE_DEADLINE = 60.0
 MAX_AGE_INTERVALS = 2.0  # intervals after which a measurement is too old to be used
 MAX_AGE_SECONDS = 2.5  # minimum of that age in seconds
 NAP = 0.05  # seconds at most between a request and the first poll for its answer

@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.model.capture import Asked, OptionError, as_json
+from trackside_daemon.model.capture import as_json
+from trackside_daemon.model.capture_limits import Asked, OptionError
 from trackside_daemon.questions.artifacts import find_capture
 from trackside_daemon.web.api.history_access import json_response
 

@@ -5,6 +5,7 @@
 // values `updateRun` receives, and a cleanup function.
 // An address is `{ parts, query, set(changes), signal }`. `set` changes the query without opening the page again.
 
+import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
@@ -14,7 +15,6 @@ import { tokenForm } from "/static/token_form.js";
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
-const WRITE_MS = 250; // Browsers limit how often a page may change its address.
 const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
@@ -27,25 +27,22 @@ let failed = false; // The page could not be shown (no connection or no access);
 let newest; // { overview, at }: the last overview and its time of arrival.
 let streamController = new AbortController();
 let streamedRun; // The id of the run whose values are streamed.
-let shownAddress; // The address as it was last written,
-let pendingUrl; // and the one to write next.
-let writeTimer;
 
 async function open() {
-  write();
+  writeAddress();
   current.close();
   const ending = new AbortController();
   const parts = location.pathname.split("/").slice(1).map(decodeSegment);
   const opened = { close: () => ending.abort() };
   [current, page, failed] = [opened, {}, false];
-  shownAddress = location.pathname + location.search;
+  noteAddress();
   markCurrentPage(parts[0]);
   try {
     if (!Object.hasOwn(PAGES, parts[0])) throw new Error(`There is no page ${location.pathname}.`);
     const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
     const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && set(changes), signal: ending.signal });
+    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes), signal: ending.signal });
     if (current !== opened) {
       shown.close?.();
       return;
@@ -138,27 +135,6 @@ function explanation(problem) {
   return tokenForm(problem, Boolean(newest), useToken);
 }
 
-function set(changes) {
-  pendingUrl ??= new URL(location.href);
-  for (const [name, value] of Object.entries(changes)) {
-    pendingUrl.searchParams.delete(name);
-    for (const part of [value].flat()) {
-      if (part !== undefined && part !== null && part !== "") pendingUrl.searchParams.append(name, part);
-    }
-  }
-  if (!writeTimer) write();
-}
-
-// Writes the pending address at once; changes within WRITE_MS are collected and written afterwards.
-function write() {
-  clearTimeout(writeTimer);
-  writeTimer = pendingUrl && setTimeout(write, WRITE_MS);
-  if (!pendingUrl) return;
-  history.replaceState(history.state, "", pendingUrl);
-  shownAddress = location.pathname + location.search;
-  pendingUrl = undefined;
-}
-
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
     link.removeAttribute("aria-current");
@@ -170,7 +146,7 @@ function markCurrentPage(first) {
 
 // Opens one of the dashboard's addresses without loading the frame again.
 function navigate(address) {
-  write();
+  writeAddress();
   history.pushState(null, "", address);
   scrollTo(0, 0);
   main.focus({ preventScroll: true });
@@ -192,9 +168,7 @@ addEventListener("click", (event) => {
   navigate(link.href);
 });
 addEventListener("popstate", () => {
-  if (location.pathname + location.search === shownAddress) return; // Only the fragment changed.
-  pendingUrl = undefined;
-  openAgain();
+  if (!isShown()) openAgain();
 });
 function useToken() {
   newest = undefined; // It belonged to another token.
@@ -205,7 +179,7 @@ function useToken() {
 addEventListener("hashchange", () => {
   if (storeToken()) useToken();
 });
-addEventListener("pagehide", write);
+addEventListener("pagehide", writeAddress);
 addEventListener("online", () => listen());
 document.addEventListener("visibilitychange", () => {
   setText(live, document.hidden ? "Paused" : "Connecting…");

@@ -7,11 +7,11 @@ import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName
 import { CheckboxGroup } from "/static/export/checkboxes.js";
 import { RangeFields } from "/static/export/range.js";
 import { Picker } from "/static/picker.js";
+import { COUNT_MS, isDue } from "/static/polling.js";
 import { bytes, runAddress } from "/static/format.js";
 
 export const title = "Export";
 
-const COUNT_MS = 15_000; // Interval between sample counts while a run is live.
 const wholeNumber = new Intl.NumberFormat("en");
 
 export async function show(address) {
@@ -58,7 +58,7 @@ class Export {
     const now = overview.runs.find((item) => item.id === this.run.id)?.step;
     if (now !== this.step) this.preview.refresh();
     this.step = now;
-    if (now === this.counted || document.hidden || this.loading || performance.now() < this.countedAt + COUNT_MS) return;
+    if (now === this.counted || this.loading || !isDue(this.countedAt ?? -Infinity, COUNT_MS)) return;
     this.counted = now;
     this.#countSamples();
   }

@@ -2,6 +2,7 @@
 // configuration.
 
 import { getJson, query } from "/static/api.js";
+import { LARGE_RUN_MS, RUN_MS, isDue } from "/static/polling.js";
 import { Benchmarks } from "/static/run/benchmarks.js";
 import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
@@ -24,8 +25,6 @@ import { workspaceTools } from "/static/run/workspace_tools.js";
 import { h } from "/static/dom.js";
 import { ENDED } from "/static/components.js";
 
-const RELOAD_MS = 5000; // Interval of reloads of what the stream does not contain.
-const LARGE_RELOAD_MS = 15_000; // The same for large runs, whose document is about a megabyte.
 const LARGE_RUN_METRICS = 5000; // Metrics of a large run.
 const MAX_MARKS = 500;
 
@@ -128,8 +127,8 @@ class RunPage {
   }
 
   #reloadIfDue(firing) {
-    const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RELOAD_MS : RELOAD_MS;
-    const due = performance.now() - this.loadedAt > interval && !ENDED.has(this.run.state) && !document.hidden;
+    const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RUN_MS : RUN_MS;
+    const due = isDue(this.loadedAt, interval) && !ENDED.has(this.run.state);
     if (due || firing !== (this.firing ?? firing)) this.#reload();
     this.firing = firing;
   }

@@ -6,6 +6,7 @@ import { ENDED } from "/static/components.js";
 import { plural } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
+import { RUNS_MS, isDue } from "/static/polling.js";
 import { allColumns, columnOf, defaultColumns, grouped, matcher, prepared, sorted } from "/static/runs/columns.js";
 import { Curves } from "/static/runs/curves.js";
 import { editRun } from "/static/runs/edit.js";
@@ -14,7 +15,6 @@ import { RunTable } from "/static/runs/table.js";
 
 export const title = "Runs";
 
-const RELOAD_MS = 5000; // While a run is live.
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 
 export async function show(address) {
@@ -79,7 +79,7 @@ class Runs {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = overview.runs.some((run) => !ENDED.has(run.state));
-    const due = performance.now() - this.loadedAt > RELOAD_MS && isLive && !document.hidden;
+    const due = isDue(this.loadedAt, RUNS_MS) && isLive;
     const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
     if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
     this.seen = seen;

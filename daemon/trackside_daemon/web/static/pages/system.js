@@ -8,11 +8,11 @@ import { daemonDetails } from "/static/machine/daemon.js";
 import { LastHour } from "/static/machine/last_hour.js";
 import { gpuPause } from "/static/machine/gpu_pause.js";
 import { rayDetails } from "/static/machine/ray.js";
+import { SYSTEM_MS, poll } from "/static/polling.js";
 import { processTable } from "/static/machine/processes.js";
 
 export const title = "System";
 
-const POLL_MS = 2000;
 
 export function show(address) {
   const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(address.signal, () => load()), daemonDetails()];
@@ -58,14 +58,7 @@ export function show(address) {
     }
   }
 
-  async function poll() {
-    while (!address.signal.aborted) {
-      if (!document.hidden) await load();
-      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-    }
-  }
-
-  poll();
+  poll(SYSTEM_MS, load, address.signal);
   return {
     root: h("div", {}, h("h1", {}, "System"), errorLine, body),
     update(newest) {

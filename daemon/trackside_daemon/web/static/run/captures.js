@@ -4,9 +4,9 @@ import { fetchApi, getJson, post } from "/static/api.js";
 import { h, setText, syncRows } from "/static/dom.js";
 import { bytes, number, percent, plural, when } from "/static/format.js";
 import { ENDED } from "/static/components.js";
+import { CAPTURES_MS, later } from "/static/polling.js";
 import { flame } from "/static/run/flame.js";
 
-const POLL_MS = 1000; // Interval of reloads while something is recorded.
 const MAX_OPERATORS = 12;
 const MAX_FUNCTIONS = 8;
 const MAX_INNER = 60; // Characters of a call.
@@ -59,14 +59,14 @@ export class Captures {
   }
 
   async #load() {
-    clearTimeout(this.timer);
+    this.cancel?.();
     try {
       const { captures } = await getJson(`runs/${encodeURIComponent(this.id)}/captures`, { signal: this.signal });
       this.root.hidden = !captures.length && !this.live;
       this.empty.hidden = captures.length > 0;
       setText(this.count, captures.length ? plural(captures.length, "capture") : "");
       syncRows(this.list, captures.reverse(), (item) => item.id, (item) => new Row(item, this.signal, (text) => this.#report(text)).root);
-      if (captures.some((item) => !FINAL.has(item.state))) this.timer = setTimeout(() => this.#load(), POLL_MS);
+      if (captures.some((item) => !FINAL.has(item.state))) this.cancel = later(CAPTURES_MS, () => this.#load());
     } catch {
       // The frame reports the outage; the next update tries again.
     }

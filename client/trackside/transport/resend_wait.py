@@ -13,7 +13,7 @@ FACTORS = 1.5, 2.5
 _chance = SystemRandom()  # not `random`, which a training seeds alike on all ranks
 
 
-class Patience:
+class ResendWait:
     """The wait for an answer. It grows while none helps, so that clients of an overloaded daemon do not overload it more.
 
     Attributes:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from wire_messages import FakeSession
 
 from trackside.wire import Bye
-from trackside_daemon.training.verdict import Exit, verdict
+from trackside_daemon.training.end_state import Exit, verdict
 
 OOM = Exit(-signal.SIGKILL, oom=True)
 

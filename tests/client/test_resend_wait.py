@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from trackside.transport.patience import ANSWER_SECONDS, FACTORS, LONGEST_SECONDS, Patience
+from trackside.transport.resend_wait import ANSWER_SECONDS, FACTORS, LONGEST_SECONDS, ResendWait
 
 
 def waits() -> list[float]:
-    patience, found = Patience(), []
-    while patience.seconds < LONGEST_SECONDS:
-        found.append(patience.seconds)
-        patience.grow()
-    patience.grow()
-    assert patience.seconds == LONGEST_SECONDS
+    wait, found = ResendWait(), []
+    while wait.seconds < LONGEST_SECONDS:
+        found.append(wait.seconds)
+        wait.grow()
+    wait.grow()
+    assert wait.seconds == LONGEST_SECONDS
     return found
 
 
@@ -26,7 +26,7 @@ def test_each_wait_in_vain_makes_the_next_one_longer_and_differs_between_clients
 
 
 def test_progress_makes_the_next_wait_short_again() -> None:
-    patience = Patience()
-    patience.grow()
-    patience.reset()
-    assert patience.seconds == ANSWER_SECONDS
+    wait = ResendWait()
+    wait.grow()
+    wait.reset()
+    assert wait.seconds == ANSWER_SECONDS
