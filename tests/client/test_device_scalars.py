@@ -17,6 +17,7 @@ from client.stream import OnDevice, Stream, on_device
 from processes import DEADLINE
 
 import trackside
+from trackside import numbers
 from trackside import row_queue as queue_module
 from trackside.numbers import is_on_device, local_part
 from trackside.pytorch import device_scalars as device_module
@@ -530,11 +531,9 @@ def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
     for collective in ("full_tensor", "redistribute"):
         monkeypatch.setattr(DTensor, collective, lambda *_: pytest.fail("a collective"))
     monkeypatch.setattr(DTensor, "__torch_dispatch__", classmethod(lambda *_: pytest.fail("an operation on a DTensor")))
-    monkeypatch.setattr(
-        device_module, "is_on_device", lambda value: isinstance(value, torch.Tensor) and value.numel() == 1
-    )
+    monkeypatch.setattr(numbers, "is_on_device", lambda value: isinstance(value, torch.Tensor) and value.numel() == 1)
     run.push(step=1, norm=unreduced, none=empty, weight=weight)
-    monkeypatch.setattr(device_module, "is_on_device", is_on_device)
+    monkeypatch.setattr(numbers, "is_on_device", is_on_device)
     run.push(step=2, norm=unreduced)
     stream.advance()
     rows, totals = kept(run)
