@@ -30,6 +30,8 @@ STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts 
 IMPORT_SECONDS = 3600.0
 AGENT_SECONDS = 3900.0  # an agent may wait for an event for an hour
 CAPTURE_POLL_SECONDS = 0.1
+LISTS = {"runs", "keys", "events", "alerts", "silences", "captures", "checkpoints", "media"}
+"""Names of answers that are lists."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -189,8 +191,8 @@ class ApiSource:
         return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
 
     def _checked(self, answer: dict[str, Any], *keys: str) -> dict[str, Any]:
-        """Return an answer that has the keys of every such answer of ours."""
-        if not answer.keys() >= set(keys):
+        """Return an answer that has the keys of every such answer of ours, and lists where those are."""
+        if not answer.keys() >= set(keys) or not all(isinstance(answer[key], list) for key in LISTS & set(keys)):
             raise self._not_trackside()
         return answer
 
