@@ -20,7 +20,15 @@ WARNINGS = "error::DeprecationWarning,ignore:This process:DeprecationWarning"
 OTHERS = [version for version in SUPPORTED if version != THIS]
 """Versions that run no other test here."""
 
-TRAINING = "import trackside; trackside.init('old').push(step=1, loss=2.0); trackside.finish()"
+TRAINING = """
+import trackside
+try:
+    trackside.init("old", profile={"steps": 0})
+except ValueError as error:
+    assert str(error).startswith("profile: "), error
+trackside.init("old").push(step=1, loss=2.0)
+trackside.finish()
+"""
 
 
 def run(*command: str | Path, **environ: str) -> None:

@@ -23,7 +23,7 @@ def plan(profile: Mapping[str, Any] | None) -> ProfilePlan | None:
     try:
         fields = dict(profile)
         made = msgspec.convert(fields, ProfilePlan)
-    except (TypeError, ValueError) as error:  # of msgspec, too
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise ValueError(f"profile: {error}") from None
     if unknown := fields.keys() - set(ProfilePlan.__struct_fields__):
         known = ", ".join(ProfilePlan.__struct_fields__)
