@@ -255,14 +255,6 @@ def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(lib
     assert driver.read().calls["nvmlDeviceGetGpuFabricInfoV"] == {"argument_version_mismatch": 1, "success": 2}
 
 
-def test_a_pynvml_without_the_newer_structure_calls_with_the_older(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(pynvml, "c_nvmlGpuFabricInfo_v3_t")
-    library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "healthMask": mask()}
-    assert of(read(), "fabric_healthy") == {"fabric_healthy": 1}
-
-
 def test_a_gpu_that_did_not_join_the_fabric_reports_it(library: Any) -> None:
     library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "status": NOT_SUPPORTED}
     told = of(read(), "fabric_")

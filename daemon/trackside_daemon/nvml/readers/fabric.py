@@ -41,11 +41,8 @@ def fabric(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
 
 
 def _read_info(nvml: Any, handle: Any, version: str) -> Any:
-    """Fill in a structure ``c_nvmlGpuFabricInfo{version}_t``; older pynvml have only the one with V."""
-    make = getattr(nvml, f"c_nvmlGpuFabricInfo{version}_t")
-    if make is None:
-        raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    info = make()
+    """Fill in a structure ``c_nvmlGpuFabricInfo{version}_t``."""
+    info = getattr(nvml, f"c_nvmlGpuFabricInfo{version}_t")()
     nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
     return info
 
@@ -56,8 +53,6 @@ def _problems(nvml: Any, info: Any) -> dict[str, bool]:
     for condition, word in CONDITIONS.items():
         shift = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_{word}")
         width = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_{word}")
-        if shift is None or width is None:  # `CountedNvml` returns None for a constant that an older pynvml lacks
-            continue
         state = info.healthMask >> shift & width
         if state:
             # 0 means not supported. 1 means no error in the configuration, but for the other conditions that they are
