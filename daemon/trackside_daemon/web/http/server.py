@@ -149,6 +149,7 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the connection; see `asyncio.Protocol`."""
         super().connection_lost(exc)
+        self.transport.close()  # uvicorn leaves that out after an error, and Python 3.10 then warns of it
         self._cancel_deadline()
 
     def _update_deadline(self) -> None:
