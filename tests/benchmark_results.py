@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from trackside.benchmark.messages import LATENCY, Failure, Finding, Load
 from trackside.benchmark.results import Measured, results
-from trackside.benchmark.rounds import LATENCY, Load
 
 
 def benchmark_results(calls: int, ended: str = "") -> dict[str, Any]:
@@ -17,8 +17,8 @@ def benchmark_results(calls: int, ended: str = "") -> dict[str, Any]:
         for _ in range(calls):
             times = {"fp32": 0.002 * batch, "int8": 0.001 * batch}
             rounds = {name: {LATENCY: [value * chance.uniform(0.9, 1.1)]} for name, value in times.items()}
-            measured.round(Load(batch), rounds)
+            measured.add(Finding(Load(batch), [rounds]))
     measured.facts = {"fp32": {"weights_bytes": 4e6}, "int8": {"weights_bytes": 1e6}}
     measured.agreement = {"int8": {"top1": {"value": 0.99, "low": 0.98, "high": 1.0, "reason": ""}}}
-    measured.failed("pruned", None, "no such layer")
-    return {**results(measured), "notes": [], "unfit": "a GPU was shared", "ended": ended}
+    measured.add(Finding(failed=Failure("pruned", None, "no such layer")))
+    return {**results(measured), "unfit": "a GPU was shared", "ended": ended}

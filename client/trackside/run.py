@@ -368,7 +368,7 @@ class Run:
             ['int8-dynamic is 1.42 to 1.51 times faster than fp32']
         """
         from trackside.benchmark.in_process import benchmark
-        from trackside.benchmark.rounds import Load, Plan
+        from trackside.benchmark.messages import Load, Plan
 
         loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
         return benchmark(self, model, inputs, loads, variants=variants, plan=Plan(seconds, precision))

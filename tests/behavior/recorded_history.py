@@ -20,7 +20,7 @@ from layer_frames import attention, frame, normal
 from msgspec.structs import replace
 from wire_messages import WALL, moment
 
-from trackside.benchmark.publishing import publish
+from trackside.benchmark.results import publish
 from trackside.media.png import encode
 from trackside.wire import (
     SUMMARY,

@@ -9,9 +9,8 @@ import pytest
 from benchmark.streaming_server import TOKENS, StreamingServer
 
 from trackside.benchmark.endpoint import EACH, FAILED_ROUNDS, Endpoint
-from trackside.benchmark.failures import TargetError
-from trackside.benchmark.request import Requests
-from trackside.benchmark.rounds import LATENCY, Load, Sampling
+from trackside.benchmark.messages import LATENCY, Load, Requests
+from trackside.benchmark.rounds import Sampling, TargetError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int
     gap, tolerance = first / 5, 0.02 if longer > 1 else 0.25  # other tests on a busy machine delay short ones
     with StreamingServer(first, gap) as server:
         for concurrency in (1, 8, 32):
-            endpoint = Endpoint("a", server.url, Requests())
+            endpoint = Endpoint(server.url, Requests())
             endpoint.begin(Load(concurrency=concurrency))
             found = endpoint.measure(Sampling())
             assert found["completed"] == [float(concurrency * EACH)]
@@ -36,7 +35,7 @@ def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int
 
 def test_what_fails_is_counted_and_not_averaged_in() -> None:
     with StreamingServer(0.002, 0.002) as server:
-        endpoint = Endpoint("a", server.url, Requests(prompts=(GOOD, "hang", *BAD), timeout=0.5))
+        endpoint = Endpoint(server.url, Requests(prompts=(GOOD, "hang", *BAD), timeout=0.5))
         endpoint.begin(Load(concurrency=6))
         found = endpoint.measure(Sampling())
     total = 6 * EACH
@@ -48,7 +47,7 @@ def test_what_fails_is_counted_and_not_averaged_in() -> None:
 
 def test_an_open_loop_sends_while_earlier_requests_wait_and_counts_from_when_they_were_due() -> None:
     with StreamingServer(0.1, 0.002) as server:
-        endpoint = Endpoint("a", server.url, Requests(limits={"ttft_seconds": 10.0}))
+        endpoint = Endpoint(server.url, Requests(limits={"ttft_seconds": 10.0}))
         endpoint.begin(Load(rate=200.0))
         found = endpoint.measure(Sampling())
     assert found["completed"][0] >= 16
@@ -59,7 +58,7 @@ def test_an_open_loop_sends_while_earlier_requests_wait_and_counts_from_when_the
 
 def test_answers_over_a_limit_are_no_goodput() -> None:
     with StreamingServer(0.02, 0.001) as server:
-        endpoint = Endpoint("a", server.url, Requests(limits={"ttft_seconds": 0.001}))
+        endpoint = Endpoint(server.url, Requests(limits={"ttft_seconds": 0.001}))
         endpoint.begin(Load(concurrency=2))
         found = endpoint.measure(Sampling())
     assert found["goodput_per_second"] == [0.0]
@@ -70,7 +69,7 @@ def test_requests_have_prompt_model_and_headers() -> None:
     with StreamingServer(0.001, 0.001) as server:
         requests = Requests(model="m", prompts=("one", "two"), tokens=9, headers={"Authorization": "Bearer x"})
         for url in (server.url, f"{server.url}/completions"):
-            Endpoint("a", url, requests).begin(Load(concurrency=1))
+            Endpoint(url, requests).begin(Load(concurrency=1))
     chat, plain = server.requests
     assert (chat["path"], plain["path"]) == ("/v1/chat/completions", "/v1/completions")
     assert (chat["model"], chat["max_tokens"], chat["stream"], plain["prompt"]) == ("m", 9, True, "one")
@@ -80,12 +79,12 @@ def test_requests_have_prompt_model_and_headers() -> None:
 def test_an_endpoint_that_never_works_is_named_with_its_reason() -> None:
     with StreamingServer(0.001, 0.001) as server:
         with pytest.raises(TargetError, match=r"/v1: HTTP 500: .*the model is on fire"):
-            Endpoint("a", server.url, Requests(prompts=("fail",))).begin(Load(concurrency=1))
-        endpoint = Endpoint("a", server.url, Requests(prompts=(GOOD, *["refuse"] * 99)))
+            Endpoint(server.url, Requests(prompts=("fail",))).begin(Load(concurrency=1))
+        endpoint = Endpoint(server.url, Requests(prompts=(GOOD, *["refuse"] * 99)))
         endpoint.begin(Load(concurrency=1))
         for _ in range(FAILED_ROUNDS - 1):
             assert endpoint.measure(Sampling())["completed"] == [0.0]
         with pytest.raises(TargetError, match="too long"):
             endpoint.measure(Sampling())
     with pytest.raises(TargetError, match="/v1: ConnectionRefusedError"):
-        Endpoint("a", server.url, Requests()).begin(Load(concurrency=1))
+        Endpoint(server.url, Requests()).begin(Load(concurrency=1))

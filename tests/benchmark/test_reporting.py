@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmark_results import benchmark_results
 
-from trackside.benchmark.publishing import publish
-from trackside_daemon.cli.benchmark.machine import disturbances
+from trackside.benchmark.results import publish
+from trackside_daemon.cli.benchmark.measuring import disturbances
 from trackside_daemon.documents import benchmark, markdown, text
 from trackside_daemon.model.families import models as model_families
 
@@ -109,11 +109,10 @@ class Series:
     def __init__(self, **values: tuple[float, float]) -> None:
         self._values = values
 
-    def series(self, _query: Any) -> list[dict[str, Any]]:
+    def ask(self, _question: Any) -> dict[str, Any]:
         ends = self._values.items()
-        return [
-            {"key": key, "points": [[0, 0.0, low, low, low], [0, 10.0, low, high, high]]} for key, (low, high) in ends
-        ]
+        points = {key: [[0, 0.0, low, low, low], [0, 10.0, low, high, high]] for key, (low, high) in ends}
+        return {"series": [{"key": key, "points": found} for key, found in points.items()]}
 
 
 def test_pressure_limited_clocks_and_shared_gpus_make_a_benchmark_unfit() -> None:

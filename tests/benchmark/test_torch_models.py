@@ -11,14 +11,17 @@ from torch import nn
 
 import trackside
 from trackside.benchmark.agreement import agreements
-from trackside.benchmark.failures import TargetError
-from trackside.benchmark.request import Spec
-from trackside.benchmark.rounds import Load
-from trackside.benchmark.target import build
+from trackside.benchmark.intervals import Interval
+from trackside.benchmark.messages import Load, Spec
+from trackside.benchmark.rounds import TargetError
+from trackside.benchmark.targets import build
 from trackside.benchmark.torch_model import Model, read_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from trackside.benchmark.messages import Finding
 
 
 class Tiny(nn.Module):  # type: ignore[misc]
@@ -41,7 +44,16 @@ class Tiny(nn.Module):  # type: ignore[misc]
 def compared() -> dict[str, Any]:
     names = ("fp32", "fp32-again", "bf16", "int8-dynamic", "pruned-90")
     models = {name: Model(Tiny(), None, name.removesuffix("-again"), "cpu") for name in names}
-    return dict(agreements(models, 64, 16, 4))
+    return intervals(agreements(models, 16, 64, 4))
+
+
+def intervals(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return the intervals by variant and measure."""
+    return {
+        name: {measure: Interval(**fields) for measure, fields in found.items()}
+        for finding in findings
+        for name, found in finding.agreement.items()
+    }
 
 
 def test_the_same_model_agrees_with_itself(compared: dict[str, Any]) -> None:
@@ -64,7 +76,7 @@ def test_the_further_a_variant_is_from_the_reference_the_less_it_agrees(compared
 
 def test_the_measures_are_those_of_their_definitions() -> None:
     models = {name: Model(Tiny(), None, name, "cpu") for name in ("fp32", "pruned-50")}
-    found: Any = dict(agreements(models, 8, 16, 2))["pruned-50"]
+    found = intervals(agreements(models, 16, 8, 2))["pruned-50"]
     ids = models["fp32"].inputs(Load(batch=8, length=16))
     one, other = (models[name](ids) for name in models)
     assert found["largest_difference"].value == pytest.approx(float((one - other).abs().max()), rel=1e-4)
@@ -121,7 +133,7 @@ def test_weights_without_a_model_are_named_with_the_remedy(tmp_path: Path) -> No
     [("int9", "none of fp32"), ("torchao-int8", "needs torchao"), ("int8-dynamic@cuda", "runs on the CPU alone")],
 )
 def test_variants_that_cannot_be_made_have_a_remedy(variant: str, text: str) -> None:
-    from trackside.benchmark.variants import apply
+    from trackside.benchmark.torch_model import apply
 
     name, _, device = variant.partition("@")
     with pytest.raises(TargetError, match=text):

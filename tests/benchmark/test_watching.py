@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside.benchmark.publishing import REGRESSION
-from trackside.benchmark.request import Request, Spec
-from trackside.benchmark.results import Measured
-from trackside.benchmark.rounds import LATENCY, Load
+from trackside.benchmark.messages import LATENCY, Finding, Load, Request, Spec
+from trackside.benchmark.results import REGRESSION, Measured
 from trackside_daemon.cli.benchmark import measuring, watching
 from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +24,13 @@ class Daemon:
         self._listed = list(listed)
         self._outages = outages
 
-    def run(self, _text: str, _limit: int) -> dict[str, Any]:
+    def ask(self, question: Any) -> dict[str, Any]:
+        return self.run() if isinstance(question, questions.Run) else self.checkpoints()
+
+    def run(self) -> dict[str, Any]:
         return {"state": "running" if self._listed else "finished", "ended": None if self._listed else 0.0}
 
-    def checkpoints(self, _text: str) -> dict[str, Any]:
+    def checkpoints(self) -> dict[str, Any]:
         if self._outages:
             self._outages -= 1
             raise SourceError("the daemon does not answer")
@@ -64,7 +66,8 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         for number in range(40):
             values = {spec.name: durations[spec.checkpoint.rpartition("/")[2]] for spec in request.specs}
             noise = 1 + 0.01 * (number % 3)
-            measured.round(Load(), {name: {LATENCY: [value * noise]} for name, value in values.items()})
+            rounds = [{name: {LATENCY: [value * noise]} for name, value in values.items()}]
+            measured.add(Finding(Load(), rounds))
         return measured, ""
 
     monkeypatch.setattr(measuring, "run", run)
@@ -116,7 +119,7 @@ def test_the_last_checkpoint_is_waited_for_after_the_end(seconds: dict[str, floa
     class Ended(Daemon):
         """A run that has ended."""
 
-        def run(self, _text: str, _limit: int) -> dict[str, Any]:
+        def run(self) -> dict[str, Any]:
             return {"state": "finished", "ended": 0.0}
 
     last = checkpoint(tmp_path, 10)

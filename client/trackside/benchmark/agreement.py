@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from math import exp, sqrt
-from statistics import fmean, stdev
+from math import exp
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
-from trackside.benchmark.distributions import proportion_interval, t_quantile
-from trackside.benchmark.failures import reason
-from trackside.benchmark.inputs import arguments
-from trackside.benchmark.quantiles import Interval
-from trackside.benchmark.rounds import Load
+from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean, proportion_interval
+from trackside.benchmark.messages import Finding, Load
+from trackside.benchmark.rounds import arguments, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.benchmark.torch_model import Model
 
-BATCH = 4  # inputs at a time
+ROWS, BATCH = 64, 4  # inputs, and those of a call
+TOKENS = 8  # that are generated to compare language models
+FEWEST = 59  # inputs of which 95 % of all stay below the largest with 95 % confidence (Wilks 1941)
 
 
 class Outputs:
@@ -56,10 +56,8 @@ class Outputs:
         return _tensor(model(*map(cut, args), **{name: cut(one) for name, one in kwargs.items()}))
 
 
-def agreements(
-    models: Mapping[str, Model], rows: int, length: int, tokens: int
-) -> Iterator[tuple[str, dict[str, Interval] | str]]:
-    """Yield the name of each model after the first, and its `agreement` with that, or in one line why it has none."""
+def agreements(models: Mapping[str, Model], length: int, rows: int = ROWS, tokens: int = TOKENS) -> Iterator[Finding]:
+    """Yield the `agreement` of each model with the first one, or in one line why it has none."""
     reference: Outputs | None = None
     inputs: Any = None
     for name, model in models.items():
@@ -67,10 +65,11 @@ def agreements(
             inputs = model.made(Load(rows, length)) if reference is None else inputs
             outputs = Outputs(model, inputs, rows, tokens)
             if reference is not None:
-                yield name, agreement(reference, outputs)
+                found = agreement(reference, outputs)
+                yield Finding(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
             reference = reference or outputs
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
-            yield name, reason(error)
+            yield Finding(note=f"{name}: its outputs cannot be compared: {reason(error)}")
             if reference is None:
                 return
 
@@ -96,7 +95,7 @@ def agreement(reference: Outputs, variant: Outputs) -> dict[str, Interval]:
         found["kl"] = _mean([_divergence(one, other) for one, other in pairs])
     if reference.ids is not None and reference.generated and variant.generated:
         losses = [_loss(other, ids) - _loss(one, ids) for (one, other), ids in zip(pairs, reference.ids, strict=True)]
-        found["perplexity"] = _exponential(_mean(losses))
+        found["perplexity"] = _mean(losses).map(exp)
         equal = [one == other for one, other in zip(reference.generated, variant.generated, strict=True)]
         found["exact_match"] = _share([float(one) for one in equal])
     return found
@@ -135,31 +134,17 @@ def _is_ids(value: Any) -> bool:
 
 
 def _mean(values: Sequence[float]) -> Interval:
-    """Return the mean of independent inputs with its interval."""
-    center = fmean(values)
-    if len(values) < 3:
-        return Interval(center, None, None, f"{len(values)} of 3 inputs")
-    half = t_quantile(0.975, len(values) - 1) * stdev(values) / sqrt(len(values))
-    return Interval(center, center - half, center + half)
+    return mean(fmean(values), values, f"{len(values)} of {LEAST_PARTS} inputs")
 
 
 def _share(values: Sequence[float]) -> Interval:
     """Return a mean share: exact for inputs that agree as a whole or not at all, else by what differs between them."""
-    count = len(values)
     if all(value in {0.0, 1.0} for value in values):
-        return Interval(fmean(values), *proportion_interval(round(sum(values)), count))
-    mean = _mean(values)
-    if mean.low is None or mean.high is None:
-        return mean
-    return Interval(mean.value, max(0.0, mean.low), min(1.0, mean.high))
+        return Interval(fmean(values), *proportion_interval(round(sum(values)), len(values)))
+    return mean(fmean(values), values, f"{len(values)} of {LEAST_PARTS} inputs", 0.0, 1.0)
 
 
 def _largest(values: Sequence[float]) -> Interval:
-    """Return the largest value; 95 % of all inputs stay below it with 95 % confidence only if there are 59 (Wilks 1941)."""
-    reason = "" if len(values) >= 59 else f"{len(values)} of 59 inputs"
-    return Interval(max(values), None if reason else min(values), None if reason else max(values), reason)
-
-
-def _exponential(interval: Interval) -> Interval:
-    value, low, high = (None if one is None else exp(one) for one in (interval.value, interval.low, interval.high))
-    return Interval(value, low, high, interval.reason)
+    if len(values) < FEWEST:
+        return Interval(max(values), None, None, f"{len(values)} of {FEWEST} inputs")
+    return Interval(max(values), min(values), max(values))

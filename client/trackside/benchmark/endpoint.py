@@ -13,21 +13,19 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from itertools import count, pairwise
-from threading import Lock
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from trackside.benchmark.failures import TargetError
-from trackside.benchmark.inputs import SEED
-from trackside.benchmark.rounds import LATENCY, Load
+from trackside.benchmark.messages import LATENCY, Load
+from trackside.benchmark.rounds import SEED, TargetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from http.client import HTTPResponse
 
-    from trackside.benchmark.request import Requests
-    from trackside.benchmark.rounds import Samples, Sampling
+    from trackside.benchmark.messages import Requests, Samples
+    from trackside.benchmark.rounds import Sampling
 
 TTFT, TPOT, ITL = "ttft_seconds", "tpot_seconds", "itl_seconds"
 THROUGHPUT, REQUESTS, GOODPUT = "tokens_per_second", "requests_per_second", "goodput_per_second"
@@ -51,26 +49,23 @@ class Endpoint:
     """An endpoint that requests are sent to.
 
     Args:
-        name: Name of the variant.
         url: Address up to ``/v1``, or of ``/chat/completions`` or ``/completions`` below it.
         requests: What to send.
     """
 
-    def __init__(self, name: str, url: str, requests: Requests) -> None:
-        self.name = name
+    def __init__(self, url: str, requests: Requests) -> None:
         self._url = urlsplit(url)
         path = self._url.path.rstrip("/")
         self._path = path if path.endswith("/completions") else f"{path or '/v1'}/chat/completions"
         self._requests = requests
         self._numbers = count()
-        self._lock = Lock()
         self._load = Load()
         self._arrivals = random.Random(SEED)  # noqa: S311  no secret
         self._typical = 0.0
         self._failed = 0
 
-    def begin(self, load: Load) -> None:
-        """Send one request, which shows whether the endpoint works.
+    def begin(self, load: Load) -> Callable[[Sampling], Samples]:
+        """Send one request, which shows whether the endpoint works; return `measure`.
 
         Raises:
             TargetError: It does not.
@@ -80,6 +75,7 @@ class Endpoint:
         if answer.outcome != "completed":
             raise TargetError(f"{self._url.geturl()}: {answer.reason}")
         self._typical = answer.times[LATENCY][0]
+        return self.measure
 
     def measure(self, sampling: Sampling) -> Samples:  # noqa: ARG002  a round has requests enough
         """Send the requests of one round; return their times, rates, and the number of each outcome.
@@ -173,8 +169,7 @@ class Endpoint:
         return kind(self._url.hostname or "", self._url.port, timeout=self._requests.timeout)
 
     def _body(self) -> bytes:
-        with self._lock:
-            prompt = self._requests.prompts[next(self._numbers) % len(self._requests.prompts)]
+        prompt = self._requests.prompts[next(self._numbers) % len(self._requests.prompts)]
         fields = {"model": self._requests.model, "max_tokens": self._requests.tokens, "temperature": 0, "stream": True}
         fields["stream_options"] = {"include_usage": True}
         if self._path.endswith("/chat/completions"):

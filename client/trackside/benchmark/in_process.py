@@ -1,4 +1,4 @@
-"""Measure in this process, for notebooks."""
+"""Measure in this process: what a request asks for, or what a notebook has."""
 
 from __future__ import annotations
 
@@ -6,40 +6,74 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any
 
-from trackside.benchmark.publishing import publish
-from trackside.benchmark.results import Measured, results, sentence
-from trackside.benchmark.rounds import Calls, Load, Plan, measure
-from trackside.benchmark.target import Function
+from trackside.benchmark.messages import Failure, Finding
+from trackside.benchmark.results import Measured, publish, results, sentence
+from trackside.benchmark.rounds import measure, reason, timed
+from trackside.benchmark.targets import Function, alone, build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside.benchmark.publishing import Receiver
+    from trackside.benchmark.messages import Load, Plan, Request
+    from trackside.benchmark.results import Receiver
 
-ROWS, TOKENS = 32, 8  # inputs whose outputs are compared, and tokens to generate for that
+    Targets = Mapping[str, Any]
+
+
+def findings(request: Request) -> Iterator[Finding]:
+    """Do the work of a request."""
+    if request.is_endpoint:
+        from trackside.benchmark.endpoint import Endpoint
+
+        endpoints = {spec.name: Endpoint(spec.target, request.requests).begin for spec in request.specs}
+        yield from measure(endpoints, request.loads, request.plan)
+        return
+    targets = {}
+    for spec in request.specs:
+        try:
+            if request.mode == "alone":
+                yield Finding(facts={spec.name: alone(spec, request.loads[0], request.device)})
+            else:
+                targets[spec.name] = build(spec, request.device)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+            yield Finding(failed=Failure(spec.name, None, reason(error)))
+    if request.mode == "compare" and request.specs[0].name in targets:
+        yield from _agreements(targets, request.loads)
+    yield from _measured(targets, request.loads, request.plan)
 
 
 def benchmark(
     run: Receiver, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], plan: Plan
 ) -> dict[str, Any]:
     """See `trackside.Run.benchmark`."""
-    targets = dict(_targets(model, inputs, variants))
+    targets = dict(_variants(model, inputs, variants))
     measured, ended = Measured(list(targets)), ""
     measured.begin()
     try:
-        measured.facts = {name: target.facts() for name, target in targets.items()}
-        if len(targets) > 1:
-            _compare(measured, targets, max(load.length for load in loads))
-        measure([Calls(name, target.prepare) for name, target in targets.items()], loads, plan, measured, lambda: False)
+        measured.add(Finding(facts={name: target.facts() for name, target in targets.items()}))
+        for found in (_agreements(targets, loads), _measured(targets, loads, plan)):
+            for finding in found:
+                measured.add(finding)
     except KeyboardInterrupt:
         ended = "cancelled"
-    contents: dict[str, Any] = {**results(measured), "notes": measured.notes, "ended": ended}
+    contents: dict[str, Any] = {**results(measured), "ended": ended}
     contents["sentences"] = [sentence(one) for one in contents["comparisons"]]
     publish(run, contents)
     return contents
 
 
-def _targets(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _agreements(targets: Targets, loads: Sequence[Load]) -> Iterator[Finding]:
+    if len(targets) > 1 and not any(isinstance(one, Function) for one in targets.values()):
+        from trackside.benchmark.agreement import agreements
+
+        yield from agreements(targets, max(load.length for load in loads))
+
+
+def _measured(targets: Targets, loads: Sequence[Load], plan: Plan) -> Iterator[Finding]:
+    return measure({name: timed(target.prepare) for name, target in targets.items()}, loads, plan)
+
+
+def _variants(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tuple[str, Any]]:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         if variants:
@@ -51,13 +85,3 @@ def _targets(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tuple
     for variant in variants or ("",):
         # A variant changes the model, and the training goes on with it.
         yield variant or "original", Model(copy.deepcopy(model), inputs, variant, str(next(model.parameters()).device))
-
-
-def _compare(measured: Measured, models: dict[str, Any], length: int) -> None:
-    from trackside.benchmark.agreement import agreements
-
-    for name, found in agreements(models, ROWS, length, TOKENS):
-        if isinstance(found, str):
-            measured.notes.append(f"{name}: its outputs cannot be compared: {found}")
-        else:
-            measured.agreement[name] = {measure: one._asdict() for measure, one in found.items()}

@@ -1,20 +1,43 @@
-"""Measured rounds, and the results as JSON: percentiles, throughput, facts, agreement and comparisons, with intervals."""
+"""Results, from measured rounds: percentiles, throughput, facts, agreement and comparisons, with intervals.
+
+As JSON, as sentences, as numbers by key, and as a part of a run: pushed numbers, results, and events with curves.
+"""
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
-from math import isfinite, sqrt
-from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trackside.benchmark.distributions import t_quantile
-from trackside.benchmark.effects import FIRST_LOOK, Effect, paired, pooled
-from trackside.benchmark.quantiles import Interval, at_share, needed, percentile
-from trackside.benchmark.rounds import LATENCY, PERCENTILES, Load, Round, settled
+import msgspec
+
+from trackside.benchmark.intervals import (
+    LEAST_PARTS,
+    Interval,
+    at_share,
+    mean,
+    needed,
+    paired,
+    percentile,
+    pooled,
+    split,
+)
+from trackside.benchmark.messages import LATENCY, PERCENTILES, Failure, Finding, Load, Round
+from trackside.benchmark.rounds import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside.benchmark.intervals import Effect
+
+MEASURED, VARIANT = "benchmark", "benchmark_variant"
+"""Kinds of events: a variant under a load, and what it has without one."""
+
+REGRESSION = "model_regression"
+"""The kind of the event that raises the alert ModelRegression; its fields are those of `trackside.Run.alert`."""
+
+HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "tpot_p50_seconds", "throughput")
+DIGITS = 6  # of the numbers of events
 
 SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Shares of samples at which the curve of a distribution is drawn, where there are enough."""
@@ -22,10 +45,26 @@ SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0
 RATE = "tokens_per_second"  # of an endpoint, measured in each round
 FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
 OUTCOMES = ("completed", "error", "timeout", "cut")  # of its requests
-LEAST_PROCESSES = 3  # from which the noise of a mean is what differs between processes
-PARTS = 16  # consecutive parts of the samples whose means show it otherwise
+RATES = ("requests_per_second", "goodput_per_second")  # the same
+PARTS = 16  # consecutive parts of the samples, whose means show the noise if there are too few processes
 
 Contents = dict[str, Any]
+
+
+class Receiver(Protocol):
+    """The part of a `trackside.Run` that keeps results."""
+
+    def push(self, values: Mapping[str, Any], /, *, step: int) -> None:
+        """See `trackside.Run.push`."""
+        ...
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """See `trackside.Run.event`."""
+        ...
+
+    def summary(self, values: Mapping[str, Any], /) -> None:
+        """See `trackside.Run.summary`."""
+        ...
 
 
 class Measured:
@@ -37,7 +76,7 @@ class Measured:
     Attributes:
         facts: Facts of each variant alone.
         agreement: How the outputs of each variant agree with the reference.
-        failures: Variant, load (None for all), and reason.
+        failures: What failed.
         notes: What else is to be known.
     """
 
@@ -45,7 +84,7 @@ class Measured:
         self.names = list(names)
         self.facts: dict[str, dict[str, float]] = {}
         self.agreement: dict[str, dict[str, Any]] = {}
-        self.failures: list[tuple[str, Load | None, str]] = []
+        self.failures: list[Failure] = []
         self.notes: list[str] = []
         self._processes: list[dict[Load, list[Round]]] = []
 
@@ -53,14 +92,15 @@ class Measured:
         """Begin the measurements of one more process."""
         self._processes.append({})
 
-    def round(self, load: Load, values: Round) -> None:
-        """See `trackside.benchmark.rounds.Report`."""
-        self._processes[-1].setdefault(load, []).append(values)
-
-    def failed(self, name: str, load: Load | None, reason: str) -> None:
-        """See `trackside.benchmark.rounds.Report`; the same failure of several processes counts once."""
-        if (name, load, reason) not in self.failures:
-            self.failures.append((name, load, reason))
+    def add(self, finding: Finding) -> None:
+        """Add a finding of the process; the same failure of several processes counts once."""
+        self.facts |= finding.facts
+        self.agreement |= finding.agreement
+        self.notes += filter(None, [finding.note])
+        if finding.load is not None:
+            self._processes[-1].setdefault(finding.load, []).extend(finding.rounds)
+        if finding.failed is not None and finding.failed not in self.failures:
+            self.failures.append(finding.failed)
 
     @property
     def loads(self) -> list[Load]:
@@ -79,20 +119,15 @@ class Measured:
 
 
 def results(measured: Measured) -> Contents:
-    """Return ``variants`` and ``comparisons``, as docs/benchmark.md describes them."""
-    reference = measured.names[0]
+    """Return ``variants``, ``comparisons``, ``failures`` and ``notes``, as docs/benchmark.md describes them."""
+    reference, *others = measured.names
     return {
         "variants": [_variant(measured, name) for name in measured.names],
         "comparisons": [
-            comparison
-            for load in measured.loads
-            for name in measured.names[1:]
-            for comparison in _comparisons(measured, load, name, reference)
+            one for load in measured.loads for name in others for one in _comparisons(measured, load, name, reference)
         ],
-        "failures": [
-            {"variant": name, "load": "" if load is None else str(load), "reason": why}
-            for name, load, why in measured.failures
-        ],
+        "failures": [{**msgspec.to_builtins(one), "load": str(one.load or "")} for one in measured.failures],
+        "notes": measured.notes,
     }
 
 
@@ -107,21 +142,22 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
     rounds = measured.rounds(load, name)
     if not rounds:
         return None
-    measures = [measure for measure in rounds[0][0][name] if measure.endswith("_seconds")]
     series = {
-        measure: [[one for values in part for one in values[name][measure]] for part in rounds] for measure in measures
+        measure: [[one for values in part for one in values[name][measure]] for part in rounds]
+        for measure in rounds[0][0][name]
     }
     ordered = sorted(one for part in series[LATENCY] for one in part)
-    mean = _mean(series[LATENCY])
-    found: Contents = {"load": str(load), "key": load.key, **_fields(load), "samples": len(ordered)}
+    found: Contents = {"load": str(load), "key": load.key, **msgspec.to_builtins(load), "samples": len(ordered)}
     for measure, each in series.items():
-        found[measure] = {f"p{share * 100:g}": percentile(each, share)._asdict() for share in PERCENTILES}
-        found[measure]["mean"] = _mean(each)._asdict()
-    if RATE in rounds[0][0][name]:
-        found |= _rates(rounds, name)
+        if measure.endswith("_seconds"):
+            found[measure] = {f"p{share * 100:g}": percentile(each, share)._asdict() for share in PERCENTILES}
+            found[measure]["mean"] = _mean(each)._asdict()
+    if RATE in series:
+        found |= _throughput(_mean(series[RATE]), "tokens")
+        found |= {rate: _mean(series[rate])._asdict() for rate in RATES}
         found["requests"] = measured.counts(load, name)
     else:
-        rate = _inverse(mean, load.items)
+        rate = _mean(series[LATENCY]).map(lambda seconds: load.items / seconds)
         found |= _throughput(rate, "tokens" if load.length else "items" if load.batch else "calls")
     found["curve"] = [_point(series[LATENCY], ordered, share) for share in SHARES if len(ordered) >= needed(share)]
     return found
@@ -134,24 +170,6 @@ def _point(series: Sequence[Sequence[float]], ordered: Sequence[float], share: f
     return [share, *(None if value is None else float(f"{value:.5g}") for value in values)]
 
 
-def _inverse(interval: Interval, dividend: float) -> Interval:
-    value, high, low = (
-        None if one is None else dividend / one for one in (interval.value, interval.low, interval.high)
-    )
-    return Interval(value, low, high)
-
-
-def _fields(load: Load) -> Contents:
-    return {name: getattr(load, name) for name in ("batch", "length", "concurrency", "rate") if getattr(load, name)}
-
-
-def _rates(rounds: Sequence[Sequence[Round]], name: str) -> Contents:
-    found: Contents = {}
-    for measure in ("requests_per_second", "goodput_per_second"):
-        found[measure] = _mean([[values[name][measure][0] for values in part] for part in rounds])._asdict()
-    return {**_throughput(_mean([[values[name][RATE][0] for values in part] for part in rounds]), "tokens"), **found}
-
-
 def _throughput(rate: Interval, unit: str) -> Contents:
     """Return a throughput in units per second."""
     ends = [rate.low, rate.high] if rate.low is not None else None
@@ -159,27 +177,17 @@ def _throughput(rate: Interval, unit: str) -> Contents:
 
 
 def _mean(series: Sequence[Sequence[float]]) -> Interval:
-    """Return a mean over processes, or in fewer than three of them over consecutive parts of the samples."""
+    """Return a mean over processes, or if they are too few over consecutive parts of the samples."""
     samples = [one for part in series for one in part]
     if not samples:
         return Interval(None, None, None, "no samples")
-    means = [fmean(part) for part in series]
-    if len(series) < LEAST_PROCESSES:
-        count = min(PARTS, len(samples))
-        edges = [len(samples) * number // count for number in range(count + 1)]
-        means = [fmean(samples[begin:end]) for begin, end in pairwise(edges)]
-    center = fmean(samples)
-    if len(means) < LEAST_PROCESSES:
-        return Interval(center, None, None, f"{len(samples)} samples")
-    half = t_quantile(0.975, len(means) - 1) * stdev(means) / sqrt(len(means))
-    return Interval(center, max(center / 1e3, center - half), center + half)
+    center, parts = fmean(samples), series if len(series) >= LEAST_PARTS else split(samples, PARTS)
+    return mean(center, [fmean(part) for part in parts], f"{len(samples)} samples", least=center / 1e3)
 
 
 def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> Iterator[Contents]:
     rounds = measured.rounds(load, reference, name)
-    if not rounds:
-        return
-    for measure in rounds[0][0][name]:
+    for measure in rounds[0][0][name] if rounds else ():
         if measure.endswith("_seconds") or measure == RATE:
             usable = [
                 [one for one in part if all(one[each].get(measure, [0])[:1] > [0] for each in (name, reference))]
@@ -188,42 +196,29 @@ def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> I
             sides = [[[median(one[each][measure]) for one in part] for part in usable] for each in (name, reference)]
             effects = [paired(one, other) for one, other in zip(*sides, strict=True) if one]
             if effects:
-                yield _comparison(name, reference, load, measure, pooled(_whole(effects)))
+                found = {"variant": name, "reference": reference, "load": str(load), "key": load.key}
+                yield {**found, "measure": measure, **_compared(pooled(effects), is_time=measure != RATE)}
 
 
-def _whole(effects: Sequence[Effect]) -> Sequence[Effect]:
-    """Return the effects with intervals, or if there is none, all."""
-    return [effect for effect in effects if isfinite(effect.noise)] or effects
-
-
-def _comparison(name: str, reference: str, load: Load, measure: str, effect: Effect) -> Contents:
-    known = isfinite(effect.noise)
-    less = measure.endswith("_seconds")
-    faster = (effect.ratio, effect.low, effect.high)
-    faster = (1 / effect.ratio, 1 / effect.high, 1 / effect.low if effect.low else 0.0) if less else faster
-    verdict = "no difference shown" if not effect.is_different else "faster" if faster[0] > 1 else "slower"
+def _compared(effect: Effect, *, is_time: bool) -> Contents:
+    value, low, high, reason = ratio = effect.ratio()
+    faster = ratio.map(lambda one: 1 / one) if is_time else ratio
+    verdict = "no difference shown" if not effect.is_different else "faster" if (faster.value or 0) > 1 else "slower"
     return {
-        "variant": name,
-        "reference": reference,
-        "load": str(load),
-        "key": load.key,
-        "measure": measure,
-        "ratio": effect.ratio,
-        "low": effect.low if known else None,
-        "high": effect.high if known else None,
+        "ratio": value,
+        "low": low,
+        "high": high,
         "rounds": effect.rounds,
-        "times_faster": {"value": faster[0], "low": faster[1] if known else None, "high": faster[2] if known else None},
-        "verdict": verdict if known else "unknown",
-        "reason": "" if known else f"{effect.rounds} rounds, at least {FIRST_LOOK} of a process are needed",
+        "times_faster": {"value": faster.value, "low": faster.low, "high": faster.high},
+        "verdict": "unknown" if reason else verdict,
+        "reason": reason,
     }
 
 
 def sentence(comparison: Mapping[str, Any]) -> str:
     """Return a comparison as a sentence, such as ``int8 is 1.42 to 1.51 times faster than fp32 (batch=8)``."""
-    names, load = (
-        (comparison["variant"], comparison["reference"]),
-        f" ({comparison['load']})" if comparison["load"] else "",
-    )
+    names = comparison["variant"], comparison["reference"]
+    load = f" ({comparison['load']})" if comparison["load"] else ""
     what = "" if comparison["measure"] == LATENCY else f" in {comparison['measure']}"
     if comparison["verdict"] == "unknown":
         return f"{names[0]} and {names[1]}{what}: too few rounds to compare ({comparison['reason']}){load}"
@@ -258,10 +253,50 @@ def _flat_load(load: Mapping[str, Any], place: str) -> dict[str, float | None]:
     for measure in (one for one in load if one.endswith("_seconds")):
         name = measure.removesuffix("_seconds")
         found |= {f"{place}{name}_{part}_seconds": interval["value"] for part, interval in load[measure].items()}
-    rates = (rate for rate in ("requests_per_second", "goodput_per_second") if rate in load)
-    return found | {f"{place}{rate}": load[rate]["value"] for rate in rates}
+    return found | {f"{place}{rate}": load[rate]["value"] for rate in RATES if rate in load}
 
 
 def _begin(variant: str, load: str = "") -> str:
     """Return the beginning of keys that conditions of `trackside compare` can have without quotes."""
     return "/".join(["model", re.sub(r"[^A-Za-z0-9_.]", "_", variant), *filter(None, [load]), ""])
+
+
+def publish(run: Receiver, contents: Mapping[str, Any], step: int = 0) -> None:
+    """Push all numbers of results at a step, and add the most important ones and the sentences to the run's results.
+
+    Args:
+        run: The run.
+        contents: See `trackside.benchmark.results.results`; ``unfit`` and ``ended`` may be added to it.
+        step: The step.
+    """
+    numbers = flat(contents)
+    run.push(numbers, step=step)
+    for variant in contents["variants"]:
+        name, loads = variant["name"], variant["loads"]
+        repeated = {"name", "loads", *(loads[0] if loads else ())}
+        run.event(VARIANT, variant=name, **_rounded({key: variant[key] for key in variant if key not in repeated}))
+        for load in loads:
+            place = (name, load["load"])
+            against = [one for one in contents["comparisons"] if (one["variant"], one["load"]) == place]
+            faster = {one["measure"]: one["times_faster"] for one in against}
+            run.event(MEASURED, variant=name, **_rounded({**load, "times_faster": faster}))
+    per_load = {key: value for key, value in numbers.items() if key.rpartition("/")[2] in HEADLINES}
+    facts = {key: value for key, value in numbers.items() if key.count("/") == 2 and key not in per_load}
+    run.summary({**per_load, **facts})
+    for comparison in contents["comparisons"]:
+        if comparison["verdict"] in {"faster", "slower"}:
+            key = f"{comparison['variant']} {comparison['key']} {comparison['measure']}".replace("  ", " ")
+            run.summary({key: sentence(comparison)})
+    marks = {mark: contents.get(mark) or None for mark in ("unfit", "ended")}
+    failures = [
+        " ".join(filter(None, (one["variant"], one["load"]))) + f": {one['reason']}" for one in contents["failures"]
+    ]
+    run.summary({**marks, "failures": "; ".join(failures) or None})
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value

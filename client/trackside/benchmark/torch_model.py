@@ -1,8 +1,9 @@
-"""Models of PyTorch as targets: their inputs, sizes and outputs. Only a process that measures one imports this."""
+"""Models of PyTorch as targets: variants, inputs, weights and sizes. Only a process that measures one imports this."""
 
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trackside.benchmark.failures import TargetError
-from trackside.benchmark.inputs import SEED, arguments, made_inputs
-from trackside.benchmark.variants import apply
+from trackside.benchmark.rounds import SEED, TargetError, arguments, made_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside.benchmark.rounds import Load
+    from trackside.benchmark.messages import Load
 
 LENGTH = 32  # of generated sequences, if no length is given
 PIXELS = 224  # of the sides of generated images
 WEIGHTS = ("*.safetensors", "*.pt", "*.pth", "*.bin", "*.ckpt")
-
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of names of weights, by DDP, torch.compile and Lightning
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+TORCHAO = {
+    "torchao-int8": "Int8WeightOnlyConfig",
+    "torchao-int8-dynamic": "Int8DynamicActivationInt8WeightConfig",
+    "torchao-int4": "Int4WeightOnlyConfig",
+}
+NAMES = ("fp32", "bf16", "fp16", "bf16-weights", "fp16-weights", "int8-dynamic", *TORCHAO, "pruned-PERCENT")
+COMPILED = "+compile"
 
 
 class Model:
@@ -33,7 +39,7 @@ class Model:
     Args:
         model: The model, which this changes.
         inputs: Example inputs, or a function of batch and length that makes them; None to generate some.
-        variant: A name of `trackside.benchmark.variants`; empty for the model as it is.
+        variant: One of `NAMES`, see `apply`; empty for the model as it is.
         device: Device; empty for the GPU if there is one.
         file: Where its weights are from, if that is a file.
     """
@@ -102,6 +108,76 @@ class Model:
         if self._device.type == "cuda":
             facts["device_memory_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
         return facts
+
+
+def apply(model: nn.Module, name: str, device: str) -> tuple[nn.Module, torch.dtype | None]:
+    """Return a variant of a model, which this may change, and the type to autocast to; None for no autocast.
+
+    Args:
+        model: The model, in evaluation mode, on its device.
+        name: One of `NAMES`, with `COMPILED` behind it for torch.compile; empty or ``compile`` for the model's own format.
+        device: ``cpu`` or ``cuda``.
+
+    Raises:
+        TargetError: There is no such variant, not on this device, or its library is missing.
+    """
+    name, compiled, _ = name.partition(COMPILED) if name != "compile" else ("", name, "")
+    dtype = HALVES.get(name)
+    if dtype is None:
+        model = _changed(model, name, device)
+    return (torch.compile(model) if compiled else model), dtype
+
+
+def _changed(model: nn.Module, name: str, device: str) -> nn.Module:
+    if not name:
+        return model
+    if name == "fp32":
+        return model.float()
+    if name.endswith("-weights") and (dtype := HALVES.get(name.removesuffix("-weights"))) is not None:
+        return model.to(dtype)
+    if name == "int8-dynamic":
+        return _quantized(model, device)
+    if name in TORCHAO:
+        return _by_torchao(model, name)
+    if (percent := re.fullmatch(r"pruned-(\d{1,2})", name)) is not None:
+        return _pruned(model, int(percent[1]) / 100)
+    raise TargetError(f"variant {name} is none of {', '.join(NAMES)}, and the factory has no parameter variant")
+
+
+def _quantized(model: nn.Module, device: str) -> nn.Module:
+    if device != "cpu":
+        raise TargetError(
+            f"int8-dynamic runs on the CPU alone, not on {device}: add --device cpu, or use torchao-int8-dynamic"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which not everybody has
+        changed: nn.Module = torch.ao.quantization.quantize_dynamic(
+            model, {nn.Linear, nn.LSTM, nn.GRU}, dtype=torch.qint8
+        )
+    for layer in changed.modules():
+        if isinstance(layer, nn.TransformerEncoderLayer):
+            layer.activation_relu_or_gelu = 0  # no fused path, which reads weights that quantized layers do not have
+    return changed
+
+
+def _by_torchao(model: nn.Module, name: str) -> nn.Module:
+    try:
+        from torchao import quantization
+    except ImportError:
+        raise TargetError(f"{name} needs torchao: pip install torchao") from None
+    quantization.quantize_(model, getattr(quantization, TORCHAO[name])())
+    return model
+
+
+def _pruned(model: nn.Module, share: float) -> nn.Module:
+    """Return the model without this share of its weights, the smallest of all layers (magnitude pruning)."""
+    from torch.nn.utils import prune
+
+    layers = [(one, "weight") for one in model.modules() if isinstance(one, nn.Linear | nn.Conv1d | nn.Conv2d)]
+    prune.global_unstructured(layers, prune.L1Unstructured, amount=share)
+    for layer, weight in layers:
+        prune.remove(layer, weight)
+    return model
 
 
 def generated(model: nn.Module, batch: int, length: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trackside.benchmark.publishing import REGRESSION
+from trackside.benchmark.results import REGRESSION
 from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.best_loss import BestLoss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.benchmark.publishing import REGRESSION
+from trackside.benchmark.results import REGRESSION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:

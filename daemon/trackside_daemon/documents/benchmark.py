@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from trackside.benchmark.publishing import MEASURED
-from trackside.benchmark.results import sentence
+from trackside.benchmark.results import MEASURED, sentence
 from trackside_daemon.documents.diagnosis import labelled
 from trackside_daemon.documents.elements import Document, Table, listing
 from trackside_daemon.model.text import byte_size, number, shown

@@ -1,38 +1,56 @@
-"""Run the processes that measure, and collect what they write."""
+"""Run the processes that measure, collect what they find, and name what disturbed them."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
+from trackside.benchmark.messages import Failure, Finding
 from trackside.benchmark.results import Measured
-from trackside.benchmark.rounds import Load
+from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.families import gpu, host
+from trackside_daemon.model.text import percent
+from trackside_daemon.questions.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from trackside.benchmark.request import Request
+    from trackside.benchmark.messages import Request
+    from trackside_daemon.cli.sources.api_source import ApiSource
+    from trackside_daemon.model.metric import Metric
 
 POLL_SECONDS = 0.5
 END_SECONDS = 4.0  # until a process that was asked to end is killed
 
 
-class _Message(msgspec.Struct):
-    """A line of a process that measures."""
+class Disturbance(NamedTuple):
+    """A family that shows one.
 
-    load: Load | None = None
-    rounds: list[dict[str, dict[str, list[float]]]] = []
-    facts: dict[str, dict[str, float]] = {}
-    agreement: dict[str, dict[str, dict[str, Any]]] = {}
-    failed: dict[str, Any] | None = None
-    note: str = ""
-    end: bool = False
+    Attributes:
+        family: Counter of seconds, or gauge.
+        share: Share of the time, or value of a gauge, above which it disturbs.
+        text: What to report; ``{}`` is the percentage or the value.
+    """
+
+    family: Metric
+    share: float
+    text: str
+
+
+HARMLESS = frozenset(("gpu_idle", "applications_clocks", "sw_power_cap", "sync_boost", "display"))
+DISTURBANCES = (
+    Disturbance(host.CPU_WAITING, 0.1, "tasks waited for a CPU in {} of the time"),
+    Disturbance(host.MEMORY_STALLED, 0.01, "all tasks waited for memory in {} of the time"),
+    Disturbance(host.IO_STALLED, 0.1, "all tasks waited for storage in {} of the time"),
+    Disturbance(gpu.CLOCK_LIMITED, 0.01, "the clocks of a GPU were limited in {} of the time"),
+    Disturbance(gpu.PROCESSES, 1, "{} processes shared a GPU"),
+)
 
 
 def run(python: str, request: Request, repeats: int, progress: Callable[[str], None]) -> tuple[Measured, str]:
@@ -47,90 +65,73 @@ def run(python: str, request: Request, repeats: int, progress: Callable[[str], N
     Returns:
         What was measured, and why it ended early: empty, or in one line.
     """
-    names = [spec.name for spec in request.specs]
-    measured, replace = Measured(names), msgspec.structs.replace
+    measured = Measured([spec.name for spec in request.specs])
     works = [] if request.is_endpoint else [replace(request, mode="alone", specs=[spec]) for spec in request.specs]
     works += [replace(request, mode="measure" if number else "compare") for number in range(repeats)]
     for work in works:
-        subject = ", ".join(spec.name for spec in work.specs)
-        try:
-            ended = _work(python, work, measured, partial(_note, progress, subject))
-        except WorkerFailed as error:
-            measured.failed(subject, None, _death(error))
-            ended = ""
-        if ended:
+        gone = {failure.variant for failure in measured.failures if failure.load is None}
+        specs = [spec for spec in work.specs if spec.name not in gone]
+        subject = ", ".join(spec.name for spec in specs)
+        if specs and (ended := _work(python, replace(work, specs=specs), measured, subject, progress)):
             return measured, ended
-        _leave_failed(measured, works)
     return measured, ""
 
 
-def _note(progress: Callable[[str], None], subject: str, text: str) -> None:
-    progress(f"{subject}: {text}")
-
-
-def _leave_failed(measured: Measured, works: list[Request]) -> None:
-    """Leave variants that cannot be loaded out of the later processes."""
-    gone = {name for name, load, _ in measured.failures if load is None}
-    for number, work in enumerate(works):
-        if work.mode != "alone":
-            kept = [spec for spec in work.specs if spec.name not in gone]
-            works[number] = msgspec.structs.replace(work, specs=kept)
-
-
-def _work(python: str, request: Request, measured: Measured, progress: Callable[[str], None]) -> str:
-    """Run one process to its end; return why it ended early.
-
-    Raises:
-        WorkerFailed: It died.
-    """
-    if not request.specs:
-        return ""
-    if request.mode != "alone":
-        measured.begin()
-    ended, until = "", inf
+def _work(python: str, request: Request, measured: Measured, subject: str, progress: Callable[[str], None]) -> str:
+    """Run one process to its end; return why it ended early."""
+    measured.begin()
+    ended, until, rounds = "", inf, 0
     # The user's target may be in this process's working directory.
-    worker = Worker("trackside.benchmark", _Message, python=python, directory=None)
+    worker = Worker("trackside.benchmark", Finding, python=python, directory=None)
     try:
         worker.begin(request)
         while time.monotonic() < until:
             try:
-                message = worker.next(min(until - time.monotonic(), POLL_SECONDS))
-                if message is None:
-                    continue
-                if message.end:
+                finding = worker.next(min(until - time.monotonic(), POLL_SECONDS))
+                if finding is not None and finding.end:
                     break
-                _apply(message, measured, progress)
+                if finding is not None:
+                    measured.add(finding)
+                    rounds += len(finding.rounds)
+                    progress(f"{subject}: {finding.load or 'calls'}, {rounds} rounds")
             except KeyboardInterrupt:
                 ended = ended or "cancelled"
                 until = time.monotonic() + END_SECONDS
                 worker.end_input()
-            except WorkerFailed:
-                if ended:
-                    break
-                raise
+    except WorkerFailed as error:
+        if not ended:
+            measured.add(Finding(failed=Failure(subject, None, _death(error))))
     finally:
         worker.end(patience=1.0)
     return ended
-
-
-def _apply(message: _Message, measured: Measured, progress: Callable[[str], None]) -> None:
-    measured.facts |= message.facts
-    measured.agreement |= message.agreement
-    if message.load is not None:
-        for values in message.rounds:
-            measured.round(message.load, values)
-        count = sum(map(len, measured.rounds(message.load)))
-        progress(f"{message.load or 'calls'}, {count} rounds")
-    if message.failed is not None:
-        load = message.failed["load"]
-        measured.failed(
-            message.failed["name"], None if load is None else msgspec.convert(load, Load), message.failed["reason"]
-        )
-    if message.note:
-        measured.notes.append(message.note)
 
 
 def _death(error: WorkerFailed) -> str:
     if "Killed" in str(error):
         return "its process was killed, probably because memory ran out (see dmesg)"
     return f"its process ended: {error}"
+
+
+def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> list[str] | None:
+    """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer."""
+    keys = tuple(one.family.name for one in DISTURBANCES)
+    try:
+        series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended))["series"]
+    except SourceError:
+        return None
+    return [text for one in DISTURBANCES if (text := _text(one, series, ended - begun))]
+
+
+def _text(disturbance: Disturbance, series: Sequence[dict[str, Any]], seconds: float) -> str:
+    values = [
+        points
+        for one in series
+        if one["key"].partition("{")[0] == disturbance.family.name
+        and series_labels(one["key"]).get("reason") not in HARMLESS
+        and (points := one["points"])
+    ]
+    if disturbance.family.kind == "counter":
+        highest = max((points[-1][4] - points[0][2] for points in values), default=0.0) / max(seconds, 1.0)
+        return disturbance.text.format(percent(min(1.0, highest))) if highest > disturbance.share else ""
+    highest = max((point[3] for points in values for point in points), default=0.0)
+    return disturbance.text.format(f"{highest:g}") if highest > disturbance.share else ""

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from trackside.benchmark.publishing import REGRESSION, publish
-from trackside.benchmark.results import results
-from trackside.benchmark.rounds import LATENCY
+from trackside.benchmark.messages import LATENCY
+from trackside.benchmark.results import REGRESSION, publish, results
 from trackside_daemon.cli.benchmark import measuring
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
 from trackside_daemon.questions import table as questions
@@ -22,8 +21,8 @@ from trackside_daemon.questions import table as questions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackside.benchmark.publishing import Receiver
-    from trackside.benchmark.request import Request
+    from trackside.benchmark.messages import Request
+    from trackside.benchmark.results import Receiver
     from trackside_daemon.cli.sources.api_source import ApiSource
 
     Checkpoint = Mapping[str, Any]
@@ -96,12 +95,12 @@ class Watch:
             self._first = checkpoint
         request = replace(self._request, specs=specs)
         measured, ended = measuring.run(self._python, request, 1, self._progress)
-        contents = {**results(measured), "notes": measured.notes, "ended": ended}
+        contents = {**results(measured), "ended": ended}
         publish(run, contents, step)
         texts = [*slower(contents), *self._disagreeing(contents)]
         for text in texts:
             run.event(REGRESSION, title=f"checkpoint of step {step}: {text}", severity="warning", text=f"{path}")
-        failed = [f"{variant}: {why}" for variant, _, why in measured.failures]
+        failed = [f"{one.variant}: {one.reason}" for one in measured.failures]
         yield f"step {step}: {'; '.join([*texts, *failed]) or 'as before'} ({path})"
         if ended:
             raise KeyboardInterrupt

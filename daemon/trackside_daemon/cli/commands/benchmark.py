@@ -18,8 +18,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside.benchmark.request import Request, Spec
-    from trackside.benchmark.rounds import Load
+    from trackside.benchmark.messages import Request, Spec
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CANCELLED, FAILED = 130, 1  # exit statuses
@@ -27,108 +26,80 @@ DEFAULT = "benchmark"  # name of the run
 ORIGINAL = "original"  # name of the only variant
 
 
+def _option(help: str, metavar: str, **more: Any) -> Any:  # noqa: A002  the name in typer
+    """Return an option without a default to show."""
+    return typer.Option(help=help, metavar=metavar, show_default=False, **more)
+
+
+def _repeated(help: str, metavar: str, **more: Any) -> Any:  # noqa: A002  the same
+    return _option(f"{help}; may be repeated.", metavar, **more)
+
+
+# What to measure
+TARGETS = typer.Argument(
+    metavar="TARGET...",
+    help="MODULE:FACTORY, the path of a model, or the address of an OpenAI-compatible endpoint, up to /v1. "
+    "Several are compared with the first.",
+    show_default=False,
+)
+VARIANT = _repeated(
+    "fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic, torchao-int8, pruned-PERCENT, …, each also with "
+    "+compile behind it, or a value of the factory's parameter variant. The first is the reference",
+    "NAME",
+)
+COMPILE = typer.Option("--compile", help="Also measure the first variant with torch.compile.")
+CHECKPOINT = _option("Weights for what the factory returns.", "PATH")
+DEVICE = _option("Device of PyTorch. [default: the GPU if there is one]", "DEVICE")
+PYTHON = _option("Python with the target's packages. [default: that of trackside]", "FILE")
+WATCH = _option(
+    "Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less than the "
+    "first raises the alert ModelRegression.",
+    "RUN",
+)
+# Under which load
+BATCH_SIZE = _repeated("Inputs in a call", "N", min=1)
+LENGTH = _repeated("Length of each input", "N", min=1)
+CONCURRENCY = _repeated("Requests in flight", "N", min=1)
+RATE = _repeated("Requests that arrive in a second, at random", "N", min=0.001)
+# Requests to an endpoint
+MODEL = _option("Name of the endpoint's model.", "NAME")
+PROMPTS = _option("File with a prompt a line.", "FILE")
+TOKENS = typer.Option(help="Most tokens of an answer.", metavar="N", min=1)
+LIMIT = _repeated("Limit of ttft, tpot or latency within which a request counts for goodput", "MEASURE=SECONDS")
+HEADER = _repeated("HTTP header of each request", "NAME:VALUE")
+# How long, and where to
+SECONDS = typer.Option(help="Most seconds for each load, in each process.", metavar="SECONDS", min=0.1)
+PRECISION = typer.Option(
+    help="Stop earlier if the intervals are within ± this share.", metavar="SHARE", min=0.0001, max=1.0
+)
+REPEATS = typer.Option(help="Processes that measure, for the variance between runs.", metavar="N", min=1)
+NAME = typer.Option(help="Name of the run that keeps the results.", metavar="NAME")
+MARKDOWN = typer.Option("--markdown", help="Print Markdown.")
+
+
 def benchmark(
-    target: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET...",
-            help="MODULE:FACTORY, the path of a model, or the address of an OpenAI-compatible endpoint, up to /v1. "
-            "Several are compared with the first.",
-            show_default=False,
-        ),
-    ],
+    target: Annotated[list[str], TARGETS],
     *,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic, torchao-int8, pruned-PERCENT, …, each also with "
-            "+compile behind it, or a value of the factory's parameter variant. The first is the reference; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Also measure the first variant with torch.compile.")
-    ] = False,
-    checkpoint: Annotated[
-        str, typer.Option(help="Weights for what the factory returns.", metavar="PATH", show_default=False)
-    ] = "",
-    batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="Inputs in a call; may be repeated.", metavar="N", min=1, show_default=False),
-    ] = None,
-    length: Annotated[
-        list[int] | None,
-        typer.Option(help="Length of each input; may be repeated.", metavar="N", min=1, show_default=False),
-    ] = None,
-    concurrency: Annotated[
-        list[int] | None,
-        typer.Option(help="Requests in flight; may be repeated.", metavar="N", min=1, show_default=False),
-    ] = None,
-    rate: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Requests that arrive in a second, at random; may be repeated.",
-            metavar="N",
-            min=0.001,
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[str, typer.Option(help="Name of the endpoint's model.", metavar="NAME", show_default=False)] = "",
-    prompts: Annotated[
-        Path | None, typer.Option(help="File with a prompt a line.", metavar="FILE", show_default=False)
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", metavar="N", min=1)] = 64,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MEASURE=SECONDS",
-            help="Limit of ttft, tpot or latency within which a request counts for goodput; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME:VALUE", help="HTTP header of each request; may be repeated.", show_default=False),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which a request has failed.", metavar="SECONDS", min=0.1)
-    ] = 60.0,
-    seconds: Annotated[
-        float, typer.Option(help="Most seconds for each load, in each process.", metavar="SECONDS", min=0.1)
-    ] = 10.0,
-    precision: Annotated[
-        float,
-        typer.Option(
-            help="Stop earlier if the intervals are within ± this share.", metavar="SHARE", min=0.0001, max=1.0
-        ),
-    ] = 0.01,
-    repeats: Annotated[
-        int, typer.Option(help="Processes that measure, for the variance between runs.", metavar="N", min=1)
-    ] = 3,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Device of PyTorch. [default: the GPU if there is one]", metavar="DEVICE", show_default=False
-        ),
-    ] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            help="Python with the target's packages. [default: that of trackside]", metavar="FILE", show_default=False
-        ),
-    ] = sys.executable,
-    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.", metavar="NAME")] = DEFAULT,
-    watch: Annotated[
-        str,
-        typer.Option(
-            help="Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less "
-            "than the first raises the alert ModelRegression.",
-            metavar="RUN",
-            show_default=False,
-        ),
-    ] = "",
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    variant: Annotated[list[str] | None, VARIANT] = None,
+    compiled: Annotated[bool, COMPILE] = False,
+    checkpoint: Annotated[str, CHECKPOINT] = "",
+    batch_size: Annotated[list[int] | None, BATCH_SIZE] = None,
+    length: Annotated[list[int] | None, LENGTH] = None,
+    concurrency: Annotated[list[int] | None, CONCURRENCY] = None,
+    rate: Annotated[list[float] | None, RATE] = None,
+    model: Annotated[str, MODEL] = "",
+    prompts: Annotated[Path | None, PROMPTS] = None,
+    tokens: Annotated[int, TOKENS] = 64,
+    limit: Annotated[list[str] | None, LIMIT] = None,
+    header: Annotated[list[str] | None, HEADER] = None,
+    seconds: Annotated[float, SECONDS] = 10.0,
+    precision: Annotated[float, PRECISION] = 0.01,
+    repeats: Annotated[int, REPEATS] = 3,
+    device: Annotated[str, DEVICE] = "",
+    python: Annotated[str, PYTHON] = sys.executable,
+    name: Annotated[str, NAME] = DEFAULT,
+    watch: Annotated[str, WATCH] = "",
+    as_markdown: Annotated[bool, MARKDOWN] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:
@@ -141,23 +112,20 @@ def benchmark(
     with errors_reported():
         import msgspec
 
-        from trackside.benchmark.request import Request, Requests
-        from trackside.benchmark.rounds import Plan
+        from trackside.benchmark.messages import Load, Plan, Request, Requests
         from trackside_daemon.documents.benchmark import document
 
         requests = Requests(
-            model=model,
-            tokens=tokens,
-            timeout=timeout,
-            limits=dict(map(_limit, limit or ())),
-            headers=dict(map(_header, header or ())),
+            model=model, tokens=tokens, limits=dict(map(_limit, limit or ())), headers=dict(map(_header, header or ()))
         )
         if prompts is not None:
             found = tuple(filter(None, prompts.read_text(encoding="utf-8").splitlines()))
             requests = msgspec.structs.replace(requests, prompts=found or requests.prompts)
         specs = _specs(target, variant or [], checkpoint, compiled=compiled)
-        loads = _loads(batch_size, length, concurrency, rate)
-        request = Request("measure", specs, loads, Plan(seconds, precision), device, requests=requests)
+        loads = [*(Load(concurrency=one) for one in concurrency or ()), *(Load(rate=one) for one in rate or ())]
+        if not loads or batch_size or length:
+            loads += [Load(*pair) for pair in product(batch_size or [0], length or [0])]
+        request = Request("measure", specs, loads, Plan(seconds, precision), device, requests)
         _check(request)
         if watch:
             _watch(watch, python, request, name, url)
@@ -175,10 +143,8 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     import msgspec
 
     import trackside
-    from trackside.benchmark.publishing import publish
-    from trackside.benchmark.results import results
+    from trackside.benchmark.results import publish, results
     from trackside_daemon.cli.benchmark import measuring
-    from trackside_daemon.cli.benchmark.machine import disturbances
 
     daemon, begun = _daemon(url), time.time()
     config = msgspec.to_builtins(request)
@@ -186,16 +152,14 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     run = trackside.init(name, config=config, tags=("benchmark",))
     measured, ended = measuring.run(python, request, repeats, _progress)
     _progress("")
-    contents: dict[str, Any] = {**results(measured), "notes": measured.notes, "ended": ended, "unfit": ""}
-    contents["run"] = run.id
     if not measured.loads:
         run.finish("stopped" if ended else "failed")
-        failures = "; ".join(f"{variant}: {why}" for variant, _, why in measured.failures)
+        failures = "; ".join(f"{one.variant}: {one.reason}" for one in measured.failures)
         fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
-    found = None if daemon is None else disturbances(daemon, run.id, begun, time.time())
+    found = None if daemon is None else measuring.disturbances(daemon, run.id, begun, time.time())
     if found is None:
-        contents["notes"].append("no daemon watched the machine: whether something disturbed it is unknown")
-    contents["unfit"] = "; ".join(found or ())
+        measured.notes.append("no daemon watched the machine: whether something disturbed it is unknown")
+    contents = {**results(measured), "ended": ended, "unfit": "; ".join(found or ()), "run": run.id}
     publish(run, contents)
     run.finish("stopped" if ended else "finished")
     where = f"run {name}, id {run.id}"
@@ -242,7 +206,7 @@ def _progress(text: str) -> None:
 
 
 def _specs(targets: Sequence[str], variants: Sequence[str], checkpoint: str, *, compiled: bool) -> list[Spec]:
-    from trackside.benchmark.request import Spec
+    from trackside.benchmark.messages import Spec
 
     names = list(variants) or [""]
     if compiled:
@@ -258,35 +222,20 @@ def _specs(targets: Sequence[str], variants: Sequence[str], checkpoint: str, *, 
     return found
 
 
-def _loads(
-    batches: Sequence[int] | None,
-    lengths: Sequence[int] | None,
-    concurrencies: Sequence[int] | None,
-    rates: Sequence[float] | None,
-) -> list[Load]:
-    from trackside.benchmark.rounds import Load
-
-    if concurrencies or rates:
-        return [*(Load(concurrency=one) for one in concurrencies or ()), *(Load(rate=one) for one in rates or ())]
-    return [Load(batch, length) for batch, length in product(batches or [0], lengths or [0])]
-
-
 def _check(request: Request) -> None:
     """Check that the options belong to the target.
 
     Raises:
         CommandError: They do not.
     """
-    requested = any(load.concurrency or load.rate for load in request.loads)
-    if request.is_endpoint and any(
-        load.batch or load.length or spec.variant for load in request.loads for spec in request.specs
-    ):
+    calls = any(load.batch or load.length for load in request.loads) or any(spec.variant for spec in request.specs)
+    if request.is_endpoint and calls:
         raise CommandError(
             "--batch-size, --length, --variant and --compile are for models; an endpoint has --concurrency and --rate"
         )
-    if requested and not request.is_endpoint:
+    if not request.is_endpoint and any(load.concurrency or load.rate for load in request.loads):
         raise CommandError(f"--concurrency and --rate need an endpoint; {request.specs[0].target} is no http address")
-    if len({spec.target.startswith(("http://", "https://")) for spec in request.specs}) > 1:
+    if len({spec.is_endpoint for spec in request.specs}) > 1:
         raise CommandError("endpoints and other targets cannot be compared")
 
 

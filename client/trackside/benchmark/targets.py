@@ -5,20 +5,18 @@ from __future__ import annotations
 import importlib
 import random
 import sys
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.benchmark.failures import TargetError
-from trackside.benchmark.inputs import SEED, arguments, made_inputs
-from trackside.benchmark.memory import peak_bytes, reset_peak
+from trackside.benchmark.rounds import SEED, TargetError, arguments, made_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-    from trackside.benchmark.request import Spec
-    from trackside.benchmark.rounds import Load
+    from trackside.benchmark.messages import Load, Spec
 
 
 class Function:
@@ -58,24 +56,22 @@ def build(spec: Spec, device: str = "") -> Any:
     Raises:
         TargetError: There is nothing to measure. The user's code may raise anything else.
     """
-    made = _make(spec)
+    made, taken = _made(spec)
+    variant, checkpoint = ("" if name in taken else getattr(spec, name) for name in ("variant", "checkpoint"))
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from trackside.benchmark.torch_model import Model, read_weights
 
-        if spec.checkpoint and not _accepts(spec.target, "checkpoint"):
-            read_weights(model, Path(spec.checkpoint))
-        variant = "" if _accepts(spec.target, "variant") else spec.variant
+        if checkpoint:
+            read_weights(model, Path(checkpoint))
         return Model(model, inputs, variant, device, Path(spec.checkpoint or spec.target))
     if not callable(model):
         raise TargetError(
             f"{spec.target} returned {type(model).__name__}; return a function, a torch module, or (either, inputs)"
         )
-    if spec.variant and not _accepts(spec.target, "variant"):
-        raise TargetError(
-            f"{spec.target} returned a function, so its factory needs a parameter variant for {spec.variant}"
-        )
+    if variant:
+        raise TargetError(f"{spec.target} returned a function, so its factory needs a parameter variant for {variant}")
     return Function(model, inputs)
 
 
@@ -83,35 +79,48 @@ def alone(spec: Spec, load: Load, device: str = "") -> dict[str, float]:
     """Return the facts of a variant that this process has not loaded yet, by measure: times in seconds, sizes in bytes."""
     if ":" in spec.target:
         _factory(spec.target)  # to import its packages is no part of the load
-    before = reset_peak()
-    begun = perf_counter()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # begins a new peak
+    before, begun = _memory("VmRSS"), perf_counter()
     target = build(spec, device)
     loaded = perf_counter()
     call = target.prepare(load)
     prepared = perf_counter()
     call()
     first = perf_counter() - prepared
-    facts = {
-        "load_seconds": loaded - begun,
-        "first_call_seconds": first,
-        "memory_bytes": max(0.0, peak_bytes() - before),
-    }
+    peak = max(0.0, _memory("VmHWM") - before)
+    facts = {"load_seconds": loaded - begun, "first_call_seconds": first, "memory_bytes": peak}
     return {**facts, **target.facts()}
 
 
-def _make(spec: Spec) -> Any:
+def _memory(field: str) -> float:
+    """Return bytes of this process by a field of /proc/self/status; on other systems its peak."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _made(spec: Spec) -> tuple[Any, Collection[str]]:
+    """Return what a factory or a path gives, and the names of what the factory took into account."""
     if ":" not in spec.target:
         if not Path(spec.target).exists():
             raise TargetError(f"{spec.target}: no such file, and no MODULE:FACTORY")
         from trackside.benchmark.torch_model import read_model
 
-        return read_model(Path(spec.target))
+        return read_model(Path(spec.target)), ()
     factory = _factory(spec.target)
+    parameters: Collection[str] = ()
+    with suppress(ValueError):  # a function of an extension
+        parameters = signature(factory).parameters
     given = {"variant": spec.variant, "checkpoint": spec.checkpoint}
-    named = {name: value for name, value in given.items() if value and _accepts(spec.target, name)}
+    named = {name: value for name, value in given.items() if value and name in parameters}
     seeded = _seed()
     made = factory(**named)
-    return made if seeded or not _seed() else factory(**named)  # it has imported PyTorch
+    return (made if seeded or not _seed() else factory(**named)), named  # it has imported PyTorch
 
 
 def _factory(target: str) -> Callable[..., Any]:
@@ -133,16 +142,6 @@ def _factory(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise TargetError(f"{target} is a {type(found).__name__}; name a function that returns what to measure")
     return found
-
-
-def _accepts(target: str, parameter: str) -> bool:
-    """Return whether the factory has a parameter of this name."""
-    if ":" not in target:
-        return False
-    try:
-        return parameter in signature(_factory(target)).parameters
-    except ValueError:  # a function of an extension
-        return False
 
 
 def _seed() -> bool:

@@ -1,0 +1,161 @@
+"""The request to the process that measures, and its findings: a line of JSON each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trackside.benchmark.intervals import needed
+
+LATENCY = "latency_seconds"
+"""The measure that every target has, and that decides when a measurement ends."""
+
+PERCENTILES = (0.5, 0.9, 0.99)
+
+Samples = dict[str, list[float]]  # the samples of one variant in one round, by measure
+Round = dict[str, Samples]  # those of each variant
+
+
+class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Conditions of a measurement; 0 for those that do not apply.
+
+    Attributes:
+        batch: Inputs in a call.
+        length: Length of each input.
+        concurrency: Requests in flight.
+        rate: Requests that arrive in a second, on average.
+    """
+
+    batch: int = 0
+    length: int = 0
+    concurrency: int = 0
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value:g}" for name, value in msgspec.structs.asdict(self).items() if value)
+
+    @property
+    def key(self) -> str:
+        """The load as a part of a key, such as ``batch8_length128``."""
+        return str(self).replace("=", "").replace(" ", "_")
+
+    @property
+    def items(self) -> int:
+        """Inputs in a call, or with a length the tokens in them."""
+        return max(1, self.batch) * max(1, self.length)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The end of the measurement of a load.
+
+    Attributes:
+        seconds: Time limit, after warm-up.
+        precision: Relative half width of the intervals from which it ends earlier.
+        samples: Samples of each variant that are wanted.
+        seed: Seed of the random orders.
+    """
+
+    seconds: float = 10.0
+    precision: float = 0.01
+    samples: int = needed(max(PERCENTILES))
+    seed: int = 0
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A variant to measure.
+
+    Attributes:
+        name: Its name in the results.
+        target: ``MODULE:FACTORY``, the path of a model, or the address of an endpoint.
+        variant: A name of `trackside.benchmark.torch_model.NAMES`; empty for the target as it is.
+        checkpoint: Path of weights for what the factory returns; empty for none.
+    """
+
+    name: str
+    target: str
+    variant: str = ""
+    checkpoint: str = ""
+
+    @property
+    def is_endpoint(self) -> bool:
+        """True if the target is the address of an endpoint."""
+        return self.target.startswith(("http://", "https://"))
+
+
+class Requests(msgspec.Struct, frozen=True):
+    """Requests to an endpoint.
+
+    Attributes:
+        model: Name of the model, as the server knows it.
+        prompts: Prompts, used in turn.
+        tokens: Most tokens of an answer.
+        timeout: Seconds from which a request has failed.
+        limits: Upper limits in seconds, by measure, within which a request counts for goodput.
+        headers: HTTP headers, such as ``Authorization``.
+    """
+
+    model: str = ""
+    prompts: tuple[str, ...] = ("Count from one to one thousand, in words.",)
+    tokens: int = 64
+    timeout: float = 60.0
+    limits: dict[str, float] = {}
+    headers: dict[str, str] = {}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Work of a process.
+
+    Attributes:
+        mode: ``alone`` reads the facts of a single variant; ``measure`` measures all; ``compare`` compares their outputs
+            first.
+        specs: The variants; the first one is the reference.
+        loads: The loads.
+        plan: When to end.
+        device: A device of PyTorch; empty for the GPU if there is one.
+        requests: Requests to an endpoint.
+        polite: Use processors and disks only when nothing else does.
+    """
+
+    mode: str
+    specs: list[Spec]
+    loads: list[Load]
+    plan: Plan = Plan()
+    device: str = ""
+    requests: Requests = Requests()
+    polite: bool = False
+
+    @property
+    def is_endpoint(self) -> bool:
+        """True if the targets are addresses of endpoints."""
+        return self.specs[0].is_endpoint
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a variant cannot be measured under a load; None for no load at all."""
+
+    variant: str
+    load: Load | None
+    reason: str
+
+
+class Finding(msgspec.Struct, omit_defaults=True):
+    """An answer; the last one is the *end*.
+
+    Attributes:
+        load: The load of the rounds.
+        rounds: What was measured.
+        facts: Sizes in bytes and times in seconds, by variant and measure.
+        agreement: Fields of an interval, by variant and measure.
+        failed: Why a variant cannot be measured.
+        note: What else is to be known.
+        end: Nothing follows.
+    """
+
+    load: Load | None = None
+    rounds: list[Round] = []
+    facts: dict[str, dict[str, float]] = {}
+    agreement: dict[str, dict[str, dict[str, Any]]] = {}
+    failed: Failure | None = None
+    note: str = ""
+    end: bool = False
