@@ -77,7 +77,7 @@ def test_the_further_a_variant_is_from_the_reference_the_less_it_agrees(compared
 def test_the_measures_are_those_of_their_definitions() -> None:
     models = {name: Model(Tiny(), None, name, "cpu") for name in ("fp32", "pruned-50")}
     found = intervals(agreements(models, 16, 8, 2))["pruned-50"]
-    ids = models["fp32"].inputs(Load(batch=8, length=16))
+    ids = models["fp32"].made(Load(batch=8, length=16))
     one, other = (models[name](ids) for name in models)
     assert found["largest_difference"].value == pytest.approx(float((one - other).abs().max()), rel=1e-4)
     assert found["top1"].value == pytest.approx(float((one.argmax(-1) == other.argmax(-1)).float().mean()))

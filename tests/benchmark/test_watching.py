@@ -8,12 +8,12 @@ import pytest
 
 from trackside.benchmark.messages import LATENCY, Finding, Load, Request, Spec
 from trackside.benchmark.results import REGRESSION, Measured
-from trackside_daemon.cli.benchmark import measuring, watching
+from trackside_daemon.cli.benchmark import watching
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.questions import table as questions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -57,9 +57,12 @@ class Recorded:
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """The duration of a call of each checkpoint, by the name of its file."""
-    durations: dict[str, float] = {}
+    monkeypatch.setattr(watching, "POLL_SECONDS", 0.0)
+    return {}
 
-    def run(_python: str, request: Request, _repeats: int, _progress: Any) -> tuple[Measured, str]:
+
+def measuring(durations: dict[str, float]) -> Callable[[Request], tuple[Measured, str]]:
+    def measure(request: Request) -> tuple[Measured, str]:
         assert request.polite
         measured = Measured([spec.name for spec in request.specs])
         measured.begin()
@@ -70,9 +73,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             measured.add(Finding(Load(), rounds))
         return measured, ""
 
-    monkeypatch.setattr(measuring, "run", run)
-    monkeypatch.setattr(watching, "POLL_SECONDS", 0.0)
-    return durations
+    return measure
 
 
 def checkpoint(place: Path, step: int, **more: Any) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def test_a_slower_checkpoint_is_reported_once_and_damaged_ones_are_left_out(
     seconds |= {"10.pt": 0.01, "20.pt": 0.0101, "30.pt": 0.012}
     daemon = Daemon([[], [first], [first], [first, second], [first, second, damaged], [first, second, damaged, third]])
     run, request = Recorded(), Request("measure", [Spec("original", "m:f")], [Load()])
-    lines = list(watching.Watch(daemon, "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
+    lines = list(watching.watch(daemon, "run", request, run, measuring(seconds)))  # type: ignore[arg-type]
     assert run.steps == [10, 20, 30]
     assert [line.partition(":")[2].split("(")[0].strip() for line in lines[:2]] == ["as before", "as before"]
     [event] = [fields for kind, fields in run.events if kind == REGRESSION]
@@ -111,7 +112,7 @@ def test_of_checkpoints_that_appear_together_the_newest_is_measured_and_outages_
     several = [checkpoint(tmp_path, step) for step in (10, 20)]
     seconds |= {"20.pt": 0.01}
     run, request = Recorded(), Request("measure", [Spec("original", "m:f")], [Load()])
-    list(watching.Watch(Daemon([several], outages=2), "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
+    list(watching.watch(Daemon([several], outages=2), "run", request, run, measuring(seconds)))  # type: ignore[arg-type]
     assert run.steps == [20]
 
 
@@ -126,7 +127,7 @@ def test_the_last_checkpoint_is_waited_for_after_the_end(seconds: dict[str, floa
     seconds |= {"10.pt": 0.01}
     read = [{**last, "state": "writing", "good": False}]
     run, request = Recorded(), Request("measure", [Spec("original", "m:f")], [Load()])
-    list(watching.Watch(Ended([read, read, [last]]), "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
+    list(watching.watch(Ended([read, read, [last]]), "run", request, run, measuring(seconds)))  # type: ignore[arg-type]
     assert run.steps == [10]
 
 

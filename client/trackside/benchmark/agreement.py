@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -12,6 +13,7 @@ from torch.nn import functional
 from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean, proportion_interval
 from trackside.benchmark.messages import Finding, Load
 from trackside.benchmark.rounds import arguments, reason
+from trackside.benchmark.torch_model import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,37 +25,26 @@ TOKENS = 8  # that are generated to compare language models
 FEWEST = 59  # inputs of which 95 % of all stay below the largest with 95 % confidence (Wilks 1941)
 
 
-class Outputs:
-    """The outputs of a model for some inputs, one row of each input.
+class Outputs(NamedTuple):
+    """The outputs of a model, a row of each input; of a language model also its inputs, and its continuations of them."""
 
-    Args:
-        model: The model.
-        inputs: The inputs, before they are on the model's device.
-        rows: Their number.
-        tokens: Tokens to generate by greedy decoding, if it is a language model.
-    """
+    rows: list[torch.Tensor]
+    ids: list[torch.Tensor]
+    generated: list[list[int]]
 
-    def __init__(self, model: Model, inputs: Any, rows: int, tokens: int) -> None:
-        args, kwargs = arguments(model.placed(inputs))
-        self.ids = next((one for one in (*args, *kwargs.values()) if _is_ids(one)), None)
-        self.rows: list[torch.Tensor] = []
-        self.generated: list[list[int]] = []
-        for begin in range(0, rows, BATCH):
-            part = slice(begin, begin + BATCH)
-            logits = self._logits(model, args, kwargs, part, rows)
-            self.rows += list(logits.float())
-            if self.is_language(logits):
-                self.generated += _greedy(lambda ids: _tensor(model(ids)), self.ids[part], tokens)  # type: ignore[index]
 
-    def is_language(self, logits: torch.Tensor) -> bool:
-        """Return whether these are logits of the next token at each position of the inputs."""
-        return self.ids is not None and logits.dim() == 3 and logits.shape[1] == self.ids.shape[1]
-
-    def _logits(self, model: Model, args: Any, kwargs: Any, part: slice, rows: int) -> torch.Tensor:
-        def cut(one: Any) -> Any:
-            return one[part] if isinstance(one, torch.Tensor) and one.dim() and len(one) == rows else one
-
-        return _tensor(model(*map(cut, args), **{name: cut(one) for name, one in kwargs.items()}))
+def outputs(model: Model, inputs: Any, rows: int, tokens: int) -> Outputs:
+    """Return the outputs of a model for so many inputs, and as many tokens by greedy decoding."""
+    found, placed = Outputs([], [], []), model.placed(inputs)
+    for begin in range(0, rows, BATCH):
+        args, kwargs = arguments(mapped(placed, partial(_rows, rows, begin)))
+        logits = _tensor(model(*args, **kwargs))
+        found.rows.extend(logits.float())
+        ids = next(filter(_is_ids, (*args, *kwargs.values())), None)
+        if ids is not None and logits.dim() == 3 and logits.shape[1] == ids.shape[1]:
+            found.ids.extend(ids)
+            found.generated.extend(_greedy(lambda ids: _tensor(model(ids)), ids, tokens))
+    return found
 
 
 def agreements(models: Mapping[str, Model], length: int, rows: int = ROWS, tokens: int = TOKENS) -> Iterator[Finding]:
@@ -63,11 +54,11 @@ def agreements(models: Mapping[str, Model], length: int, rows: int = ROWS, token
     for name, model in models.items():
         try:
             inputs = model.made(Load(rows, length)) if reference is None else inputs
-            outputs = Outputs(model, inputs, rows, tokens)
+            own = outputs(model, inputs, rows, tokens)
             if reference is not None:
-                found = agreement(reference, outputs)
+                found = agreement(reference, own)
                 yield Finding(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
-            reference = reference or outputs
+            reference = reference or own
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
             yield Finding(note=f"{name}: its outputs cannot be compared: {reason(error)}")
             if reference is None:
@@ -93,7 +84,7 @@ def agreement(reference: Outputs, variant: Outputs) -> dict[str, Interval]:
     if pairs[0][0].dim() and pairs[0][0].shape[-1] > 1:
         found["top1"] = _share([float((one.argmax(-1) == other.argmax(-1)).float().mean()) for one, other in pairs])
         found["kl"] = _mean([_divergence(one, other) for one, other in pairs])
-    if reference.ids is not None and reference.generated and variant.generated:
+    if reference.generated and variant.generated:
         losses = [_loss(other, ids) - _loss(one, ids) for (one, other), ids in zip(pairs, reference.ids, strict=True)]
         found["perplexity"] = _mean(losses).map(exp)
         equal = [one == other for one, other in zip(reference.generated, variant.generated, strict=True)]
@@ -116,6 +107,11 @@ def _greedy(logits: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor, t
     for _ in range(tokens):
         ids = torch.cat((ids, logits(ids)[:, -1].argmax(-1, keepdim=True)), 1)
     return [list(map(int, row)) for row in ids[:, begun:]]
+
+
+def _rows(rows: int, begin: int, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the next rows of a tensor that has one for each input."""
+    return tensor[begin : begin + BATCH] if tensor.dim() and len(tensor) == rows else tensor
 
 
 def _tensor(output: Any) -> torch.Tensor:

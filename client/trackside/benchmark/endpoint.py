@@ -17,7 +17,7 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from trackside.benchmark.messages import LATENCY, Load
+from trackside.benchmark.messages import LATENCY, OUTCOMES, RATES, TOKENS, Load
 from trackside.benchmark.rounds import SEED, TargetError
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from trackside.benchmark.rounds import Sampling
 
 TTFT, TPOT, ITL = "ttft_seconds", "tpot_seconds", "itl_seconds"
-THROUGHPUT, REQUESTS, GOODPUT = "tokens_per_second", "requests_per_second", "goodput_per_second"
-OUTCOMES = ("completed", "error", "timeout", "cut")
 EACH = 4  # requests of each connection in a round
 OPEN_REQUESTS = 16  # least requests of a round of an open loop; more if many are in flight, whose number settles first
 FAILED_ROUNDS = 3  # rounds without an answer after which an endpoint is given up
@@ -116,16 +114,14 @@ class Endpoint:
             all(max(answer.times.get(name) or [0.0]) <= limit for name, limit in self._requests.limits.items())
             for answer in completed
         )
-        samples |= {
-            THROUGHPUT: [sum(answer.tokens for answer in completed) / seconds],
-            REQUESTS: [len(completed) / seconds],
-            GOODPUT: [good / seconds],
-        }
+        counts = (sum(answer.tokens for answer in completed), len(completed), good)
+        samples |= {rate: [number / seconds] for rate, number in zip((TOKENS, *RATES), counts, strict=True)}
         return samples | {name: [float(sum(one.outcome == name for one in answers))] for name in OUTCOMES}
 
     def _send(self, due: float | None = None) -> Answer:
         """Send one request, and read its answer; without the time at which it is *due*, the connection is made before."""
-        connection = self._connection()
+        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        connection = kind(self._url.hostname or "", self._url.port, timeout=self._requests.timeout)
         times: list[float] = []
         try:
             connection.connect()
@@ -163,10 +159,6 @@ class Endpoint:
         if not finished:
             return Answer("cut", reason="the stream ended without finish_reason")
         return _completed(due, times, stated) if times else Answer("error", reason="the answer has no text")
-
-    def _connection(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        return kind(self._url.hostname or "", self._url.port, timeout=self._requests.timeout)
 
     def _body(self) -> bytes:
         prompt = self._requests.prompts[next(self._numbers) % len(self._requests.prompts)]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from trackside.benchmark.messages import Load, Plan, Request
     from trackside.benchmark.results import Receiver
 
-    Targets = Mapping[str, Any]
-
 
 def findings(request: Request) -> Iterator[Finding]:
     """Do the work of a request."""
@@ -37,9 +35,8 @@ def findings(request: Request) -> Iterator[Finding]:
                 targets[spec.name] = build(spec, request.device)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
             yield Finding(failed=Failure(spec.name, None, reason(error)))
-    if request.mode == "compare" and request.specs[0].name in targets:
-        yield from _agreements(targets, request.loads)
-    yield from _measured(targets, request.loads, request.plan)
+    is_compared = request.mode == "compare" and request.specs[0].name in targets
+    yield from _findings(targets, request.loads, request.plan, is_compared=is_compared)
 
 
 def benchmark(
@@ -51,9 +48,8 @@ def benchmark(
     measured.begin()
     try:
         measured.add(Finding(facts={name: target.facts() for name, target in targets.items()}))
-        for found in (_agreements(targets, loads), _measured(targets, loads, plan)):
-            for finding in found:
-                measured.add(finding)
+        for finding in _findings(targets, loads, plan):
+            measured.add(finding)
     except KeyboardInterrupt:
         ended = "cancelled"
     contents: dict[str, Any] = {**results(measured), "ended": ended}
@@ -62,15 +58,14 @@ def benchmark(
     return contents
 
 
-def _agreements(targets: Targets, loads: Sequence[Load]) -> Iterator[Finding]:
-    if len(targets) > 1 and not any(isinstance(one, Function) for one in targets.values()):
+def _findings(
+    targets: Mapping[str, Any], loads: Sequence[Load], plan: Plan, *, is_compared: bool = True
+) -> Iterator[Finding]:
+    if is_compared and len(targets) > 1 and not any(isinstance(one, Function) for one in targets.values()):
         from trackside.benchmark.agreement import agreements
 
         yield from agreements(targets, max(load.length for load in loads))
-
-
-def _measured(targets: Targets, loads: Sequence[Load], plan: Plan) -> Iterator[Finding]:
-    return measure({name: timed(target.prepare) for name, target in targets.items()}, loads, plan)
+    yield from measure({name: timed(target.prepare) for name, target in targets.items()}, loads, plan)
 
 
 def _variants(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tuple[str, Any]]:

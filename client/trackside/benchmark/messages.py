@@ -11,6 +11,8 @@ from trackside.benchmark.intervals import needed
 LATENCY = "latency_seconds"
 """The measure that every target has, and that decides when a measurement ends."""
 
+TOKENS, *RATES = "tokens_per_second", "requests_per_second", "goodput_per_second"  # of an endpoint, in each round
+OUTCOMES = ("completed", "error", "timeout", "cut")  # of its requests
 PERCENTILES = (0.5, 0.9, 0.99)
 
 Samples = dict[str, list[float]]  # the samples of one variant in one round, by measure

@@ -22,7 +22,7 @@ from trackside.benchmark.intervals import (
     pooled,
     split,
 )
-from trackside.benchmark.messages import LATENCY, PERCENTILES, Failure, Finding, Load, Round
+from trackside.benchmark.messages import LATENCY, OUTCOMES, PERCENTILES, RATES, TOKENS, Failure, Finding, Load, Round
 from trackside.benchmark.rounds import settled
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ DIGITS = 6  # of the numbers of events
 SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Shares of samples at which the curve of a distribution is drawn, where there are enough."""
 
-RATE = "tokens_per_second"  # of an endpoint, measured in each round
 FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
-OUTCOMES = ("completed", "error", "timeout", "cut")  # of its requests
-RATES = ("requests_per_second", "goodput_per_second")  # the same
 PARTS = 16  # consecutive parts of the samples, whose means show the noise if there are too few processes
 
 Contents = dict[str, Any]
@@ -152,8 +149,8 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
         if measure.endswith("_seconds"):
             found[measure] = {f"p{share * 100:g}": percentile(each, share)._asdict() for share in PERCENTILES}
             found[measure]["mean"] = _mean(each)._asdict()
-    if RATE in series:
-        found |= _throughput(_mean(series[RATE]), "tokens")
+    if TOKENS in series:
+        found |= _throughput(_mean(series[TOKENS]), "tokens")
         found |= {rate: _mean(series[rate])._asdict() for rate in RATES}
         found["requests"] = measured.counts(load, name)
     else:
@@ -178,17 +175,18 @@ def _throughput(rate: Interval, unit: str) -> Contents:
 
 def _mean(series: Sequence[Sequence[float]]) -> Interval:
     """Return a mean over processes, or if they are too few over consecutive parts of the samples."""
-    samples = [one for part in series for one in part]
+    parts = [part for part in series if part]
+    samples = [one for part in parts for one in part]
     if not samples:
         return Interval(None, None, None, "no samples")
-    center, parts = fmean(samples), series if len(series) >= LEAST_PARTS else split(samples, PARTS)
+    center, parts = fmean(samples), parts if len(parts) >= LEAST_PARTS else split(samples, PARTS)
     return mean(center, [fmean(part) for part in parts], f"{len(samples)} samples", least=center / 1e3)
 
 
 def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> Iterator[Contents]:
     rounds = measured.rounds(load, reference, name)
     for measure in rounds[0][0][name] if rounds else ():
-        if measure.endswith("_seconds") or measure == RATE:
+        if measure.endswith("_seconds") or measure == TOKENS:
             usable = [
                 [one for one in part if all(one[each].get(measure, [0])[:1] > [0] for each in (name, reference))]
                 for part in rounds
@@ -197,7 +195,7 @@ def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> I
             effects = [paired(one, other) for one, other in zip(*sides, strict=True) if one]
             if effects:
                 found = {"variant": name, "reference": reference, "load": str(load), "key": load.key}
-                yield {**found, "measure": measure, **_compared(pooled(effects), is_time=measure != RATE)}
+                yield {**found, "measure": measure, **_compared(pooled(effects), is_time=measure != TOKENS)}
 
 
 def _compared(effect: Effect, *, is_time: bool) -> Contents:

@@ -58,7 +58,7 @@ class Model:
 
     def prepare(self, load: Load) -> Callable[[], object]:
         """Return the call for a load, which ends when the device has finished."""
-        args, kwargs = arguments(self.inputs(load))
+        args, kwargs = arguments(self.placed(self.made(load)))
         device, waits = self._device, self._device.type == "cuda"
 
         def call() -> object:
@@ -75,14 +75,6 @@ class Model:
         with torch.inference_mode(), casts:
             return self._model(*args, **kwargs)
 
-    def inputs(self, load: Load) -> Any:
-        """Return inputs for a load, on the model's device and in its type.
-
-        Raises:
-            TargetError: The model does not show which inputs it needs.
-        """
-        return self.placed(self.made(load))
-
     def made(self, load: Load) -> Any:
         """Return inputs for a load as they are made, which may be others each time.
 
@@ -93,13 +85,13 @@ class Model:
             return generated(self._source, max(1, load.batch), load.length)
         if callable(self._inputs):
             return made_inputs(self._inputs, load)
-        return _mapped(self._inputs, lambda tensor: _resized(tensor, load))
+        return mapped(self._inputs, lambda tensor: _resized(tensor, load))
 
     def placed(self, inputs: Any) -> Any:
         """Return inputs on the model's device and in its type."""
         kind = next((weight.dtype for weight in self._model.parameters() if weight.dtype.is_floating_point), None)
         half = kind if kind in {torch.float16, torch.bfloat16} else None
-        return _mapped(inputs, lambda tensor: tensor.to(self._device, half if tensor.is_floating_point() else None))
+        return mapped(inputs, lambda tensor: tensor.to(self._device, half if tensor.is_floating_point() else None))
 
     def facts(self) -> dict[str, float]:
         """Return its parameters, the bytes of its weights in memory and on disk, and the device's peak memory."""
@@ -265,13 +257,13 @@ def _resized(tensor: torch.Tensor, load: Load) -> torch.Tensor:
     return tensor[:, torch.arange(load.length) % tensor.shape[1]] if load.length and is_sequence else tensor
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return inputs with each tensor changed."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict) or hasattr(value, "items"):
-        return {name: _mapped(one, change) for name, one in value.items()}
-    return type(value)(_mapped(one, change) for one in value) if isinstance(value, tuple | list) else value
+        return {name: mapped(one, change) for name, one in value.items()}
+    return type(value)(mapped(one, change) for one in value) if isinstance(value, tuple | list) else value
 
 
 def _weights_bytes(value: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from trackside_daemon.model.text import percent
 from trackside_daemon.questions.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from trackside.benchmark.messages import Request
     from trackside_daemon.cli.sources.api_source import ApiSource
@@ -29,38 +29,25 @@ POLL_SECONDS = 0.5
 END_SECONDS = 4.0  # until a process that was asked to end is killed
 
 
-class Disturbance(NamedTuple):
-    """A family that shows one.
-
-    Attributes:
-        family: Counter of seconds, or gauge.
-        share: Share of the time, or value of a gauge, above which it disturbs.
-        text: What to report; ``{}`` is the percentage or the value.
-    """
-
-    family: Metric
-    share: float
-    text: str
-
-
 HARMLESS = frozenset(("gpu_idle", "applications_clocks", "sw_power_cap", "sync_boost", "display"))
-DISTURBANCES = (
-    Disturbance(host.CPU_WAITING, 0.1, "tasks waited for a CPU in {} of the time"),
-    Disturbance(host.MEMORY_STALLED, 0.01, "all tasks waited for memory in {} of the time"),
-    Disturbance(host.IO_STALLED, 0.1, "all tasks waited for storage in {} of the time"),
-    Disturbance(gpu.CLOCK_LIMITED, 0.01, "the clocks of a GPU were limited in {} of the time"),
-    Disturbance(gpu.PROCESSES, 1, "{} processes shared a GPU"),
-)
+DISTURBANCES: dict[Metric, tuple[float, str]] = {
+    host.CPU_WAITING: (0.1, "tasks waited for a CPU in {} of the time"),
+    host.MEMORY_STALLED: (0.01, "all tasks waited for memory in {} of the time"),
+    host.IO_STALLED: (0.1, "all tasks waited for storage in {} of the time"),
+    gpu.CLOCK_LIMITED: (0.01, "the clocks of a GPU were limited in {} of the time"),
+    gpu.PROCESSES: (1, "{} processes shared a GPU"),
+}
+"""By family: the share of the time of a counter of seconds, or the value of a gauge, above which it disturbs; and how."""
 
 
-def run(python: str, request: Request, repeats: int, progress: Callable[[str], None]) -> tuple[Measured, str]:
+def run(python: str, repeats: int, progress: Callable[[str], None], request: Request) -> tuple[Measured, str]:
     """Measure, each repeat in a process of its own.
 
     Args:
         python: The Python that has the packages of the target.
-        request: What to measure; its mode is ignored.
         repeats: Processes that measure.
         progress: Receives a line about what happens now.
+        request: What to measure; its mode is ignored.
 
     Returns:
         What was measured, and why it ended early: empty, or in one line.
@@ -114,24 +101,23 @@ def _death(error: WorkerFailed) -> str:
 
 def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> list[str] | None:
     """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer."""
-    keys = tuple(one.family.name for one in DISTURBANCES)
+    keys = tuple(family.name for family in DISTURBANCES)
     try:
         series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended))["series"]
     except SourceError:
         return None
-    return [text for one in DISTURBANCES if (text := _text(one, series, ended - begun))]
+    found = []
+    for family, (most, text) in DISTURBANCES.items():
+        values = [one["points"] for one in series if _shows(one["key"], family) and one["points"]]
+        if family.kind == "counter":
+            increase = max((points[-1][4] - points[0][2] for points in values), default=0.0)
+            highest = increase / max(ended - begun, 1.0)
+        else:
+            highest = max((point[3] for points in values for point in points), default=0.0)
+        if highest > most:
+            found.append(text.format(percent(min(1.0, highest)) if family.kind == "counter" else f"{highest:g}"))
+    return found
 
 
-def _text(disturbance: Disturbance, series: Sequence[dict[str, Any]], seconds: float) -> str:
-    values = [
-        points
-        for one in series
-        if one["key"].partition("{")[0] == disturbance.family.name
-        and series_labels(one["key"]).get("reason") not in HARMLESS
-        and (points := one["points"])
-    ]
-    if disturbance.family.kind == "counter":
-        highest = max((points[-1][4] - points[0][2] for points in values), default=0.0) / max(seconds, 1.0)
-        return disturbance.text.format(percent(min(1.0, highest))) if highest > disturbance.share else ""
-    highest = max((point[3] for points in values for point in points), default=0.0)
-    return disturbance.text.format(f"{highest:g}") if highest > disturbance.share else ""
+def _shows(key: str, family: Metric) -> bool:
+    return key.partition("{")[0] == family.name and series_labels(key).get("reason") not in HARMLESS

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from trackside.benchmark.messages import LATENCY
 from trackside.benchmark.results import REGRESSION, publish, results
-from trackside_daemon.cli.benchmark import measuring
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
 from trackside_daemon.questions import table as questions
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.benchmark.messages import Request
-    from trackside.benchmark.results import Receiver
+    from trackside.benchmark.results import Measured, Receiver
     from trackside_daemon.cli.sources.api_source import ApiSource
 
     Checkpoint = Mapping[str, Any]
@@ -35,83 +34,61 @@ AGREEMENTS = ("top1", "cosine", "exact_match")
 ENDED = frozenset(("finished", "stopped", "failed", "lost"))
 
 
-class Watch:
-    """The checkpoints of a run, as they appear.
+def watch(
+    daemon: ApiSource,
+    watched: str,
+    request: Request,
+    run: Receiver,
+    measure: Callable[[Request], tuple[Measured, str]],
+) -> Iterator[str]:
+    """Measure the checkpoints of a run as they appear, until it has ended; yield a line about each.
+
+    Of several that appear while one is measured, all but the newest are left out.
 
     Args:
         daemon: The daemon that audits them.
         watched: The run.
-        python: The Python that has the packages of the target.
         request: What to measure of each checkpoint.
-        progress: Receives a line about what happens now.
+        run: The run that keeps the results.
+        measure: Does a request, and returns what was measured, and why it ended early.
     """
-
-    def __init__(
-        self, daemon: ApiSource, watched: str, python: str, request: Request, progress: Callable[[str], None]
-    ) -> None:
-        self._daemon = daemon
-        self._watched = watched
-        self._python = python
-        self._request = replace(request, polite=True)
-        self._progress = progress
-        self._seen: set[str] = set()
-        self._first: Checkpoint | None = None
-        self._agreement: dict[str, Any] = {}
-
-    def measure(self, run: Receiver) -> Iterator[str]:
-        """Measure until the watched run has ended, and yield a line about each checkpoint."""
-        while True:
-            try:
-                watched = self._daemon.ask(questions.Run(id=self._watched, limit=0))
-                found = self._daemon.ask(questions.Checkpoints(id=self._watched))["checkpoints"]
-            except (LockedError, NotFoundError, TokenError):
-                raise
-            except SourceError as error:  # it is restarted
-                self._progress(str(error))
-                time.sleep(POLL_SECONDS)
-                continue
-            newest = self._newest(found)
-            if newest is not None:
-                yield from self._measure(newest, run)
-            elif _is_over(watched, found):
-                return
-            else:
-                time.sleep(POLL_SECONDS)
-
-    def _newest(self, found: Sequence[Checkpoint]) -> Checkpoint | None:
-        """Return the newest good checkpoint that was not measured; older ones are left out."""
+    seen: set[str] = set()
+    first: Checkpoint | None = None
+    agreement: dict[str, Any] = {}
+    while True:
+        try:
+            state = daemon.ask(questions.Run(id=watched, limit=0))
+            found = daemon.ask(questions.Checkpoints(id=watched))["checkpoints"]
+        except (LockedError, NotFoundError, TokenError):
+            raise
+        except SourceError:  # it is restarted
+            time.sleep(POLL_SECONDS)
+            continue
         good = [one for one in found if one["good"] and one["state"] == "complete" and Path(one["path"]).exists()]
-        if not good or good[-1]["fingerprint"] in self._seen:
-            return None
-        self._seen.add(good[-1]["fingerprint"])
-        return good[-1]
-
-    def _measure(self, checkpoint: Checkpoint, run: Receiver) -> Iterator[str]:
-        path, step = checkpoint["path"], checkpoint["step"] or 0
-        specs = [replace(spec, checkpoint=path) for spec in self._request.specs]
-        if self._first is not None and Path(self._first["path"]).exists():
-            specs.append(replace(specs[0], name=BASELINE, checkpoint=self._first["path"]))
-        else:
-            self._first = checkpoint
-        request = replace(self._request, specs=specs)
-        measured, ended = measuring.run(self._python, request, 1, self._progress)
-        contents = {**results(measured), "ended": ended}
+        if not good or good[-1]["fingerprint"] in seen:
+            if _is_over(state, found):
+                return
+            time.sleep(POLL_SECONDS)
+            continue
+        newest = good[-1]
+        seen.add(newest["fingerprint"])
+        first = first if first is not None and Path(first["path"]).exists() else newest
+        specs = [replace(spec, checkpoint=newest["path"]) for spec in request.specs]
+        if first is not newest:
+            specs.append(replace(specs[0], name=BASELINE, checkpoint=first["path"]))
+        measured, ended = measure(replace(request, specs=specs, polite=True))
+        step, contents = newest["step"] or 0, {**results(measured), "ended": ended}
         publish(run, contents, step)
-        texts = [*slower(contents), *self._disagreeing(contents)]
+        texts = list(slower(contents))
+        for variant in (one for one in contents["variants"] if one["name"] != BASELINE):
+            before = agreement.setdefault(variant["name"], variant["agreement"])
+            texts += disagreement(variant["name"], before, variant["agreement"])
         for text in texts:
-            run.event(REGRESSION, title=f"checkpoint of step {step}: {text}", severity="warning", text=f"{path}")
+            run.event(REGRESSION, title=f"checkpoint of step {step}: {text}", severity="warning", text=newest["path"])
         failed = [f"{one.variant}: {one.reason}" for one in measured.failures]
-        yield f"step {step}: {'; '.join([*texts, *failed]) or 'as before'} ({path})"
+        yield f"step {step}: {'; '.join([*texts, *failed]) or 'as before'} ({newest['path']})"
         if ended:
             raise KeyboardInterrupt
-
-    def _disagreeing(self, contents: Mapping[str, Any]) -> Iterator[str]:
-        """Yield which variants agree less with their checkpoint than those of the first checkpoint did."""
-        for variant in contents["variants"]:
-            name, found = variant["name"], variant["agreement"]
-            before = self._agreement.setdefault(name, found)
-            if name != BASELINE:
-                yield from disagreement(name, before, found)
 
 
 def _is_over(watched: Mapping[str, Any], found: Sequence[Checkpoint]) -> bool:

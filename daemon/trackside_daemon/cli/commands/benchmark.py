@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from itertools import product
 from pathlib import Path  # noqa: TC003  typer reads it
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,16 +27,16 @@ DEFAULT = "benchmark"  # name of the run
 ORIGINAL = "original"  # name of the only variant
 
 
-def _option(help: str, metavar: str, **more: Any) -> Any:  # noqa: A002  the name in typer
-    """Return an option without a default to show."""
-    return typer.Option(help=help, metavar=metavar, show_default=False, **more)
+def _option(help: str, metavar: str, *, show_default: bool = False, **more: Any) -> Any:  # noqa: A002  as in typer
+    return typer.Option(help=help, metavar=metavar, show_default=show_default, **more)
 
 
 def _repeated(help: str, metavar: str, **more: Any) -> Any:  # noqa: A002  the same
     return _option(f"{help}; may be repeated.", metavar, **more)
 
 
-# What to measure
+_value = partial(_option, show_default=True)
+
 TARGETS = typer.Argument(
     metavar="TARGET...",
     help="MODULE:FACTORY, the path of a model, or the address of an OpenAI-compatible endpoint, up to /v1. "
@@ -47,59 +48,44 @@ VARIANT = _repeated(
     "+compile behind it, or a value of the factory's parameter variant. The first is the reference",
     "NAME",
 )
-COMPILE = typer.Option("--compile", help="Also measure the first variant with torch.compile.")
-CHECKPOINT = _option("Weights for what the factory returns.", "PATH")
-DEVICE = _option("Device of PyTorch. [default: the GPU if there is one]", "DEVICE")
-PYTHON = _option("Python with the target's packages. [default: that of trackside]", "FILE")
 WATCH = _option(
     "Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less than the "
     "first raises the alert ModelRegression.",
     "RUN",
 )
-# Under which load
-BATCH_SIZE = _repeated("Inputs in a call", "N", min=1)
-LENGTH = _repeated("Length of each input", "N", min=1)
-CONCURRENCY = _repeated("Requests in flight", "N", min=1)
-RATE = _repeated("Requests that arrive in a second, at random", "N", min=0.001)
-# Requests to an endpoint
-MODEL = _option("Name of the endpoint's model.", "NAME")
-PROMPTS = _option("File with a prompt a line.", "FILE")
-TOKENS = typer.Option(help="Most tokens of an answer.", metavar="N", min=1)
 LIMIT = _repeated("Limit of ttft, tpot or latency within which a request counts for goodput", "MEASURE=SECONDS")
-HEADER = _repeated("HTTP header of each request", "NAME:VALUE")
-# How long, and where to
-SECONDS = typer.Option(help="Most seconds for each load, in each process.", metavar="SECONDS", min=0.1)
-PRECISION = typer.Option(
-    help="Stop earlier if the intervals are within ± this share.", metavar="SHARE", min=0.0001, max=1.0
-)
-REPEATS = typer.Option(help="Processes that measure, for the variance between runs.", metavar="N", min=1)
-NAME = typer.Option(help="Name of the run that keeps the results.", metavar="NAME")
-MARKDOWN = typer.Option("--markdown", help="Print Markdown.")
+RATE = _repeated("Requests that arrive in a second, at random", "N", min=0.001)
+PRECISION = _value("Stop earlier if the intervals are within ± this share.", "SHARE", min=0.0001, max=1.0)
+REPEATS = _value("Processes that measure, for the variance between runs.", "N", min=1)
 
 
 def benchmark(
     target: Annotated[list[str], TARGETS],
     *,
     variant: Annotated[list[str] | None, VARIANT] = None,
-    compiled: Annotated[bool, COMPILE] = False,
-    checkpoint: Annotated[str, CHECKPOINT] = "",
-    batch_size: Annotated[list[int] | None, BATCH_SIZE] = None,
-    length: Annotated[list[int] | None, LENGTH] = None,
-    concurrency: Annotated[list[int] | None, CONCURRENCY] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Also measure the first variant with torch.compile.")
+    ] = False,
+    checkpoint: Annotated[str, _option("Weights for what the factory returns.", "PATH")] = "",
+    batch_size: Annotated[list[int] | None, _repeated("Inputs in a call", "N", min=1)] = None,
+    length: Annotated[list[int] | None, _repeated("Length of each input", "N", min=1)] = None,
+    concurrency: Annotated[list[int] | None, _repeated("Requests in flight", "N", min=1)] = None,
     rate: Annotated[list[float] | None, RATE] = None,
-    model: Annotated[str, MODEL] = "",
-    prompts: Annotated[Path | None, PROMPTS] = None,
-    tokens: Annotated[int, TOKENS] = 64,
+    model: Annotated[str, _option("Name of the endpoint's model.", "NAME")] = "",
+    prompts: Annotated[Path | None, _option("File with a prompt a line.", "FILE")] = None,
+    tokens: Annotated[int, _value("Most tokens of an answer.", "N", min=1)] = 64,
     limit: Annotated[list[str] | None, LIMIT] = None,
-    header: Annotated[list[str] | None, HEADER] = None,
-    seconds: Annotated[float, SECONDS] = 10.0,
+    header: Annotated[list[str] | None, _repeated("HTTP header of each request", "NAME:VALUE")] = None,
+    seconds: Annotated[float, _value("Most seconds for each load, in each process.", "SECONDS", min=0.1)] = 10.0,
     precision: Annotated[float, PRECISION] = 0.01,
     repeats: Annotated[int, REPEATS] = 3,
-    device: Annotated[str, DEVICE] = "",
-    python: Annotated[str, PYTHON] = sys.executable,
-    name: Annotated[str, NAME] = DEFAULT,
+    device: Annotated[str, _option("Device of PyTorch. [default: the GPU if there is one]", "DEVICE")] = "",
+    python: Annotated[
+        str, _option("Python with the target's packages. [default: that of trackside]", "FILE")
+    ] = sys.executable,
+    name: Annotated[str, _value("Name of the run that keeps the results.", "NAME")] = DEFAULT,
     watch: Annotated[str, WATCH] = "",
-    as_markdown: Annotated[bool, MARKDOWN] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:
@@ -150,7 +136,7 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     config = msgspec.to_builtins(request)
     config["requests"].pop("headers", None)  # they may have secrets
     run = trackside.init(name, config=config, tags=("benchmark",))
-    measured, ended = measuring.run(python, request, repeats, _progress)
+    measured, ended = measuring.run(python, repeats, _progress, request)
     _progress("")
     if not measured.loads:
         run.finish("stopped" if ended else "failed")
@@ -169,17 +155,18 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
 
 def _watch(watched: str, python: str, request: Request, name: str, url: str) -> None:
     import trackside
-    from trackside_daemon.cli.benchmark.watching import Watch
+    from trackside_daemon.cli.benchmark import measuring
+    from trackside_daemon.cli.benchmark.watching import watch
     from trackside_daemon.cli.sources.daemon_lookup import find_daemon
     from trackside_daemon.questions.runs import Run
 
     if request.is_endpoint or request.specs[0].checkpoint:
         raise CommandError("--watch measures the checkpoints of a run: give a factory, and no --checkpoint")
-    daemon = find_daemon(url)
+    daemon, measure = find_daemon(url), partial(measuring.run, python, 1, _progress)
     shown_name = daemon.ask(Run(id=watched, limit=0))["name"]
     with trackside.init(f"{shown_name}-benchmark" if name == DEFAULT else name, tags=("benchmark",)) as run:
         try:
-            for line in Watch(daemon, watched, python, request, _progress).measure(run):
+            for line in watch(daemon, watched, request, run, measure):
                 _progress("")
                 print_lines([shown(line)])
         except KeyboardInterrupt:
