@@ -65,7 +65,8 @@ def remarks(contents: Contents) -> Iterator[str]:
         for load in variant["loads"]:
             requests = load.get("requests", {})
             if lost := [f"{count} {kind}" for kind, count in requests.items() if count and kind != "completed"]:
-                yield f"{_place(variant, load)}: {sum(requests.values())} requests, of them {', '.join(lost)}"
+                place = f"{variant['name']} {load['load']}".strip()
+                yield f"{place}: {sum(requests.values())} requests, of them {', '.join(lost)}"
     for failure in contents["failures"]:
         yield f"{failure['variant']} {failure['load']}".strip() + f" failed: {failure['reason']}"
     yield from contents.get("notes", ())
@@ -135,10 +136,6 @@ def _time(interval: Contents | None) -> str:
     value = (interval or {}).get("value") or 0.0
     scale, unit = next((one for one in UNITS if value >= one[0]), UNITS[-1])
     return _interval(interval, scale, unit, 3)
-
-
-def _place(variant: Contents, load: Contents) -> str:
-    return f"{variant['name']} {load['load']}".strip()
 
 
 class Interval(msgspec.Struct):
