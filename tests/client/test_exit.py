@@ -537,7 +537,7 @@ def test_a_second_interpreter_of_the_process_pushes_nothing_and_says_so_once(
     code = f"""
         import trackside, {"_interpreters" if new else "_xxsubinterpreters"} as interpreters
         trackside.push(step=0, loss=0.5)
-        interpreters.run_string(interpreters.create({"'legacy'" if new else ""}), '''if True:
+        interpreters.run_string(interpreters.create({"'legacy'" if new else "isolated=False"}), '''if True:
             import trackside
             for step in range(1, 4):
                 with trackside.phase("eval"):
