@@ -51,6 +51,14 @@ PLACES = {
         r"O_PATH\b",
         {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
     ),
+    "what the system says of a failed call": (
+        r"strerror(, None\))? or (str\()?error\b|strerror\.lower",
+        {"os_errors.py"},
+    ),
+    "what the log has already": (
+        r"self\._\w*(logged|warned|last_error)\b[^=]*= (set\(\)|False|\"\")",
+        {"log_once.py"},
+    ),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import file_error_text
 from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
 from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, Folder, event_files
@@ -161,7 +162,7 @@ def _readable(make: Callable[[], list[ForeignRun]], report_broken: Callable[[str
     except ForeignRunError as error:
         report_broken(str(error))
     except OSError as error:
-        report_broken(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+        report_broken(file_error_text(error))
     return []
 
 

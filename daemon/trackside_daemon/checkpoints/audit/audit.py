@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.checkpoints.audit import files, safetensors
 from trackside_daemon.checkpoints.audit.archives import has_archives, read_archives
 from trackside_daemon.checkpoints.audit.reading import DamageError, Reader, RefusedError
@@ -132,4 +133,4 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "reading it needs too much memory"
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    return os_error_text(error)

@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations
 from trackside_daemon.collectors.process.gpu_claims import by_index, by_uuid, has_mig_devices
 from trackside_daemon.collectors.process.process_names import FirstNames, ProcessKey
@@ -81,7 +82,7 @@ class RanksCollector:
         self._users = UserNames()
         self._names = FirstNames()
         self._locations = ContainerLocations(proc)
-        self._warned = False
+        self._logged = LogOnce()
         self._last_uuids: dict[_RankKey, set[str]] = {}
 
     def collect(self) -> list[Sample]:
@@ -159,7 +160,14 @@ class RanksCollector:
             yield self._process_sample(pid, statuses, process)
         listed = [pid for pid in rank_of if pid not in by_pid and (self._others or rank_of[pid])]
         others = sorted((pid for pid in listed if statuses.get(pid)), key=lambda pid: not rank_of[pid])
-        self._warn_limit(len(others))
+        if len(others) > OTHERS and self._logged.first():
+            log.warning(
+                "%d processes other than ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
+                "leaves out those that no rank has started",
+                len(others),
+                process_families.PROCESS_INFO.name,
+                OTHERS,
+            )
         for pid in others[:OTHERS]:
             yield self._process_sample(pid, statuses, by_pid.get(rank_of[pid]))
 
@@ -177,18 +185,6 @@ class RanksCollector:
         return Sample(
             process_families.PROCESS_INFO, (str(pid), _role(pid, rank_process, statuses), comm, user, *run, *where), 1
         )
-
-    def _warn_limit(self, count: int) -> None:
-        """Log, once, that there are more processes than are shown."""
-        if count > OTHERS and not self._warned:
-            self._warned = True
-            log.warning(
-                "%d processes other than ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
-                "leaves out those that no rank has started",
-                count,
-                process_families.PROCESS_INFO.name,
-                OTHERS,
-            )
 
 
 def _role(pid: int, rank_process: RankProcess | None, statuses: ProcessStatuses) -> Role:

@@ -9,6 +9,7 @@ import resource
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
 from trackside_daemon.linux.pid_namespaces import own_pid
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
@@ -118,7 +119,7 @@ class FollowedWorkers:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each worker needs a descriptor; three quarters of the limit are left for connections and files.
         self._limit = DESCENDANTS if files == resource.RLIM_INFINITY else min(DESCENDANTS, files // 4)
-        self._warned = False
+        self._logged = LogOnce()
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -258,8 +259,7 @@ class FollowedWorkers:
         os.close(process.pidfd)
 
     def _warn_limit(self, why: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if self._logged.first():
             log.warning(
                 "the daemon follows %d data loader workers and cannot follow more, so deaths of others are not reported: "
                 "%s; raise LimitNOFILE= of its unit, or ulimit -n, and restart it",
