@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http.auth_config import WebConfigMiddleware
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.fair_queue import FairQueue, FullError, Source
+from trackside_daemon.web.http.passwords import FairQueue, FullError, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

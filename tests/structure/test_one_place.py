@@ -36,7 +36,7 @@ PLACES = {
     # NVML and file systems that hang have workers with protocols of their own: signs of life, and an idle one in reserve.
     "a request to a process of our own": (
         r"\bWorkerProcess\(",
-        {"linux/worker_call.py", "nvml/handle/handle.py", "collectors/host/filesystem/remote_workers.py"},
+        {"linux/worker_call.py", "nvml/handle/handle.py", "collectors/host/filesystem/remote.py"},
     ),
     "the limits of a process of our own": (
         r"\blimit_(this_process|time)\(",

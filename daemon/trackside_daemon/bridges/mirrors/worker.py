@@ -12,19 +12,58 @@ import threading
 import time
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, Start, Status
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
 from trackside_daemon.bridges.mirrors.target import RunTarget
 from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.linux.worker_call import serve
 
 if TYPE_CHECKING:
-    from trackside_daemon.bridges.mirrors.target import Target
+    import sqlite3
+    from collections.abc import Callable
+
+    from trackside_daemon.bridges.mirrors.target import MirroredRun, Target
+
+
+class RunMirror(Mirror):
+    """A mirror of whole runs.
+
+    Args:
+        history: The history's file.
+        positions: The runs that the target has.
+        target: The target.
+        ending: Returns True when no time is left.
+    """
+
+    def __init__(
+        self, history: Path, positions: Positions, target: RunTarget, *, ending: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(history, positions, cast("Target", target), ending=ending)  # only `_mirror` sends to it
+        self._files = target
+
+    def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
+        if run.ended is None or self._ending():
+            return
+        self._wait(run.ended)
+        if self._silent:
+            return
+        connection.execute("BEGIN")
+        try:
+            # As it is in this transaction: it may have gone on, or be deleted.
+            for now in mirrored_runs(connection, self._positions, run.id):
+                if now.ended is not None:
+                    self.status.sent += self._files.write(connection, now) or 0
+                    self._positions.finish(run.id, {}, now.end)
+        finally:
+            connection.execute("ROLLBACK")
+            self.status.lost = self._files.lost
+        self._oldest.pop()
+        self.status.success = time.time()
 
 
 def main() -> NoReturn:
