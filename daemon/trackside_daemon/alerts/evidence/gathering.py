@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import EXCEPTION
 from trackside_daemon.alerts.escalation import Escalation
-from trackside_daemon.alerts.evidence.gpus import gpus, xids
-from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
+from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
