@@ -23,9 +23,9 @@ from bench.push import call
 from bench.table import head, machine, row, verdict
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.finding import find_runs
-from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.target import Row
+from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles, encoded_event, encoded_record

@@ -12,16 +12,18 @@ from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.disk import DiskCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
+from trackside_daemon.collectors.host.host import (
+    DiskCollector,
+    LoadCollector,
+    MemoryCollector,
+    TimeCollector,
+    VmstatCollector,
+)
 from trackside_daemon.collectors.host.infiniband import InfinibandCollector
-from trackside_daemon.collectors.host.load import LoadCollector
-from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.host.network import NetworkCollector
 from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
-from trackside_daemon.collectors.host.time import TimeCollector
-from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.config.environment import variables

@@ -17,6 +17,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trackside.environment.config import as_json
+from trackside.log_once import LogOnce
 from trackside.numbers import TEXT, local_part, read_number
 from trackside.packing import writable
 from trackside.pending_values import PendingValues
@@ -120,7 +121,7 @@ class RowQueue:
         self._between_cells = False
         self._device: DeviceScalars | None = None
         self._polled: tuple[DeviceScalars | StepTimer, ...] = ()
-        self._warned: set[object] = set()
+        self._warned = LogOnce(WARNINGS)
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._update_direct_rows()
 
@@ -357,10 +358,9 @@ class RowQueue:
     def warn_once(self, key: object, message: str) -> None:
         """Log a warning once per *key*."""
         with self._lock:
-            if key in self._warned or len(self._warned) >= WARNINGS:
-                return
-            self._warned.add(key)
-        warn(message)  # without the lock, since a log handler may be slow
+            is_first = self._warned.first(key)
+        if is_first:
+            warn(message)  # without the lock, since a log handler may be slow
 
     def close(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
         """End the run: read what is still on a device, and send or spool everything. Later calls do nothing.

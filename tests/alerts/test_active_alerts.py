@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trackside_daemon.alerts import active_alerts as module
-from trackside_daemon.alerts import suppressed
+from trackside_daemon.alerts import active_alerts as suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
@@ -422,7 +422,7 @@ def test_a_less_severe_alert_gives_up_its_place_and_returns(
 
 
 def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suppressed, "MOST", 2)
+    monkeypatch.setattr(suppressed, "MOST_SUPPRESSED", 2)
     some = suppressed.SuppressedFindings()
     for one in (
         finding("LossPlateau", severity="info"),

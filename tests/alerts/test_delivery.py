@@ -10,7 +10,8 @@ import pytest
 from alerts.sinks.alert_records import START, alert, batch, over, told
 from processes import DEADLINE, eventually
 
-from trackside_daemon.alerts.delivery import sending, sink_worker
+from trackside_daemon.alerts.delivery import sink_worker
+from trackside_daemon.alerts.delivery import sink_worker as sending
 from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.sinks import group_outbox

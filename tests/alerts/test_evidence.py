@@ -14,8 +14,8 @@ from processes import DEADLINE, eventually
 from trackside.wire import Stacks
 from trackside_daemon.alerts.evidence import gathering
 from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, EvidenceGatherer
+from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
 from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.alerts.evidence.stacks import CHARACTERS_OF_ALL
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json

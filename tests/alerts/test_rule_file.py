@@ -13,8 +13,7 @@ from processes import DEADLINE, clean_environ, command
 
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
-from trackside_daemon.alerts.rules.promql_format import format_promql
-from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
+from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, format_promql, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
 from trackside_daemon.model.families.catalogue import catalogue

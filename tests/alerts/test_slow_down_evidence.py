@@ -12,10 +12,8 @@ from histories import BEGIN, History, finished, history, opened
 from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.evidence import slow_downs
-from trackside_daemon.alerts.evidence.changes import changes
-from trackside_daemon.alerts.evidence.neighbours import KERNEL_THREAD, heaviest, read_processes
-from trackside_daemon.alerts.evidence.recent_phases import RecentPhases
-from trackside_daemon.alerts.evidence.slow_downs import slow_down
+from trackside_daemon.alerts.evidence.gathering import RecentPhases
+from trackside_daemon.alerts.evidence.slow_downs import KERNEL_THREAD, changes, heaviest, read_processes, slow_down
 from trackside_daemon.alerts.evidence.sources import Case, Sources
 from trackside_daemon.causes.level import SlowDown
 from trackside_daemon.causes.readings import Neighbour

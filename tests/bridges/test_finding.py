@@ -16,9 +16,9 @@ import pytest
 from bridges.directories import BEGIN, events, file_name
 from histories import history
 
+from trackside_daemon.bridges.file_runs import table
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
-from trackside_daemon.bridges.json_run import table
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.bridges.mlflow.rest_client import RestClient
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles

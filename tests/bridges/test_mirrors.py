@@ -23,10 +23,10 @@ from session_records import batch_ingested
 
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import messages, worker
-from trackside_daemon.bridges.mirrors import mirror as mirrors
-from trackside_daemon.bridges.mirrors.mirror import Mirror
+from trackside_daemon.bridges.mirrors import worker as mirrors
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
+from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
 from trackside_daemon.bridges.settings import BridgesSection

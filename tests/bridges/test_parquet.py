@@ -15,7 +15,7 @@ from history.builders import bits
 
 import trackside
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
+from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
 from trackside_daemon.bridges.parquet.mirror import make_target

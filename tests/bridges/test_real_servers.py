@@ -25,10 +25,10 @@ from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
 import trackside
 from trackside_daemon.bridges.finding import find_runs
-from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun

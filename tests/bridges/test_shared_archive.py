@@ -19,7 +19,7 @@ from histories import BEGIN, column, finished, history, ingested, opened
 from processes import DEADLINE, clean_environ
 
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
+from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet import contents
 from trackside_daemon.bridges.parquet import mirror as parquet
 from trackside_daemon.bridges.parquet import store as stores
@@ -530,7 +530,7 @@ import sys
 from pathlib import Path
 from bridges.archives import write
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
+from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet.mirror import make_target
 kind, out, positions, *directories = sys.argv[1:]
 if kind == "mirror":
@@ -552,7 +552,7 @@ IMPORTS = (
         "pyarrow.dataset",
         "pyarrow.compute",
         "bridges.archives",
-        "trackside_daemon.bridges.mirrors.run_mirror",
+        "trackside_daemon.bridges.mirrors.worker",
     ),
 )
 

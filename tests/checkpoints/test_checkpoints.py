@@ -17,7 +17,7 @@ from processes import DEADLINE, eventually
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit import scan
 from trackside_daemon.checkpoints.audit.request import MODULE, REFUSED, Audited, AuditRequest, Scanned, ScanRequest
-from trackside_daemon.checkpoints.open_files import written_files
+from trackside_daemon.checkpoints.directories import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.host.disk import DiskCollector
-from trackside_daemon.collectors.host.settings import DiskSection
+from trackside_daemon.collectors.host.host import DiskCollector
+from trackside_daemon.collectors.settings import DiskSection
 
 EXCLUDE = DiskSection().exclude
 SDA = "   8       0 sda 25 34 1000 184 28 11 506 638 2 965 826"

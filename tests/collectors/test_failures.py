@@ -12,9 +12,8 @@ import pytest
 
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.host.host import host_collectors
-from trackside_daemon.collectors.host.settings import ThermalSection
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.collectors.settings import CollectorsSection, PathSection, ThermalSection
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.sampling.sampler import Sampler

@@ -18,11 +18,9 @@ from processes import ROOT
 
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.host import host
-from trackside_daemon.collectors.host.host import host_collectors
-from trackside_daemon.collectors.host.settings import CpuSection, ThermalSection
-from trackside_daemon.collectors.host.time import TimeCollector
+from trackside_daemon.collectors.host.host import TimeCollector, host_collectors
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.collectors.settings import CollectorsSection, CpuSection, PathSection, ThermalSection
 from trackside_daemon.linux.adjtimex import Discipline
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State

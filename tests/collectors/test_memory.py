@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.collectors.host.host import MemoryCollector
 
 PROC = Path(__file__).parent / "fixtures" / "proc"
 

@@ -11,8 +11,8 @@ from scripted_workers import Clock
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host import network
 from trackside_daemon.collectors.host.network import INTERVAL, NetworkCollector
-from trackside_daemon.collectors.host.settings import NetworkSection
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.collectors.settings import NetworkSection
 
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Sample

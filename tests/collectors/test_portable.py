@@ -13,8 +13,7 @@ import pytest
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.host import has_procfs, host_collectors
 from trackside_daemon.collectors.host.portable import portable_collectors
-from trackside_daemon.collectors.host.settings import CpuSection, DiskSection, NetworkSection
-from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.collectors.settings import CollectorsSection, CpuSection, DiskSection, NetworkSection, PathSection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,8 @@ import pytest
 from collectors.trees import FIRST, Proc, member
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.process import child_processes, process_tree, rank_usage, smaps
+from trackside_daemon.collectors.process import child_processes, process_tree, rank_usage
+from trackside_daemon.collectors.process import process as smaps
 from trackside_daemon.collectors.process.child_processes import GENERATION_SECONDS
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.process_roles import WORKER

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from processes import eventually
 
-from trackside_daemon.collectors.process.ranks import OTHERS, RanksCollector
-from trackside_daemon.collectors.process.status import GENERATIONS
+from trackside_daemon.collectors.process.ranks import GENERATIONS, OTHERS, RanksCollector
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 

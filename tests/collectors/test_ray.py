@@ -11,9 +11,7 @@ from ray_service import HEAD, OTHER, Ray
 from scripted_workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS, actor_role
-from trackside_daemon.collectors.ray.local_nodes import actor_class
-from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, RayCollector
+from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, STALE_SECONDS, RayCollector, actor_class, actor_role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,7 @@ from scripted_workers import Clock, Unreapable
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import READ_AGAIN, READ_AT_MOST
-from trackside_daemon.collectors.host.filesystem.remote import DEADLINE
-from trackside_daemon.collectors.host.filesystem.remote_workers import RETRY_SECONDS
+from trackside_daemon.collectors.host.filesystem.remote import DEADLINE, RETRY_SECONDS
 
 if TYPE_CHECKING:
     from collectors.mountinfo import Table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.collectors.process.status import ProcessStatuses, Status
+from trackside_daemon.collectors.process.ranks import ProcessStatuses, Status
 
 if TYPE_CHECKING:
     from pathlib import Path

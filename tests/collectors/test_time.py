@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.collectors.host.time import BOOT_SECONDS, TimeCollector
+from trackside_daemon.collectors.host.host import BOOT_SECONDS, TimeCollector
 from trackside_daemon.linux import adjtimex
 from trackside_daemon.linux.adjtimex import STA_NANO, TIME_ERROR, Discipline, discipline
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside_daemon.collectors.host.vmstat import VmstatCollector
+from trackside_daemon.collectors.host.host import VmstatCollector
 from trackside_daemon.model.families import host
 
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"

@@ -12,8 +12,13 @@ from collectors.trees import member
 from trackside.wire import ResourceUsage
 from trackside_daemon.collectors.process.process_names import ProcessKey
 from trackside_daemon.collectors.process.shm import MEMORY_SECONDS, ShmHistory, ShmUse
-from trackside_daemon.collectors.process.worker_deaths import CAUSES, LINGER_SECONDS, cause_of_death
-from trackside_daemon.collectors.process.worker_exit import LAG_SECONDS, DeadWorker
+from trackside_daemon.collectors.process.worker_deaths import (
+    CAUSES,
+    LAG_SECONDS,
+    LINGER_SECONDS,
+    DeadWorker,
+    cause_of_death,
+)
 from trackside_daemon.linux.oom import TEARDOWN_SECONDS
 
 if TYPE_CHECKING:

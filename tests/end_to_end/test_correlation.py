@@ -12,7 +12,7 @@ from processes import command, eventually, run
 
 from trackside.environment.process_info import correlation
 from trackside_daemon.alerts.sinks.alert_json import annotation_texts
-from trackside_daemon.alerts.sinks.apprise.message_text import body
+from trackside_daemon.alerts.sinks.apprise.sink import body
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
 from trackside_daemon.model.records import fingerprint
 

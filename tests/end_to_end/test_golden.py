@@ -34,11 +34,11 @@ from trackside.wire import (
 )
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.silences import Silences
-from trackside_daemon.checkpoints import reports
+from trackside_daemon.checkpoints import tracked
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
@@ -201,7 +201,7 @@ def _about_itself() -> Iterator[Batch]:
     own = [Sample(training.STRAGGLER_RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
     saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
-    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {("1", "/saved"): 12 * GIB}), complete=True)
+    yield Batch("checkpoints", tracked.samples({"char-model": [saved]}, {("1", "/saved"): 12 * GIB}), complete=True)
 
 
 def _sampled() -> list[Batch]:

@@ -16,8 +16,13 @@ from end_to_end.node_exporter import EVERYTHING, Family, NodeExporter, families
 from processes import ROOT, eventually
 
 from trackside_daemon.collectors.host.host import host_collectors
-from trackside_daemon.collectors.host.settings import CpuSection, FilesystemSection, ThermalSection
-from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+from trackside_daemon.collectors.settings import (
+    CollectorsSection,
+    CpuSection,
+    FilesystemSection,
+    PathSection,
+    ThermalSection,
+)
 from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.state import State
 from trackside_daemon.sampling.sampler import Sampler

@@ -22,9 +22,8 @@ from pydantic import ValidationError
 
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import custom
-from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
-from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
+from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, format_promql, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.families.catalogue import catalogue

@@ -222,7 +222,7 @@ def test_half_a_copy_is_not_left(written: Path, place: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patched:
         patched.setattr(type(place), "rename", fail)
-        with pytest.raises(HistoryError, match="No space left on device; free it"):
+        with pytest.raises(HistoryError, match="no space left on device; free it"):
             Database(place, migrations=NEXT)
     assert [one.name for one in place.iterdir()] == [FILE]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside_daemon.history.read.reinforcement import reinforcement
+from trackside_daemon.history.read.reader import reinforcement
 
 
 def summaries(**means: float | str) -> list[dict[str, Any]]:

@@ -392,7 +392,7 @@ def test_a_file_that_cannot_be_set_aside_is_not_used(
         patched.setattr(set_aside, "set_aside", fail)
         database.report("malformed")
         for _ in range(2):
-            with pytest.raises(HistoryError, match=r"malformed\), and cannot be set aside: Read-only file system"):
+            with pytest.raises(HistoryError, match=r"malformed\), and cannot be set aside: read-only file system"):
                 database.restore()
         assert not database.is_open
     database.restore()

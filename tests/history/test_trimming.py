@@ -15,7 +15,7 @@ from session_records import batch_ingested
 from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import trimming as module
-from trackside_daemon.history.record.age_clock import CATCH_UP, AgeClock
+from trackside_daemon.history.record.maintenance import CATCH_UP, AgeClock
 from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
 from trackside_daemon.linux import adjtimex
 from trackside_daemon.model.records import Alert, Event, MachineSample

@@ -13,7 +13,7 @@ import pytest
 from nvml.fake.library import Scenario
 from processes import DEADLINE, eventually
 
-from trackside_daemon.collectors.gpu.settings import GpuSection
+from trackside_daemon.collectors.settings import GpuSection
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable

@@ -11,8 +11,9 @@ from http_service import HttpService, is_closed
 from processes import DEADLINE, eventually, http
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web.http import connection_limit, request_limit
+from trackside_daemon.web.http import connection_limit
 from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http import server as request_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

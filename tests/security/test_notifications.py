@@ -85,7 +85,7 @@ def test_a_service_of_apprise_gets_neither_mentions_nor_links(
 
 
 def test_ordinary_comparisons_stay(tmp_path: Path) -> None:
-    from trackside_daemon.alerts.sinks.apprise import message_text
+    from trackside_daemon.alerts.sinks.apprise import sink as message_text
 
     text = message_text.body(Message("id", (alert(summary=PLAIN),)), DaemonInfo("node1"))
     assert PLAIN in text

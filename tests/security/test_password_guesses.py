@@ -13,9 +13,8 @@ import pytest
 from certificate_authorities import hashed
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web.http.auth_config import WebConfigMiddleware
+from trackside_daemon.web.http.auth_config import FairQueue, FullError, Source, WebConfigMiddleware
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.fair_queue import FairQueue, FullError, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

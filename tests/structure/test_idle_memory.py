@@ -18,7 +18,7 @@ from trackside_daemon.config.loading import load
 from trackside_daemon.web.dashboard import routes
 from trackside_daemon.web.http.address import listen
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.passwords import Passwords
+from trackside_daemon.web.http.auth_config import Passwords
 import trackside_daemon.cli.commands.daemon
 config = load(Config)
 sinks(config.alerts.sinks, DaemonInfo("node7"))

@@ -36,7 +36,7 @@ PLACES = {
     # NVML and file systems that hang have workers with protocols of their own: signs of life, and an idle one in reserve.
     "a request to a process of our own": (
         r"\bWorkerProcess\(",
-        {"linux/worker_call.py", "nvml/handle/handle.py", "collectors/host/filesystem/remote_workers.py"},
+        {"linux/worker_call.py", "nvml/handle/handle.py", "collectors/host/filesystem/remote.py"},
     ),
     "the limits of a process of our own": (
         r"\blimit_(this_process|time)\(",
@@ -50,6 +50,35 @@ PLACES = {
     "the open of a file that is checked first": (
         r"O_PATH\b",
         {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
+    ),
+    "what the system says of a failed call": (
+        r"strerror(, None\))? or (str\()?error\b|strerror\.lower",
+        {"os_errors.py"},
+    ),
+    "what the log has already": (
+        r"self\._\w*(logged|warned|last_error)\b[^=]*= (set\(\)|False|\"\")",
+        {"log_once.py"},
+    ),
+    "the words of the accounts of time": (
+        r"GPUs idle before|synchronization of weights|\ballreduce\b",
+        {"model/time_ledger.py"},
+    ),
+    "the spread of normal values by their median distance": (r"\b1\.4826", {"model/robust.py"}),
+    # The client imports nothing of the daemon. The others read the lines of pushes and of W&B, whose values have types.
+    "nested settings as one list": (
+        r"def _?flat(tened)?\(",
+        {
+            *("model/configuration.py", "row_queue.py", "benchmark/results.py"),
+            *("history/files/json_format.py", "cli/commands/replay_rows.py", "bridges/wandb/log_run.py"),
+        },
+    ),
+    # What may not import the text of the daemon, the columns of the terminal, a label and coordinates have their own.
+    "a size, a share or a duration in words": (
+        r"\{[^{}\"]*(/ ?(1024|2 ?\*\* ?[1-4]0|1e[369])|\b100 \*|\* 100\b)[^{}:\"]*:[^{}\"]*\}",
+        {
+            *("model/text.py", "terminal/formatting.py", "collectors/process/shm.py", "documents/html.py"),
+            *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
+        },
     ),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
@@ -67,6 +96,14 @@ def test_it_is_written_in_one_place(what: str) -> None:
         if re.search(pattern, line)
     }
     assert not found, f"{what}: use {', '.join(sorted(places))}"
+
+
+def test_the_page_has_no_limit_of_its_own_for_a_straggler() -> None:
+    """The daemon judges by the limit that is configured, and the page shows its verdict."""
+    pages = (PRODUCT[1] / "web" / "static").rglob("*.js")
+    assert [
+        str(page) for page in pages if re.search(r"\bSLOW\b|straggl\w*\W+1\.\d", page.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_a_cause_is_found_in_the_package_of_causes() -> None:

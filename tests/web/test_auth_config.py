@@ -12,11 +12,9 @@ import pytest
 from certificate_authorities import hashed
 from web.conftest import Client
 
-from trackside_daemon.web.http import passwords as module
-from trackside_daemon.web.http.auth_config import WebConfigMiddleware
+from trackside_daemon.web.http import auth_config as module
+from trackside_daemon.web.http.auth_config import Passwords, TokenBucket, WebConfigMiddleware, parse_basic
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.passwords import Passwords, parse_basic
-from trackside_daemon.web.http.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

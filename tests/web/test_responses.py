@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 from wire_messages import FakeSession
 
-from trackside_daemon.collectors.host.memory import MemoryCollector
+from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi

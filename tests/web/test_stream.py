@@ -14,8 +14,8 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside_daemon.web.api.overview import endpoints as endpoints_module
-from trackside_daemon.web.api.overview import stream as module
-from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, format_event
+from trackside_daemon.web.api.overview import endpoints as module
+from trackside_daemon.web.api.overview.endpoints import COMMENT, Frame, FullError, Listener, Stream, format_event
 from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
+from trackside.os_errors import os_error_text
 from trackside.row_queue import whole_number
 from trackside.training_log import warn
 
@@ -102,7 +103,7 @@ class Checkpoints:
                     saved, sequence = self._write(step, encoded, numbers)
         except OSError as error:
             if first:
-                self._warn_unsaved(step, folder.reason(error))
+                self._warn_unsaved(step, os_error_text(error))
             return None
         self.step = step
         if first:
@@ -225,7 +226,7 @@ class Checkpoints:
         try:
             return folder.folders(self.directory)
         except OSError as error:
-            self._skip(skipped, self.directory, folder.reason(error))
+            self._skip(skipped, self.directory, os_error_text(error))
             return []
 
     def _skip(self, skipped: list_[str], path: Path, problem: str) -> None:

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from trackside.os_errors import os_error_text
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
@@ -109,12 +110,6 @@ def _folder(path: Path) -> Folder:
             return Folder(0, path)
 
 
-def reason(error: OSError) -> str:
-    """Return why the system refused something, in a few words."""
-    text = error.strerror or str(error)
-    return text[:1].lower() + text[1:]
-
-
 def defect(path: Path) -> str:
     """Return why a checkpoint is not intact, in one line; empty if it is. The archives in it are read whole."""
     try:
@@ -126,7 +121,7 @@ def defect(path: Path) -> str:
             if name.endswith((".pt", ".zip")) and (member := _bad_member(path / name)):
                 return f"{name}: {member} is damaged"
     except OSError as error:
-        return f"{Path(error.filename or path).name}: {reason(error)}"
+        return f"{Path(error.filename or path).name}: {os_error_text(error)}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"it cannot be read: {error}"
     return ""
@@ -247,7 +242,9 @@ class Writer:
             moved = self._directory / name in _named_by_link(self._directory)
             if not moved and os.path.lexists(latest) and self._directory not in _unlinked:
                 _unlinked.add(self._directory)
-                warn(f"{latest} names an earlier checkpoint than {name}, and cannot be replaced: {reason(error)}")
+                warn(
+                    f"{latest} names an earlier checkpoint than {name}, and cannot be replaced: {os_error_text(error)}"
+                )
 
 
 def delete(path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.checkpoints import state
-from trackside.checkpoints.folder import Writer, reason
+from trackside.checkpoints.folder import Writer
+from trackside.os_errors import os_error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ def _on_all(work: Callable[[], None]) -> None:
 
 def _problem(error: Exception) -> str:
     """Return an error in one line."""
-    return reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".split("\n", 1)[0]
+    return os_error_text(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".split("\n", 1)[0]
 
 
 def _write(path: Path, live: Mapping[str, Any]) -> None:

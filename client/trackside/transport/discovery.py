@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside.transport import keys
 from trackside.transport.keys import is_loopback
 
@@ -119,7 +120,7 @@ def _unfit(path: Path, owner: int | None) -> str:
     except PermissionError:
         return _denied(path.parent, stat.S_IXGRP)
     except (OSError, ValueError) as error:  # a path with a NUL byte
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        reason = os_error_text(error)
         return "not found" if isinstance(error, FileNotFoundError) else reason
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
@@ -162,5 +163,5 @@ def socket_failure(path: Path) -> str:
     except ConnectionRefusedError:
         return "nobody listens there"
     except OSError as error:  # also if no file descriptor is left
-        return (error.strerror or str(error)).lower()
+        return os_error_text(error)
     return ""

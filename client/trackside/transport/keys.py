@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside.transport.paths import open_regular
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def read(file: Path, *names: str) -> list[bytes]:
     try:
         text = _text(file, secret="secret-key" in names)
     except (OSError, ValueError) as error:  # a path with a NUL byte
-        raise KeyFileError(f"{file}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
+        raise KeyFileError(f"{file}: {os_error_text(error)}") from error
     lines = (_LINE.fullmatch(line.strip()) for line in text.splitlines())
     keys = {line[1]: line[2] for line in lines if line is not None}
     missing = [name for name in names if name not in keys]

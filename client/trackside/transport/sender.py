@@ -19,6 +19,8 @@ from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.clocks import read_clocks
 from trackside.environment.process_info import process_info
+from trackside.log_once import LogOnce
+from trackside.os_errors import os_error_text
 from trackside.packing import writable
 from trackside.training_log import info, warn
 from trackside.transport import discovery
@@ -106,7 +108,7 @@ class Sender:
         self._resend_wait = ResendWait()
         self._asked = False
         self._beat_at = 0.0
-        self._logged: set[str] = set()
+        self._logged = LogOnce()
         self._announced: set[str] = set()
         self._log_lines: list[str] = []
         self._counts_cheaply = False
@@ -178,9 +180,8 @@ class Sender:
             self._waker.open()
             self._context = new_context()
         except (OSError, zmq.ZMQError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
             kept = "what is pushed is kept until there are more; raise the limit with ulimit -n"
-            self._log_once("descriptors", f"nothing can be sent, training goes on: {reason}; {kept}")
+            self._log_once("descriptors", f"nothing can be sent, training goes on: {os_error_text(error)}; {kept}")
 
     def _turn(self) -> None:
         self._wait(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
@@ -496,8 +497,7 @@ class Sender:
 
     def _log_once(self, subject: str, line: str) -> None:
         """Log a line once per subject, at the end of this turn."""
-        if subject not in self._logged:
-            self._logged.add(subject)
+        if self._logged.first(subject):
             self._log_lines.append(line)
 
 

@@ -23,6 +23,7 @@ from zlib import crc32
 
 import msgspec
 
+from trackside.os_errors import os_error_text
 from trackside.transport.paths import machine_id, open_regular, spool_directory
 from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
@@ -144,7 +145,7 @@ class Spool:
                 self._begin(record.number, hello)
             self._write_record(record)
         except (OSError, LookupError) as error:  # LookupError: the user has no home
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            reason = os_error_text(error)
             self.failure = f"{self._directory}: {reason}" if self._directory else reason
             return False
         segment = self._segments[-1]

@@ -13,18 +13,19 @@ from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
-from trackside_daemon.alerts.suppressed import SuppressedFindings
 from trackside_daemon.model.families import alerts as alert_families
-from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, AlertNote, Silence
 
+MOST_SUPPRESSED = 1000  # most findings that are kept; with more, the oldest of the least severe is dropped
+
+_Identity = tuple[str, str, tuple[tuple[str, str], ...]]
 SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
 
 # Alerts about events, for which no finding reports an end.
@@ -40,6 +41,41 @@ log = logging.getLogger("trackside")
 
 Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 """Name, run id, labels without the merged ones, and for an event its texts."""
+
+
+class SuppressedFindings:
+    """Findings that are inhibited, turned off or without room, until they end or may fire."""
+
+    def __init__(self) -> None:
+        self._by_severity: dict[str, dict[_Identity, Finding]] = {severity: {} for severity in SEVERITIES}
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Iterate over a copy, the most severe first."""
+        severities = reversed(SEVERITIES)
+        return iter([finding for severity in severities for finding in self._by_severity[severity].values()])
+
+    def __contains__(self, finding: Finding) -> bool:
+        return any(_identity(finding) in findings for findings in self._by_severity.values())
+
+    def add(self, finding: Finding) -> None:
+        """Add or replace a finding; drop an event, because nothing would report its end."""
+        if finding.once:
+            return
+        # The severity may have changed, and the new entry must be the last.
+        self.discard(finding)
+        self._by_severity[finding.severity][_identity(finding)] = finding
+        if sum(map(len, self._by_severity.values())) > MOST_SUPPRESSED:
+            least_severe = next(findings for findings in self._by_severity.values() if findings)
+            del least_severe[next(iter(least_severe))]
+
+    def discard(self, finding: Finding) -> None:
+        """Remove a finding that has ended or fires."""
+        for findings in self._by_severity.values():
+            findings.pop(_identity(finding), None)
+
+
+def _identity(finding: Finding) -> _Identity:
+    return finding.alert, finding.run, finding.labels
 
 
 class ActiveAlerts:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import file_error_text
 from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
 from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, Folder, event_files
@@ -95,7 +96,7 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     columns = re.match(rb'\{\s*"[^"]+"\s*:\s*\{\s*"0"\s*:', text)
     if text[:1] == b"[" or columns or path.name == TRAINER_STATE:
-        from trackside_daemon.bridges.json_run import JsonRun
+        from trackside_daemon.bridges.file_runs import JsonRun
 
         return [JsonRun(path, name_of(path.resolve().parent, (root or path.parent).resolve()))]
     return []
@@ -161,7 +162,7 @@ def _readable(make: Callable[[], list[ForeignRun]], report_broken: Callable[[str
     except ForeignRunError as error:
         report_broken(str(error))
     except OSError as error:
-        report_broken(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+        report_broken(file_error_text(error))
     return []
 
 
@@ -172,13 +173,13 @@ def _file_store_run(directory: Path) -> list[ForeignRun]:
 
 
 def _exported_run(path: Path) -> list[ForeignRun]:
-    from trackside_daemon.bridges.exported_run import ExportedRun, is_export
+    from trackside_daemon.bridges.file_runs import ExportedRun, is_export
 
     return [ExportedRun(path)] if is_export(path) else []
 
 
 def _csv_run(path: Path, name: str) -> ForeignRun:
-    from trackside_daemon.bridges.csv_run import CsvRun
+    from trackside_daemon.bridges.file_runs import CsvRun
 
     return CsvRun(path, name)
 

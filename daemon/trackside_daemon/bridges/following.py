@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trackside
+from trackside.log_once import LogOnce
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.history.files.items import EventItem
@@ -63,7 +64,7 @@ class Follower:
         self._ending = ending
         self._runs: dict[str, _FollowedRun] = {}
         self._find_at = 0.0
-        self._warned: set[str] = set()
+        self._warned = LogOnce(100)
 
     def poll(self, *, final: bool = False) -> int:
         """Push what is new, and return the number of samples.
@@ -114,8 +115,7 @@ class Follower:
             self._runs[run.id] = _FollowedRun(run, self._name or run.name, self._stored(run.id))
 
     def _warn_once(self, line: str) -> None:
-        if line not in self._warned and len(self._warned) < 100:
-            self._warned.add(line)
+        if self._warned.first(line):
             self._warn(line)
 
 

@@ -2,18 +2,123 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from trackside_daemon.bridges.mirrors.targets import TARGETS
-from trackside_daemon.bridges.mlflow.settings import MlflowSection
-from trackside_daemon.bridges.otlp.settings import OtlpSection
-from trackside_daemon.bridges.parquet.settings import ParquetSection
-from trackside_daemon.bridges.tensorboard.settings import TensorboardSection
-from trackside_daemon.bridges.wandb.settings import WandbSection
 from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Seconds
 
-if TYPE_CHECKING:
-    from trackside_daemon.bridges.mirrors.mirror_settings import MirrorSection
+
+class MirrorSection(Section):
+    """Selection of the samples that a mirror sends."""
+
+    interval: Annotated[
+        Seconds, Field(ge=0.1, le=3600, description="Time between two searches for new samples in the history.")
+    ] = 5.0
+    ranks: Annotated[
+        Literal["lowest", "all"],
+        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
+    ] = "lowest"
+
+    @property
+    def is_configured(self) -> bool:
+        """True if there is a target."""
+        return False
+
+
+class TensorboardSection(MirrorSection):
+    """Event files for TensorBoard."""
+
+    directory: Annotated[
+        str,
+        Field(description="Directory in which each run gets a directory with event files; for tensorboard --logdir."),
+    ] = ""
+
+    @property
+    def is_configured(self) -> bool:
+        """See `MirrorSection`."""
+        return bool(self.directory)
+
+
+class MlflowSection(MirrorSection):
+    """A server of MLflow."""
+
+    url: Annotated[str, Field(description="Address of an MLflow server, such as http://HOST:5000.")] = ""
+    experiment: Annotated[str, Field(description="Experiment for the runs; created if it is missing.")] = "trackside"
+    token_file: Annotated[
+        str, Field(description="File with a bearer token; without one, MLflow's own variables apply.")
+    ] = ""
+    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+
+    @property
+    def is_configured(self) -> bool:
+        """See `MirrorSection`."""
+        return bool(self.url)
+
+
+class WandbSection(MirrorSection):
+    """W&B, by its own client; needs trackside[wandb]."""
+
+    project: Annotated[str, Field(description="Project for the runs.")] = ""
+    entity: Annotated[str, Field(description="User or team of the project; by default that of the API key.")] = ""
+    mode: Annotated[
+        Literal["online", "offline"],
+        Field(description="online or offline; offline writes logs for wandb sync."),
+    ] = "online"
+    directory: Annotated[
+        str, Field(description="Directory for the client's logs; by default wandb-mirror next to the history.")
+    ] = ""
+
+    # Each batch resumes the run, which takes W&B's client a second or two.
+    interval: Annotated[
+        Seconds, Field(ge=1, le=3600, description="Time between two searches for new samples in the history.")
+    ] = 30.0
+
+    @property
+    def is_configured(self) -> bool:
+        """See `MirrorSection`."""
+        return bool(self.project)
+
+
+class OtlpSection(MirrorSection):
+    """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
+
+    url: Annotated[
+        str,
+        Field(
+            description="Address for metrics, such as http://HOST:9090/api/v1/otlp/v1/metrics of Prometheus or http://HOST:4318/v1/metrics of a collector."
+        ),
+    ] = ""
+    headers_file: Annotated[str, Field(description="File with headers, one NAME: VALUE per line.")] = ""
+    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+    # A server has labels for the rank, so all ranks are the default here.
+    ranks: Annotated[Literal["lowest", "all"], Field(description="lowest or all.")] = "all"
+
+    @property
+    def is_configured(self) -> bool:
+        """See `MirrorSection`."""
+        return bool(self.url)
+
+
+class ParquetSection(MirrorSection):
+    """A directory or a bucket for the files of ended runs; needs trackside[arrow]."""
+
+    url: Annotated[
+        str,
+        Field(
+            description="Directory, or address of an object store: s3://BUCKET/PREFIX, with ?region=, ?endpoint_override= and ?scheme= as pyarrow.fs has them, or gs://BUCKET/PREFIX.",
+            examples=["s3://training/trackside?region=eu-central-1"],
+        ),
+    ] = ""
+    # A run's file is complete, so all ranks are the default here.
+    ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"
+
+    @property
+    def is_configured(self) -> bool:
+        """See `MirrorSection`."""
+        return bool(self.url)
 
 
 class BridgesSection(Section):

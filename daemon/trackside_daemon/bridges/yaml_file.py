@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.linux.foreign_file import open_foreign
 
@@ -33,5 +34,5 @@ def read_yaml(path: Path, most: int) -> dict[str, Any]:
 
 def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+        return os_error_text(error)
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trackside.log_once import LogOnce
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.kinds.by_name import BY_NAME
 from trackside_daemon.model.capture import AlertLink, ProfileOptions
@@ -211,7 +212,7 @@ class PlannedCaptures:
         self._state = state
         self._default = default
         self._of_others = of_others
-        self._refused: set[str] = set()
+        self._refused = LogOnce(NOTED)
         # Steps when an epoch of the plan had begun, by run, attempt and epoch; None once it has been profiled or missed.
         self._begun: dict[tuple[str, int], dict[int, float | None]] = {}
 
@@ -236,8 +237,7 @@ class PlannedCaptures:
         """Return the plan of a run: its own, since a profile costs this daemon's memory, only of this daemon's own user."""
         if process.plan is None or self._of_others or process.owner == f"uid:{os.getuid()}":
             return process.plan or self._default
-        if process.run_id not in self._refused and len(self._refused) < NOTED:
-            self._refused.add(process.run_id)
+        if self._refused.first(process.run_id):
             log.info(
                 "run %s is not profiled as it plans: it is of another user; capture.plans: all allows that", process.run
             )

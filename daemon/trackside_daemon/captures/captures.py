@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.captures.store import NoRoomError
 from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
 from trackside_daemon.model.families import daemon
@@ -186,7 +187,7 @@ class Captures:
         except NoRoomError as error:
             self._end(capture, str(error))
         except OSError as error:
-            self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
+            self._end(capture, f"{error.filename or capture.id}: {os_error_text(error)}")
         except Exception as error:  # whatever a recording contains: the daemon must go on
             log.exception("capture %s failed", capture.id)
             self._end(capture, f"{type(error).__name__}: {error}")

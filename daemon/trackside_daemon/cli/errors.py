@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from trackside.os_errors import file_error_text
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.model.text import shown
 
@@ -65,6 +66,4 @@ def warn(message: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return f"the history: {error}"
+    return file_error_text(error) if isinstance(error, OSError) and error.strerror else f"the history: {error}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.config.environment import variable, variables
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
 from trackside_daemon.config.near import explain, near_name
@@ -109,9 +110,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         values = parse(file.read_bytes())
     except OSError as error:
-        raise ConfigError(
-            f"{file}: {(error.strerror or str(error)).lower()}; give a YAML file with --config.file"
-        ) from error
+        raise ConfigError(f"{file}: {os_error_text(error)}; give a YAML file with --config.file") from error
     except YamlError as error:
         raise ConfigError(f"{file}: {error}") from error
     # An empty file, or one with comments only.

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
@@ -36,7 +37,7 @@ def write_report(request: Request) -> str:
     try:
         _replace(Path(request.file), write(document([contents])))
     except OSError as error:
-        raise ValueError(f"{request.file}: {(error.strerror or str(error)).lower()}") from None
+        raise ValueError(f"{request.file}: {os_error_text(error)}") from None
     return request.file
 
 

@@ -19,6 +19,7 @@ from math import inf
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.history import schema
 from trackside_daemon.history.directory import (
     OPTION,
@@ -258,7 +259,7 @@ class Database:
             raise
         except (OSError, DamagedError, sqlite3.Error) as error:
             kind = kind_of(error) if isinstance(error, OSError) else UnavailableError
-            self.problem = f"{self.path}: {getattr(error, 'strerror', None) or error}"
+            self.problem = f"{self.path}: {os_error_text(error)}"
             raise kind(f"{self.problem}; free it, or name another directory with {OPTION}") from error
         self.problem = ""
 
@@ -437,7 +438,7 @@ class Database:
                 self._image.rename(aside.with_name(f"{aside.name}{set_aside.IMAGE}"))
             set_aside.set_aside(self.path, aside)
         except OSError as error:
-            text = f"{self.path} is damaged ({damage}), and cannot be set aside: {error.strerror}"
+            text = f"{self.path} is damaged ({damage}), and cannot be set aside: {os_error_text(error)}"
             raise UnavailableError(text) from error
         log.error("%s is damaged (%s): it is kept as %s", self.path, damage, aside.name)
         self.damage = ""

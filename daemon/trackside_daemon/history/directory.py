@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside.transport.paths import SYSTEM_DIRECTORY, state_directory
 from trackside_daemon.linux.file_lock import FileLock, HeldError
 from trackside_daemon.linux.mountinfo import parse
@@ -137,8 +138,7 @@ def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
             f"{shown}: no such directory; make it with mkdir -p {shlex.quote(shown)}, or name another with {option}=DIR"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise kind_of(error)(f"{shown}: {reason}; name another directory with {option}=DIR") from error
+        raise kind_of(error)(f"{shown}: {os_error_text(error)}; name another directory with {option}=DIR") from error
     if not stat.S_ISDIR(status.st_mode):
         raise HistoryError(f"{shown} is not a directory; name one with {option}=DIR")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -204,7 +204,7 @@ def lock_history(directory: Path) -> FileLock:
         ) from None
     except OSError as error:
         raise kind_of(error)(
-            f"{_shown(path)}: {(error.strerror or str(error)).lower()}; make it a file that uid {os.getuid()} may write,"
+            f"{_shown(path)}: {os_error_text(error)}; make it a file that uid {os.getuid()} may write,"
             f" or name another directory with {OPTION}=DIR"
         ) from error
 

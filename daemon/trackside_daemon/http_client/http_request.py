@@ -14,6 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, getproxies, proxy_bypass
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.http_client.http_exchange import LONGEST_SECONDS, PATIENCE_SECONDS, HttpExchange
 
@@ -48,8 +49,7 @@ def read_secret(path: str, setting: str) -> str:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             text = file.read(LONGEST_SECRET).strip()
     except (OSError, RuntimeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SettingError(f"{setting}: {path}: {reason}; name a file that the daemon can read") from None
+        raise SettingError(f"{setting}: {path}: {os_error_text(error)}; name a file that the daemon can read") from None
     except UnicodeDecodeError:
         raise SettingError(f"{setting}: {path}: the file is not text") from None
     if not text:
@@ -239,7 +239,7 @@ def _reason(error: object) -> str:
     if isinstance(error, TimeoutError):
         return f"no response within {PATIENCE_SECONDS:g} s, or no complete one within {LONGEST_SECONDS:g} s"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
+        return os_error_text(error)
     if isinstance(error, HTTPException | ConnectionError):
         return "it closed the connection"
     return type(error).__name__

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, directories, socket_failure
 from trackside.transport.keys import is_loopback
 from trackside_daemon.linux.file_lock import FileLock, HeldError
@@ -48,7 +49,7 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
             directory.mkdir(mode=0o700, exist_ok=True)
             status = directory.lstat()  # another user may have put a link into /tmp
         except OSError as error:
-            failures.append(f"{directory} ({(error.strerror or str(error)).lower()})")
+            failures.append(f"{directory} ({os_error_text(error)})")
             continue
         if stat.S_ISDIR(status.st_mode) and status.st_uid == uid and not status.st_mode & 0o022:
             return directory
@@ -195,8 +196,7 @@ class SocketLock:
             ) from None
         except OSError as error:
             raise EndpointError(
-                f"{lock}: {(error.strerror or str(error)).lower()}; make its directory writable for uid {os.getuid()},"
-                f" or {ELSEWHERE}"
+                f"{lock}: {os_error_text(error)}; make its directory writable for uid {os.getuid()}, or {ELSEWHERE}"
             ) from error
 
     def release(self) -> None:

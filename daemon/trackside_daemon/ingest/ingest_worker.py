@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import SOCKET, socket_directory
+from trackside.os_errors import os_error_text
 from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.connection import Connection, Peer
@@ -97,7 +98,7 @@ class IngestWorker:
         try:
             self._start()
         except OSError as error:
-            raise EndpointError(f"the ingest worker cannot be started: {error.strerror or error}") from error
+            raise EndpointError(f"the ingest worker cannot be started: {os_error_text(error)}") from error
 
     def wait_ready(self) -> None:
         """Wait until it serves; one that is killed meanwhile is replaced.
@@ -151,7 +152,7 @@ class IngestWorker:
             self._start()
         except OSError as error:
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            log.warning("the ingest worker cannot be started: %s; trying again", error.strerror or error)
+            log.warning("the ingest worker cannot be started: %s; trying again", os_error_text(error))
 
     def tick(self, *, reads: bool) -> None:
         """Check once a second that the worker answers; *reads* if `receive` is called."""

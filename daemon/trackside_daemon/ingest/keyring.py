@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.log_once import LogOnce
+from trackside.os_errors import os_error_text
 from trackside.transport import keys
 from trackside.transport.keys import KeyFileError
 
@@ -66,7 +68,7 @@ class Keyring:
             raise KeyFileError(f"{error}; {remedy}") from None
         self._allowed: dict[bytes, str] = {}
         self._read_at = 0
-        self._logged: set[Path] = set()
+        self._logged = LogOnce()
 
     def name(self, public: bytes) -> str | None:
         """Return the name of a client, by its public key in Z85; None if it may not push."""
@@ -78,7 +80,7 @@ class Keyring:
         except OSError as error:
             self._allowed = {}  # nobody may push while the directory cannot be read
             self._read_at = 0
-            self._warn_once(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
+            self._warn_once(self.authorized, f"{self.authorized}: {os_error_text(error)}")
         return self._allowed.get(public)
 
     def _read(self) -> dict[bytes, str]:
@@ -91,8 +93,7 @@ class Keyring:
         return allowed
 
     def _warn_once(self, file: Path, problem: str) -> None:
-        if file not in self._logged:
-            self._logged.add(file)
+        if self._logged.first(file):
             log.warning("%s; no client can push with it", problem)
 
 
@@ -133,7 +134,7 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
                 file.unlink()
         if isinstance(error, KeyFileError):
             raise
-        raise KeyFileError(f"{error.filename or directory}: {(error.strerror or str(error)).lower()}") from None
+        raise KeyFileError(f"{error.filename or directory}: {os_error_text(error)}") from None
     return made
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
+from trackside.log_once import LogOnce
 from trackside.redact import redact, redact_text
 from trackside.wire import REASONS, TrainingEvent, WireError, decode_body, is_commit
 from trackside_daemon.model.columns import decode
@@ -153,7 +154,7 @@ class MessageLimits:
         self._event_bytes = OwnerRate(EVENTS_BURST, EVENTS_RATE)
         self._accepted = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind", "owner", "rate"), 0)
-        self._logged: dict[str, set[tuple[bytes, str]]] = {}
+        self._logged: dict[str, LogOnce] = {}
 
     def accept(self, kind: str) -> None:
         """Count an accepted message."""
@@ -208,8 +209,4 @@ class MessageLimits:
         ]
 
     def _is_first(self, owner: str, sender: bytes, reason: str) -> bool:
-        logged = self._logged.setdefault(owner, set())
-        if (sender, reason) in logged or len(logged) >= LOGGED:
-            return False
-        logged.add((sender, reason))
-        return True
+        return self._logged.setdefault(owner, LogOnce(LOGGED)).first((sender, reason))

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside.transport.keys import KeyFileError
 from trackside_daemon.ingest.endpoint import (
     EndpointError,
@@ -118,8 +119,7 @@ class PushSocket:
 
 
 def _failure(endpoint: str, error: OSError) -> EndpointError:
-    reason = (error.strerror or str(error)).lower()
-    return EndpointError(f"{endpoint}: {reason}; name another with --push.endpoint")
+    return EndpointError(f"{endpoint}: {os_error_text(error)}; name another with --push.endpoint")
 
 
 def _require_readable(keys: str) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
+from trackside.log_once import LogOnce
 from trackside_daemon.alerts.stages import MeasuringSource, StallSource
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
@@ -82,7 +83,7 @@ class Pipeline:
         self._findings: list[Finding] = []
         self._began = 0.0
         self._failures = dict.fromkeys(STAGES, 0)
-        self._logged: set[tuple[str, str, str, int]] = set()
+        self._logged = LogOnce(LOGGED)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
     def start(self) -> None:
@@ -163,9 +164,7 @@ class Pipeline:
         except Exception as error:
             self._failures[name] += 1
             # Each kind once: a failure that somebody can cause must not hide all others.
-            kind = (name, *_kind(error))
-            if kind not in self._logged and len(self._logged) < LOGGED:
-                self._logged.add(kind)
+            if self._logged.first((name, *_kind(error))):
                 log.exception(
                     "stage %s failed on a batch of %s; further failures of this kind are only counted",
                     name,

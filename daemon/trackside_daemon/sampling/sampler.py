@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import file_error_text
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
@@ -245,8 +246,7 @@ def _state(error: Exception | None) -> dict[str, str]:
 def _message(error: Exception) -> str:
     """Return an error in one line; an `OSError` without its number."""
     if isinstance(error, OSError) and error.strerror:
-        reason = error.strerror[0].lower() + error.strerror[1:]
-        return f"{error.filename}: {reason}" if error.filename else reason
+        return file_error_text(error)
     text = " ".join(str(error).split())
     complete = (NothingToCollect, StillBusy, Late, TooLate, NoAnswer)
     return text if isinstance(error, complete) else f"{type(error).__name__}: {text}"

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.collectors.base import Closes
@@ -393,5 +394,5 @@ def _make_token(path: Path, stored: Path) -> Token:
     try:
         return Token(path, stored)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = os_error_text(error)
         raise StartError(f"{path}: {reason}; the daemon stores the API's token there, next to the socket") from error

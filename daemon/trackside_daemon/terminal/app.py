@@ -11,6 +11,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal import snapshot
 from trackside_daemon.terminal.formatting import to_float
@@ -312,9 +313,7 @@ class Top(App[None]):
             try:
                 self._note = [(f"saved {shown(snapshot.save(self._data, self._directory))}", "good")]
             except OSError as error:
-                self._note = [
-                    (f"not saved: {shown(error.filename)}: {(error.strerror or str(error)).lower()}", "critical")
-                ]
+                self._note = [(f"not saved: {shown(error.filename)}: {os_error_text(error)}", "critical")]
         self._draw()
 
     @property

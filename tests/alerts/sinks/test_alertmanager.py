@@ -12,7 +12,7 @@ from processes import eventually, http
 from receivers import Alertmanager, Receiver
 
 from trackside_daemon.alerts.delivery.delivery import Delivery
-from trackside_daemon.alerts.sinks.alertmanager import outbox
+from trackside_daemon.alerts.sinks.alertmanager import sink as outbox
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
 from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError

@@ -9,7 +9,7 @@ import pytest
 from alerts.sinks.alert_records import alert, over
 from receivers import Receiver
 
-from trackside_daemon.alerts.sinks.apprise import message_text
+from trackside_daemon.alerts.sinks.apprise import sink as message_text
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprise_sinks
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SinkError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.sinks.alert_records import START, alert, over, told
 
-from trackside_daemon.alerts.sinks.alertmanager import outbox
-from trackside_daemon.alerts.sinks.alertmanager.outbox import OVER_SECONDS, AlertmanagerOutbox
+from trackside_daemon.alerts.sinks.alertmanager import sink as outbox
+from trackside_daemon.alerts.sinks.alertmanager.sink import OVER_SECONDS, AlertmanagerOutbox
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
 

@@ -9,18 +9,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.wire import EXCEPTION
 from trackside_daemon.alerts.escalation import Escalation
-from trackside_daemon.alerts.evidence.checkpoints import last_good_checkpoint
-from trackside_daemon.alerts.evidence.deaths import deaths
-from trackside_daemon.alerts.evidence.gpus import gpus
-from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
-from trackside_daemon.alerts.evidence.ranks import ranks, samples
-from trackside_daemon.alerts.evidence.recent_phases import INTERVAL, RecentPhases
+from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
+from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
 from trackside_daemon.alerts.evidence.sources import Case
-from trackside_daemon.alerts.evidence.stacks import stacks
+from trackside_daemon.causes.level import BEFORE
+from trackside_daemon.history.checkpoint_rows import checkpoints
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.resources import Resource
 from trackside_daemon.history.record.sanitize import clean, to_json
+from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.text import byte_size
@@ -29,6 +30,79 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trackside_daemon.alerts.evidence.sources import Sources
+    from trackside_daemon.model.state import State
+
+EVENTS = 10  # most events
+RECENT = 600.0  # greatest age of an event, in seconds
+INTERVAL = 5.0  # seconds between two recorded values
+SERIES = 4096  # most series; phases of more ranks are not recorded
+
+
+def last_good_checkpoint(case: Case) -> dict[str, Any]:
+    """Return the newest checkpoint that an audit has found intact and that was written before the alert."""
+    if not case.alert.run:
+        return {}
+    with case.sources.history.reading() as connection:
+        records = checkpoints(connection, case.alert.run)
+    good = [record for record in records if record.good and record.time <= case.alert.started]
+    if not good:
+        return {}
+    last = good[-1]
+    age = max(0.0, case.alert.started - last.time)
+    return {"checkpoint": {"path": last.path, "step": last.step, "age_seconds": round(age, 1), "bytes": last.bytes}}
+
+
+def deaths(case: Case) -> dict[str, Any]:
+    """Return the exception of the rank, the recent events of the run with the ends of its ranks, and recent Xid errors."""
+    errors = xids(case)
+    if not case.alert.run:
+        return errors
+    with case.sources.history.reading() as connection:
+        latest = reader.events(connection, case.alert.run, EVENTS)
+    recent = [event for event in latest if case.wall - event["time"] <= RECENT]
+    raised = [event for event in recent if event["kind"] == EXCEPTION and str(event["rank"]) in {*case.ranks(), "None"}]
+    events = [
+        {name: event[name] for name in ("time", "rank", "step", "kind", "fields")}
+        for event in recent
+        if event["kind"] != EXCEPTION
+    ]
+    return {
+        **errors,
+        **({"exception": raised[-1]["fields"]} if raised else {}),
+        **({"events": events} if events else {}),
+    }
+
+
+class RecentPhases:
+    """Values of the last half an hour, recorded and read by one thread.
+
+    Args:
+        state: Newest values of all families.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._points: dict[tuple[str, ...], deque[tuple[float, float]]] = {}
+
+    def record(self, now: float, wall: float) -> None:
+        """Record the present values; *now* is in monotonic and *wall* in Unix seconds."""
+        (values,) = self._state.values(now, f.PHASE_SECONDS)
+        # Series that are gone are forgotten, so that ended runs do not accumulate.
+        self._points = {labels: points for labels, points in self._points.items() if labels in values}
+        for labels, value in values.items():
+            if isinstance(value, float) and (labels in self._points or len(self._points) < SERIES):
+                points = self._points.setdefault(labels, deque(maxlen=int(BEFORE / INTERVAL)))
+                points.append((wall, value))
+
+    def of(self, run: str) -> list[Resource]:
+        """Return the phases of a run, by its name."""
+        names = f.PHASE_SECONDS.labels
+        return [
+            Resource(f.PHASE_SECONDS.name, dict(zip(names, labels, strict=True)), list(points))
+            for labels, points in self._points.items()
+            if labels[0] == run
+        ]
+
 
 WAITING = 64  # most queued alerts; with more, the oldest get no evidence
 MOST_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.alerts.evidence.changes import changes
-from trackside_daemon.alerts.evidence.neighbours import heaviest, read_processes
+from trackside_daemon.causes import level
 from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
 from trackside_daemon.causes.level import BEFORE, SlowDown
-from trackside_daemon.causes.readings import RankPlace, Readings
+from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings
+from trackside_daemon.collectors.kernel_files import number, read
+from trackside_daemon.collectors.process.process_tree import read_stat
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.resources import Resource, Resources
 from trackside_daemon.history.read.series import Window
+from trackside_daemon.model.configuration import FACTS, flat
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
     from trackside_daemon.alerts.evidence.sources import Case
+    from trackside_daemon.collectors.process.process_names import ProcessKey
+    from trackside_daemon.collectors.process.process_tree import Stat
     from trackside_daemon.model.records import Alert
 
+MOST_CHANGES = 16  # changes of one alert
+RUNS = 20  # newest runs among which the one before is searched
+LONGEST = 60  # characters of a value
+BEGAN_BEFORE = 60.0  # seconds before a slow-down in which the start of another run or process may have caused it
+
+_FACTS = (*FACTS, "packages", "environ", "config", "hardware")  # what the start of an attempt chooses
+HEAVIEST = 3  # processes that are returned of those that use most CPU time, storage and memory each
+READ = 10_000  # most processes that are read, about 20 µs each
+LEAST_CPUS = 0.05
+LEAST_IO = 1e6  # bytes per second
+LEAST_RESIDENT = 1e9  # bytes
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's <linux/sched.h>
 APART = 1.2  # seconds between two readings of the processes, in which a tick reads the machine again
 POINTS = 400  # most points of a series
 # Newest samples of the log that are read, those of half an hour by default: with `storage.interval` of 1 s the usual level
@@ -28,6 +52,113 @@ NEWEST = 2048
 PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
+
+
+def changes(case: Case, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
+    """Return, each in a line, the runs and processes that began with a slow-down, and how the run differs from before."""
+    lines = [*_other_runs(case, slow, run), *_other_processes(case, slow, neighbours), *_of_run(case, slow)]
+    return lines[:MOST_CHANGES]
+
+
+def _other_runs(case: Case, slow: SlowDown, run: str) -> Iterator[str]:
+    (started,) = case.sources.state.values(case.now, f.STARTED)
+    for name in dict.fromkeys(labels[0] for labels in started if labels[0] != run):
+        began = min(at for labels, at in started.items() if labels[0] == name and isinstance(at, float))
+        if slow.began - BEGAN_BEFORE <= began <= slow.ended:
+            yield f"run {name} began on this machine {_moment(began, slow)}"
+
+
+def _other_processes(case: Case, slow: SlowDown, neighbours: Sequence[Neighbour]) -> Iterator[str]:
+    for one in neighbours:
+        began = case.wall - one.age
+        if slow.began - BEGAN_BEFORE <= began <= slow.ended:
+            yield f"process {one.pid} ({one.command}) began on this machine {_moment(began, slow)}"
+
+
+def _moment(began: float, slow: SlowDown) -> str:
+    return f"{duration(round(abs(slow.began - began)))} {'before' if began < slow.began else 'after'}"
+
+
+def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
+    """Yield the differences from the attempt before, or from the run before of this name, if they are new."""
+    attempts: list[dict[str, Any]] = []
+    earlier = ""
+    with suppress(UnknownRunError), case.sources.history.reading() as connection:
+        attempts = reader.head(connection, case.alert.run)["attempt_list"][-2:]
+        if len(attempts) == 1:
+            earlier = _run_before(connection, case, attempts[0]["started"])
+            attempts[:0] = reader.head(connection, earlier)["attempt_list"][-1:] if earlier else []
+    if len(attempts) < 2 or not (slow.lasting or attempts[1]["started"] >= slow.began - level.BEFORE):
+        return
+    then = f"in run {earlier}" if earlier else f"before attempt {attempts[1]['attempt']}"
+    before, now = (flat({name: attempt.get(name) for name in _FACTS}) for attempt in attempts)
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            yield f"{name}: {_short(before.get(name))} {then}, now {_short(now.get(name))}"
+
+
+def _run_before(connection: sqlite3.Connection, case: Case, started: float) -> str:
+    """Return the id of the newest run of this name that began before; empty without any."""
+    runs = reader.runs(connection, reader.RunFilter(case.run, until=started, limit=RUNS))
+    return next((str(run["id"]) for run in runs if run["name"] == case.run and run["id"] != case.alert.run), "")
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else str(value)[:LONGEST]
+
+
+class Seen(NamedTuple):
+    """All processes at one moment.
+
+    Attributes:
+        at: Seconds of the clock that also counts while the machine sleeps, like the start of processes.
+        stats: By process.
+        moved: Bytes read from and written to storage so far, where the kernel shows them.
+    """
+
+    at: float
+    stats: Mapping[ProcessKey, Stat]
+    moved: Mapping[ProcessKey, int]
+
+
+def read_processes(proc: str) -> Seen:
+    """Read the processes of the procfs at *proc*, without kernel threads."""
+    with os.scandir(proc) as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()][:READ]
+    found = [stat for pid in pids if (stat := read_stat(proc, pid)) is not None and not stat.flags & KERNEL_THREAD]
+    moved = {stat.key: size for stat in found if (size := _moved(f"{proc}/{stat.pid}/io")) is not None}
+    return Seen(time.clock_gettime(time.CLOCK_BOOTTIME), {stat.key: stat for stat in found}, moved)
+
+
+def _moved(path: str) -> int | None:
+    """Return read_bytes and write_bytes of proc_pid_io(5); None if they are not visible."""
+    with suppress(OSError, ValueError):
+        data = read(path)
+        return (number(data, b"read_bytes: ", path) or 0) + (number(data, b"write_bytes: ", path) or 0)
+    return None
+
+
+def heaviest(before: Seen, after: Seen, own: Collection[int]) -> list[Neighbour]:
+    """Return the processes except *own* that used most CPU time, storage or memory between two readings."""
+    seconds, hertz, page = max(after.at - before.at, 1e-3), os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    every = [
+        Neighbour(
+            stat.pid,
+            stat.comm,
+            (stat.user + stat.system - began.user - began.system) / hertz / seconds,
+            max(0, after.moved.get(key, 0) - before.moved.get(key, 0)) / seconds if key in before.moved else 0.0,
+            stat.resident * page,
+            after.at - stat.start / hertz,
+        )
+        for key, stat in after.stats.items()
+        if stat.pid not in own and (began := before.stats.get(key)) is not None
+    ]
+    by_cpu = sorted((one for one in every if one.cpus >= LEAST_CPUS), key=lambda one: -one.cpus)[:HEAVIEST]
+    by_io = sorted((one for one in every if one.io >= LEAST_IO), key=lambda one: -one.io)[:HEAVIEST]
+    by_memory = sorted((one for one in every if one.resident >= LEAST_RESIDENT), key=lambda one: -one.resident)[
+        :HEAVIEST
+    ]
+    return list(dict.fromkeys([*by_cpu, *by_io, *by_memory]))
 
 
 def causes(case: Case) -> dict[str, Any]:

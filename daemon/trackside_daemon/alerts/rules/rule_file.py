@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
-from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
 from trackside_daemon.model.families import alerts
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.model.metric import Metric
 
+WIDTH = 100  # longest line, in characters
+
+_SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
+_BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ARITHMETIC = re.compile(r" ([/-] on \([^)]*\) group_left \(\)|[/-]) ")
 # Least scrapes per window: one may be missed, and a rate needs two. Also the time for which an alert keeps firing
 # without its series, as while the daemon restarts.
 SCRAPES = 4
@@ -44,6 +50,73 @@ _SINCE = "Since {since}. "
 _WHERE = "{{ with $labels.rank }}, rank {{ . }}{{ end }}{{ with $labels.key }}, {{ . }}{{ end }}"
 _ABOUT = f"{{{{ with $labels.run }}}}Run {{{{ . }}}}{_WHERE}: {{{{ end }}}}"
 _MORE = " `trackside alerts show {alert}` on {{{{ $labels.instance }}}} has the values."
+
+
+def format_promql(expr: str, indent: str = "") -> str:
+    """Return the expression, over several lines if it is too long for one."""
+    if "\n" in expr or len(indent) + len(expr) <= WIDTH:
+        return indent + expr
+    # Operators with the lowest precedence are split first.
+    if (lines := _operands(expr, _SET, indent)) is not None:
+        return lines
+    match = _BOUND.fullmatch(expr)
+    left, bound = (match[1], f"\n{indent}{match[2]}") if match else (expr, "")
+    if (lines := _operands(left, _ARITHMETIC, indent)) is not None:
+        return lines + bound
+    if (opened := _enclosed(expr)) is not None:
+        before, inner, after = opened
+        return f"{indent}{before}(\n{format_promql(inner, f'{indent}  ')}\n{indent}){after}"
+    return indent + expr
+
+
+def _operands(expr: str, operators: re.Pattern[str], indent: str) -> str | None:
+    """Return each operand and each operator on a separate line; None if there is no operator."""
+    parts = [*_split(expr, operators)]
+    if len(parts) == 1:
+        return None
+    return "\n".join(
+        format_promql(part, f"{indent}  ") if at % 2 == 0 else indent + part for at, part in enumerate(parts)
+    )
+
+
+def _split(expr: str, operators: re.Pattern[str]) -> Iterator[str]:
+    """Yield operands and, between them, operators; skip operators within parentheses and quotes."""
+    begun = at = 0
+    while at < len(expr):
+        if expr[at] in '("{':
+            at = _end(expr, at)
+        elif (match := operators.match(expr, at)) is not None:
+            yield expr[begun:at]
+            yield match[1]
+            begun = at = match.end()
+        else:
+            at += 1
+    yield expr[begun:]
+
+
+def _end(expr: str, at: int) -> int:
+    """Return the index after the parenthesis, brace or quote that opens at *at*."""
+    if expr[at] == '"':
+        match = _QUOTED.match(expr, at)
+        return match.end() if match else len(expr)
+    close = {"(": ")", "{": "}"}[expr[at]]
+    at += 1
+    while at < len(expr) and expr[at] != close:
+        at = _end(expr, at) if expr[at] in '("{' else at + 1
+    return at + 1
+
+
+def _enclosed(expr: str) -> tuple[str, str, str] | None:
+    """Return the texts before, within and after the last of the outermost parentheses; None if there are none."""
+    at, last = 0, None
+    while at < len(expr):
+        if expr[at] in '("{':
+            end = _end(expr, at)
+            last = (at, end) if expr[at] == "(" else last
+            at = end
+        else:
+            at += 1
+    return None if last is None else (expr[: last[0]], expr[last[0] + 1 : last[1] - 1], expr[last[1] :])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from trackside_daemon.model.metric import Batch, Sample
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.bridges.mirrors.mirror_settings import MirrorSection
+    from trackside_daemon.bridges.settings import MirrorSection
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted

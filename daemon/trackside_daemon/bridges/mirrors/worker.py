@@ -1,4 +1,4 @@
-"""The process of one mirror: ``python -m trackside_daemon.bridges.mirrors.worker``.
+"""The process of one mirror, which sends what the history has to one target: ``python -m trackside_daemon.bridges.mirrors.worker``.
 
 The first request is a `Start`, each further one null; each answer is the mirror's `Status`. At the end of the input the mirror
 sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
@@ -7,24 +7,236 @@ sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process end
 from __future__ import annotations
 
 import os
+import random
+import sqlite3
 import sys
 import threading
 import time
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, Start, Status
-from trackside_daemon.bridges.mirrors.mirror import Mirror
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
 from trackside_daemon.bridges.mirrors.positions import Positions
-from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
-from trackside_daemon.bridges.mirrors.target import RunTarget
+from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State
 from trackside_daemon.bridges.mirrors.targets import make_target
-from trackside_daemon.http_client.errors import SettingError
+from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
+from trackside_daemon.history.database import open_reader
+from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import serve
+from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from trackside_daemon.bridges.mirrors.target import Target
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.bridges.mirrors.target import Row, Target
+    from trackside_daemon.bridges.mirrors.unsent import Stream
+
+LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
+MAX_VALUES = 20_000  # values that are read and sent at once
+
+FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
+
+MACHINE = MirroredRun("", "", "running", (), 0.0, None, "", {}, {})
+
+
+class Mirror:
+    """Mirrors the history to a target.
+
+    Args:
+        history: The history's file.
+        positions: Positions up to which the target has it.
+        target: The target.
+        every_rank: Mirror all ranks, not only the lowest.
+        ending: Returns True when no time is left.
+
+    Attributes:
+        status: Its counters.
+    """
+
+    def __init__(
+        self,
+        history: Path,
+        positions: Positions,
+        target: Target,
+        *,
+        every_rank: bool = False,
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.status = Status()
+        self._history = history
+        self._positions = positions
+        self._target = target
+        self._every_rank = every_rank
+        self._ending = ending
+        self._begun: set[str] = set()
+        self._complete: dict[int, int] = {}
+        self._oldest: list[float] = []
+        self._silent = False  # the target does not answer: only find what waits
+        self._failing_since: float | None = None
+        self._backoff = 0.0
+
+    def poll(self) -> float:
+        """Send what is new, and return the seconds for which to wait after a failure; 0 after none."""
+        failures: list[SendError] = []
+        try:
+            connection = open_reader(self._history)
+            try:
+                runs = list(mirrored_runs(connection, self._positions))
+                self._oldest, self._silent = [], False
+                for run in [*([MACHINE] if self._target.machine else []), *runs]:
+                    try:
+                        self._mirror(connection, run)
+                    except SendError as error:
+                        failures.append(error if not run.id else _of_run(run, error))
+                        self._silent |= error.retry == "soon"  # it would not answer for the others
+                    except sqlite3.OperationalError:
+                        raise
+                    except (sqlite3.DatabaseError, ValueError) as error:  # other runs can be read
+                        failures.append(_of_run(run, SendError(f"the history cannot be read: {error}", "later")))
+                    if self._ending():
+                        break
+                self.status.oldest = min(self._oldest, default=None)
+            finally:
+                connection.close()
+        except (sqlite3.Error, ValueError) as error:  # as on a network file system, which one process can open only
+            failures.append(SendError(f"the history cannot be read: {error}", "later"))
+        return self._handle_result(failures)
+
+    def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
+        for stream in streams(connection, run.id, every_rank=self._every_rank):
+            # The number of pushes grows with each batch, so a stream without new ones costs one query.
+            while self._complete.get(stream.id) != stream.pushes and not self._ending():
+                is_complete = self._send_next(connection, run, stream)
+                if self._silent:
+                    break
+                if is_complete:
+                    self._complete[stream.id] = stream.pushes
+            while self._target.histograms and run.id and not self._silent:
+                if not self._send_layers(connection, run, stream):
+                    break
+        if run.ended is not None and not self._ending() and not self._silent:
+            state = self._target.end(run, self._prepared(run))
+            self._positions.finish(run.id, state, run.end)
+            self._begun.discard(run.id)
+
+    def _send_next(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+        """Send the next rows of a stream, and return whether there are no more."""
+        sent = self._positions.sent(stream.place)
+        connection.execute("BEGIN")
+        try:
+            if not run.id and not sent:  # the machine's samples from before the first start of this mirror
+                self._positions.advance(stream.place, totals(connection, stream), {})
+                return True
+            found = unsent(connection, stream, sent, 1 if self._silent else MAX_VALUES)
+        finally:
+            connection.execute("ROLLBACK")
+        if found.oldest is not None:
+            self._wait(found.oldest)
+        if self._silent:
+            return found.complete
+        if found.rows:
+            state = self._deliver(run, found.rows, self._prepared(run))
+            self._positions.advance(stream.place, found.sent, state)
+            self._oldest.pop()
+        self.status.lost += found.lost
+        return found.complete
+
+    def _wait(self, since: float) -> None:
+        """Note the Unix time of something that waits."""
+        self._oldest.append(since)
+        self.status.oldest = min(self._oldest)  # the target may take minutes
+
+    def _send_layers(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+        """Send the next distributions of a stream, and return whether there may be more."""
+        rows, sent = unsent_layers(connection, stream, self._positions.sent(stream.place).get(LAYERS, 0))
+        if rows:
+            state = self._deliver(run, rows, self._prepared(run))
+            self._positions.advance(stream.place, {LAYERS: sent}, state)
+        return bool(rows) and not self._ending()
+
+    def _prepared(self, run: MirroredRun) -> State:
+        state = self._positions.state(run.id)
+        if run.id not in self._begun:
+            state = self._target.begin(run, state)
+            self._begun.add(run.id)
+        return state
+
+    def _deliver(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
+        """Send rows, and halve those that the target will never accept, until it is clear which ones these are."""
+        count = sum(len(row.values) for row in rows)
+        try:
+            state = self._target.send(run, rows, state)
+        except SendError as error:
+            if error.retry != "never":
+                raise
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self._deliver(run, rows[half:], self._deliver(run, rows[:half], state))
+            self.status.rejected += count
+            self.status.error = str(error)
+            return state
+        self.status.sent += count
+        self.status.success = time.time()
+        return state
+
+    def _handle_result(self, failures: list[SendError]) -> float:
+        if not failures:
+            self.status.error = ""
+            self._failing_since = None
+            self._backoff = 0.0
+            return 0.0
+        # Something waits at least since then, also if it is the end of a run, or nobody knows what it is.
+        self._failing_since = self._failing_since or time.time()
+        self.status.oldest = min(self.status.oldest or self._failing_since, self._failing_since)
+        self.status.failures += 1
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        self.status.error = f"{failures[0]}{more}"
+        self._begun.clear()
+        longest = failures[-1].retry != "soon"  # a person must fix the cause
+        self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
+        return self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret
+
+
+def _of_run(run: MirroredRun, error: SendError) -> SendError:
+    """Return an error that names its run, unless the target as a whole does not answer."""
+    return error if error.retry == "soon" else SendError(f"{shown(run.name)} ({shown(run.id)}): {error}", error.retry)
+
+
+class RunMirror(Mirror):
+    """A mirror of whole runs.
+
+    Args:
+        history: The history's file.
+        positions: The runs that the target has.
+        target: The target.
+        ending: Returns True when no time is left.
+    """
+
+    def __init__(
+        self, history: Path, positions: Positions, target: RunTarget, *, ending: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(history, positions, cast("Target", target), ending=ending)  # only `_mirror` sends to it
+        self._files = target
+
+    def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
+        if run.ended is None or self._ending():
+            return
+        self._wait(run.ended)
+        if self._silent:
+            return
+        connection.execute("BEGIN")
+        try:
+            # As it is in this transaction: it may have gone on, or be deleted.
+            for now in mirrored_runs(connection, self._positions, run.id):
+                if now.ended is not None:
+                    self.status.sent += self._files.write(connection, now) or 0
+                    self._positions.finish(run.id, {}, now.end)
+        finally:
+            connection.execute("ROLLBACK")
+            self.status.lost = self._files.lost
+        self._oldest.pop()
+        self.status.success = time.time()
 
 
 def main() -> NoReturn:

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import file_error_text
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
@@ -101,7 +102,7 @@ def make_target(settings: dict[str, Any]) -> EventFiles:
 
 
 def _failed(error: OSError, retry: Retry = "soon") -> SendError:
-    return SendError(f"{error.filename}: {(error.strerror or str(error)).lower()}", retry)
+    return SendError(file_error_text(error), retry)
 
 
 def encoded_record(event: bytes) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from trackside.os_errors import os_error_text
+
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
@@ -119,4 +121,4 @@ def written(path: Path, content: bytes) -> Path | str:
 
 def failure(path: Path, error: OSError) -> str:
     """Return why a file cannot be written or read, in one line."""
-    return f"{path}: {(error.strerror or str(error)).lower()}"
+    return f"{path}: {os_error_text(error)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import SOCKET
+from trackside.os_errors import os_error_text
 from trackside_daemon.captures.kineto.protocol import DATAGRAM_BYTES, DatagramError, decode, encode
 from trackside_daemon.captures.kineto.socket_file import DirectoryError, prepare
 from trackside_daemon.linux.pid_namespaces import own_pid
@@ -63,7 +64,7 @@ class ProfilerSocket:
             self._socket.bind(str(self._path))
         except OSError as error:
             self._socket.close()
-            raise DirectoryError(f"{self._path}: {(error.strerror or str(error)).lower()}") from error
+            raise DirectoryError(f"{self._path}: {os_error_text(error)}") from error
 
     def start(self) -> None:
         """Start the thread."""

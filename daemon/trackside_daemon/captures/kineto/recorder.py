@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import TESTED, socket_directory
+from trackside.os_errors import file_error_text
 from trackside_daemon.captures.kinds.kind import Recorder
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, Pollers
@@ -185,7 +186,7 @@ class KinetoRecorder(Recorder):
                 recording.offer(text, self._patience(recording.pid, window), window.start)
             return self._wait(capture.run, recordings, directory, cancelled)
         except OSError as error:
-            return dict.fromkeys(ranks, f"{error.filename}: {(error.strerror or str(error)).lower()}")
+            return dict.fromkeys(ranks, file_error_text(error))
         finally:
             for recording in recordings.values():
                 self._pollers.withdraw(recording.pid)

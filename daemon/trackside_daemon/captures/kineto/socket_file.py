@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import CONFIG
+from trackside.os_errors import os_error_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def prepare(path: Path) -> None:
         # A poll each second, instead of one in five.
         (path / CONFIG).write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
     except OSError as error:
-        raise DirectoryError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise DirectoryError(f"{path}: {os_error_text(error)}") from error
 
 
 def remove_stale(path: Path) -> None:

@@ -3,24 +3,213 @@
 from __future__ import annotations
 
 import errno
+import io
+import zipfile
+import zlib
+from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from trackside_daemon.checkpoints.audit import files, safetensors
-from trackside_daemon.checkpoints.audit.archives import has_archives, read_archives
-from trackside_daemon.checkpoints.audit.reading import DamageError, Reader, RefusedError
+import msgspec
+
+from trackside.os_errors import os_error_text
+from trackside_daemon.checkpoints.audit import files
+from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, Reader, RefusedError
 from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
 from trackside_daemon.model.checkpoint import CheckedFile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trackside_daemon.checkpoints.audit.files import Found
 
+HEADER_BYTES = 100_000_000  # the most that the library accepts
+BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32}
+BITS |= {"U64": 64, "I64": 64, "F64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "C64": 64}
+
+
+Tensor = tuple[str, int, int]
+"""Type of a tensor's elements, and begin and end of its data in the file."""
+_BEGIN, _END = b"PK\x03\x04", b"PK\x05\x06"
+_END_BYTES = 22  # of the end of an archive without a comment, as PyTorch writes it
 PLAUSIBLE = 0.5  # a file that nothing else vouches for has at least this share of the size that it had before
 PICKLE, STOP = b"\x80", b"."  # first byte of a pickle, and its last
 _ARCHIVED = frozenset((".pt", ".pth", ".ckpt"))  # torch.save writes archives, and before PyTorch 1.6 a pickle and data
 _ZIPPED = (files.SUFFIXES | {".zip"}) - {".safetensors"}
 _PICKLED = _ARCHIVED | {".pkl"}
 ZEROS = bytes(4096)
+
+
+def tensors(file: IO[bytes], size: int) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, after comparing its header with its size.
+
+    Raises:
+        DamageError: They do not agree.
+    """
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(HEADER_BYTES, size - 8):
+        raise DamageError(f"the length of its header, {length:,} bytes, is impossible")
+    try:
+        header = _decode(file.read(length))
+        header.pop("__metadata__", None)
+        found = {name: _tensor(_decode_tensor(about), 8 + length) for name, about in header.items()}
+    except (ValueError, OverflowError, RecursionError):  # msgspec's errors are values
+        raise DamageError("its header is damaged") from None
+    position = 8 + length
+    for name, (_, begin, end) in sorted(found.items(), key=lambda item: item[1][1:]):
+        if begin != position or end < begin:
+            raise DamageError(f"its header is damaged: {name[:80]} does not begin where the tensor before ends")
+        position = end
+    if position != size:
+        raise DamageError(f"it has {size:,} bytes, and its header describes {position:,}")
+    return found
+
+
+class _About(msgspec.Struct, gc=False):
+    """A tensor in the header. Its types refuse other content before that takes memory."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_tensor = msgspec.json.Decoder(_About).decode
+
+
+def _tensor(about: _About, base: int) -> Tensor:
+    begin, end = about.data_offsets
+    bits = BITS.get(about.dtype)
+    if bits is not None and prod(about.shape) * bits != (end - begin) * 8:
+        raise ValueError("shape and offsets disagree")
+    return about.dtype, base + begin, base + end
+
+
+def nonfinite(file: IO[bytes], found: dict[str, Tensor], reader: Reader) -> str:
+    """Return the name of the first tensor with NaN or an infinity; empty if there is none."""
+    for name, (kind, begin, end) in found.items():
+        check = _CHECKS.get(kind)
+        if check is not None and any(check(piece) for piece in reader.pieces(file, begin, end)):
+            return name
+    return ""
+
+
+def _marks(*bytes_: int) -> bytes:
+    """Return a table for `bytes.translate`, with 1 for these bytes and 0 for the others."""
+    return bytes(number in bytes_ for number in range(256))
+
+
+# Of a NaN and an infinity all bits of the exponent are set. Its upper bits alone are so only of very large numbers, which
+# are checked one by one. Pieces begin at an element, since their length is a multiple of 8.
+_TOP = _marks(0x7F, 0xFF)
+
+
+def _search(width: int, rest: int) -> Callable[[bytes], bool]:
+    """Return a check of numbers of *width* bytes; *rest* are the bits of the exponent in the second highest byte."""
+
+    def check(piece: bytes) -> bool:
+        high = piece[width - 1 :: width].translate(_TOP)
+        place = high.find(1)
+        while place >= 0:
+            if piece[place * width + width - 2] & rest == rest:
+                return True
+            place = high.find(1, place + 1)
+        return False
+
+    return check
+
+
+_HALF = _marks(*(number for number in range(256) if number & 0x7C == 0x7C))
+_CHECKS: dict[str, Callable[[bytes], bool]] = {
+    "BF16": _search(2, 0x80),
+    "F32": _search(4, 0x80),
+    "F64": _search(8, 0xF0),
+    "F16": lambda piece: piece[1::2].translate(_HALF).find(1) >= 0,
+    "F8_E5M2": lambda piece: piece.translate(_HALF).find(1) >= 0,
+    "F8_E4M3": lambda piece: piece.translate(_TOP).find(1) >= 0,
+}
+
+
+def has_archives(head: bytes, file: IO[bytes], size: int) -> bool:
+    """Return whether a file, whose *head* has been read, begins or ends as an archive."""
+    return head.startswith(_BEGIN) or _ends_at(file, size)
+
+
+def read_archives(file: IO[bytes], size: int, reader: Reader) -> int | None:
+    """Read all archives of a file, compare the CRC of each member, and return a checksum of all of them.
+
+    None if they have no CRCs, since ``torch.serialization.set_crc32_options(False)`` was set.
+
+    Raises:
+        DamageError: An archive or a member is damaged.
+        RefusedError: Its members would unpack to more than `UNPACKED` times its size.
+    """
+    end, total, counted, unpacked = size, 0, 0, 0
+    while end > 0:  # the directory of an archive is at its end
+        if not _ends_at(file, end):
+            raise DamageError("it ends within an archive" if end == size else f"no archive ends at byte {end:,}")
+        try:
+            with zipfile.ZipFile(_Head(file, end)) as archive:
+                members = archive.infolist()
+                if not members:
+                    raise DamageError(f"the archive that ends at byte {end:,} is empty")
+                counted += sum(member.CRC != 0 for member in members)
+                unpacked += sum(member.file_size for member in members)
+                if unpacked > UNPACKED * size:
+                    raise RefusedError(f"its members unpack to more than {UNPACKED} times its size")
+                if any(member.CRC for member in members):
+                    for member in members:
+                        _read(archive, member, file, reader)
+                begin = min(member.header_offset for member in members)
+                if begin >= end:
+                    raise DamageError(f"the archive that ends at byte {end:,} begins behind that")
+                end = begin
+                total = zlib.crc32(repr([(one.filename, one.CRC, one.file_size) for one in members]).encode(), total)
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
+            raise DamageError(f"in the archive that ends at byte {end:,}: {str(error)[:200]}") from None
+    return total if counted else None
+
+
+def _ends_at(file: IO[bytes], end: int) -> bool:
+    file.seek(max(0, end - _END_BYTES))
+    return file.read(len(_END)) == _END
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: IO[bytes], reader: Reader) -> None:
+    """Read a member; `zipfile` compares its name and its CRC."""
+    with archive.open(member) as opened:
+        position = member.header_offset
+        while piece := opened.read(PIECE):
+            position += len(piece)
+            reader.pace(file, position, len(piece))
+
+
+class _Head(io.RawIOBase):
+    """A file as if it ended at a position."""
+
+    def __init__(self, file: IO[bytes], end: int) -> None:
+        self._file, self._end, self._position = file, end, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        if base + offset < 0:
+            raise OSError("before the begin of the file")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self._position)
+        self._file.seek(self._position)
+        data = self._file.read(left if size is None or size < 0 else min(size, left))
+        self._position += len(data)
+        return data
 
 
 def audit(request: AuditRequest) -> Audited:
@@ -90,8 +279,8 @@ def _structure(opened: IO[bytes], file: Found, reader: Reader, *, scan: bool) ->
     if suffix in _ZIPPED and has_archives(head, opened, size):
         return read_archives(opened, size, reader), True
     if suffix == ".safetensors":
-        found = safetensors.tensors(opened, size)
-        if scan and (name := safetensors.nonfinite(opened, found, reader)):
+        found = tensors(opened, size)
+        if scan and (name := nonfinite(opened, found, reader)):
             raise DamageError(f"the tensor {name[:80]} has NaN or infinities")
         return None, True
     if suffix == ".json":
@@ -132,4 +321,4 @@ def _reason(error: BaseException) -> str:
         return str(error)
     if isinstance(error, MemoryError):
         return "reading it needs too much memory"
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    return os_error_text(error)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.identity import start_time
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.linux.child_process import output
 from trackside_daemon.linux.users import user_name
@@ -76,7 +77,7 @@ def read_target(pid: int) -> Target:
     except FileNotFoundError:
         raise CommandError(f"there is no process {pid}") from None
     except OSError as error:
-        raise CommandError(f"process {pid} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise CommandError(f"process {pid} cannot be read: {os_error_text(error)}") from None
     if not command:
         raise CommandError(f"process {pid} is of the kernel, or has ended")
     environ = {name: value for name, sign, value in variables if sign}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
@@ -125,7 +126,7 @@ def _save(source: Source, found: Sequence[Mapping[str, Any]], output: Path) -> N
                         target.write(chunk)
         typer.echo(f"written: {sum(len(one['files']) for one in found)} files to {output}", err=True)
     except OSError as error:
-        raise CommandError(f"--output {error.filename or output}: {(error.strerror or str(error)).lower()}") from None
+        raise CommandError(f"--output {error.filename or output}: {os_error_text(error)}") from None
 
 
 def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

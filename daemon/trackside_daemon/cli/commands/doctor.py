@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from trackside.os_errors import file_error_text
 from trackside.transport import discovery
 from trackside.transport.paths import spool_directories
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
@@ -172,7 +173,7 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
     try:
         room = _room(places[0])
     except OSError as error:
-        yield Check("FAIL", "spool", f"{_why(error)}; make it writable, {or_another}")
+        yield Check("FAIL", "spool", f"{file_error_text(error)}; make it writable, {or_another}")
         return
     if room.closed:
         yield Check("FAIL", "spool", f"{room.closed}; make it writable, {or_another}")
@@ -220,8 +221,8 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
         yield Check("FAIL", "storage", str(error))
         return
     except OSError as error:
-        hidden = Check("warn", "storage", f"{_why(error)}; to check it, run this as the daemon's user")
-        yield hidden if stored else Check("FAIL", "storage", f"{_why(error)}; {another}")
+        hidden = Check("warn", "storage", f"{file_error_text(error)}; to check it, run this as the daemon's user")
+        yield hidden if stored else Check("FAIL", "storage", f"{file_error_text(error)}; {another}")
         return
     if room.closed and not stored:
         yield Check("FAIL", "storage", f"{room.closed}; {another}")
@@ -283,10 +284,6 @@ def _room(directory: Path) -> _Room:
         closed = "" if writable else f"{existing}: {_user(os.getuid())} may not write there"
         return _Room(existing, shutil.disk_usage(existing).free, closed)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
-
-
-def _why(error: OSError) -> str:
-    return f"{error.filename}: {(error.strerror or str(error)).lower()}"
 
 
 def _user(uid: int) -> str:

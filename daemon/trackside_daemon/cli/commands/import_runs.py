@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import StoragePath, Url
 from trackside_daemon.model.text import shown
@@ -92,8 +93,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     try:
         found = find_runs(place, os.environ, broken.append, exports=True)
     except (ForeignRunError, OSError) as error:
-        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else ""
-        for line in broken or [f"{place}: {reason}" if reason else str(error)]:
+        for line in broken or [f"{place}: {os_error_text(error)}" if isinstance(error, OSError) else str(error)]:
             warn(line)
         return 2
     for line in broken:

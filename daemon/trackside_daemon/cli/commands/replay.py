@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import StoragePath, Url
 from trackside_daemon.cli.output import print_lines
@@ -242,8 +243,7 @@ def _recorded(name: str) -> Pushed | None:
     except (ForeignRunError, OSError) as error:
         if directory:  # it may also be the name of a run
             return None
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise CommandError(f"{name}: {reason.lower()}" if reason else str(error)) from None
+        raise CommandError(f"{name}: {os_error_text(error)}" if isinstance(error, OSError) else str(error)) from None
     if len(found) > 1:
         some = ", ".join(shown(run.name) for run in found[:NAMED])
         raise CommandError(f"{name}: there are {len(found)} runs; give the path of one, or import them: {some}")
@@ -331,7 +331,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise CommandError(f"{name}: {(error.strerror or str(error)).lower()}") from error
+        raise CommandError(f"{name}: {os_error_text(error)}") from error
 
 
 def _summary(changes: Iterable[Change]) -> Iterator[str]:

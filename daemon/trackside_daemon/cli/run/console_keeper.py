@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.console.lines import Redactor
 
@@ -32,8 +33,7 @@ def main() -> None:
         finally:
             writer.close()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        print(f"trackside: --console: the output is not kept whole: {reason}", file=sys.stderr)  # noqa: T201
+        print(f"trackside: --console: the output is not kept whole: {os_error_text(error)}", file=sys.stderr)  # noqa: T201
 
 
 def keep(frames: IO[bytes], writer: ConsoleWriter) -> None:

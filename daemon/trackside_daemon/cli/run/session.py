@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from trackside.auto.environment import variables
 from trackside.captures.kineto import SOCKET, socket_directory
+from trackside.os_errors import os_error_text
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.auto import why_nothing
@@ -161,8 +162,7 @@ class _Session:
             directory = daemon.history or Path(str(daemon.source and daemon.source.status()["storage_path"]))
             return Console(directory, self._launch)
         except Exception as error:  # noqa: BLE001  the command must run in any case
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            report(f"--console: the output is not kept: {reason.lower()}")
+            report(f"--console: the output is not kept: {os_error_text(error) or type(error).__name__}")
             return None
 
     def _summarize(self, daemon: CommandDaemon) -> None:

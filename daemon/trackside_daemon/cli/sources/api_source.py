@@ -11,6 +11,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
@@ -263,8 +264,8 @@ class ApiSource:
             return SourceError(f"{self.url}: the daemon closed the connection before it answered: it was stopped", 1)
         if reason := credentials.explain_tls_error(cause, self._credentials, encrypted=encrypted):
             return (LockedError if encrypted else SourceError)(f"{self.url}: {reason}")
-        reason = getattr(cause, "strerror", None) or str(cause) or "the connection was closed"
-        return SourceError(f"{self.url}: the daemon does not answer: {reason.lower()}", 1)
+        reason = os_error_text(cause) or "the connection was closed"
+        return SourceError(f"{self.url}: the daemon does not answer: {reason}", 1)
 
     def _drops_plain_http(self) -> bool:
         """Return whether the server closes a new connection without an answer, as one that uses TLS does."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SecretStr, ValidationError
 
+from trackside.os_errors import os_error_text
 from trackside.transport.paths import open_regular
 from trackside_daemon.cli.credentials_flag import FLAG
 from trackside_daemon.cli.sources.errors import LockedError
@@ -122,8 +123,7 @@ def _context(file: Path, tls: _Tls) -> ssl.SSLContext:
             context.load_cert_chain(file.parent / tls.cert_file, file.parent / tls.key_file, password=_refuse)
     except (OSError, ValueError) as error:
         names = ", ".join(filter(None, (tls.ca_file, tls.cert_file, tls.key_file)))
-        reason = getattr(error, "strerror", None) or str(error)
-        raise LockedError(f"{file}: tls_config: {names}: {reason.lower()}; give PEM files") from None
+        raise LockedError(f"{file}: tls_config: {names}: {os_error_text(error)}; give PEM files") from None
     return context
 
 
@@ -141,8 +141,7 @@ def _content(file: Path, setting: str) -> tuple[bytes, bool]:
             status = os.fstat(stream.fileno())
             return stream.read(MOST_BYTES), not status.st_mode & (0o037 if status.st_uid == 0 else 0o077)
     except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise LockedError(f"{setting}: {file}: {reason}; give a file that you may read") from None
+        raise LockedError(f"{setting}: {file}: {os_error_text(error)}; give a file that you may read") from None
 
 
 def _require_private(file: Path, *, private: bool) -> None:

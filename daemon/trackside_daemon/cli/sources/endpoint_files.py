@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from trackside.os_errors import file_error_text
 from trackside.transport import discovery
 from trackside.transport.announcement import connectable
 
@@ -125,7 +126,7 @@ def _endpoint(file: Path, directory: int) -> Endpoint | None:
         address = connectable(_read(file, directory, 0o022))
         token = _read(secret, directory, 0o077)
     except OSError as error:
-        return Endpoint(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
+        return Endpoint(file, owner, problem=file_error_text(error))
     parts = split_address(address)
     # Nothing but scheme, host and port: a path or a fragment could hide what follows the port.
     if parts is None or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:

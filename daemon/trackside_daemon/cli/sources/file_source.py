@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.cli.sources.errors import NotFoundError, SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
 from trackside_daemon.history import directory as place
@@ -70,7 +71,7 @@ class FileSource:
             with path.open("rb") as file:
                 yield from iter(partial(file.read, CHUNK_BYTES), b"")
         except OSError as error:
-            raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+            raise SourceError(f"{path}: {os_error_text(error)}") from None
 
     def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
         """See `Source`."""

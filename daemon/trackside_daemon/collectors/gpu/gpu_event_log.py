@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trackside.log_once import LogOnce
 from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class GpuEventLog:
     def __init__(self) -> None:
         self._up: dict[str, bool] | None = None
         self._xids: dict[tuple[str, int], int] = {}
-        self._refused: set[tuple[str, str]] = set()
+        self._refused = LogOnce()
         self._last: dict[tuple[int, str], dict[str, str]] = {}
 
     def forget(self) -> None:
@@ -62,8 +63,7 @@ class GpuEventLog:
             remedies: dict[str, list[str]] = {}
             for name, why in gpu.unsupported.items():
                 key = (gpu.uuid or str(gpu.index), name)
-                if why.startswith(NO_PERMISSION) and key not in self._refused:
-                    self._refused.add(key)
+                if why.startswith(NO_PERMISSION) and self._refused.first(key):
                     remedies.setdefault(why, []).append(name)
             for why, names in remedies.items():
                 log.warning("%s refuses %s: %s", _name(gpu), ", ".join(names), why)

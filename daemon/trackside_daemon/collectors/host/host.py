@@ -1,28 +1,260 @@
-"""List the collectors of the host, each of which reads one subject of /proc or /sys."""
+"""The collectors of the host, each of which reads one subject of /proc or /sys; the short ones are here."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 import sys
+import time
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.disk import DiskCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
 from trackside_daemon.collectors.host.infiniband import InfinibandCollector
-from trackside_daemon.collectors.host.load import LoadCollector
-from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.host.network import NetworkCollector
 from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
-from trackside_daemon.collectors.host.time import TimeCollector
-from trackside_daemon.collectors.host.vmstat import VmstatCollector
+from trackside_daemon.collectors.kernel_files import fields, no_field, not_a_number, number, read, read_base
+from trackside_daemon.linux.adjtimex import Discipline, discipline
+from trackside_daemon.model.families import host
+from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.collectors.settings import CollectorsSection, PathSection
+
+log = logging.getLogger("trackside")
+
+# The kernel of a large host needs milliseconds to write /proc/stat.
+BOOT_SECONDS = 60.0  # interval of reading the boot time
+# Divisors of the columns by the family's unit: a column has milliseconds, or sectors of 512 bytes, whatever the device's own
+# size is.
+DIVISORS = {"seconds": 1000, "bytes": 1 / 512, "": 1}
+
+# Partitions had fewer columns before Linux 2.6.25, with other meanings.
+COLUMNS = 14  # least columns of a line
+
+
+class TimeCollector:
+    """The clock of the host and its synchronization.
+
+    Ranks on hosts whose clocks differ seem to wait for each other.
+
+    Args:
+        proc: Path of procfs.
+        wall: Unix time, in seconds.
+        clock: Seconds of the monotonic clock.
+        kernel: Returns the state of the kernel's clock.
+        uname: Returns name and kernel of this host.
+    """
+
+    name = "time"
+    metrics = (host.TIME, host.BOOT_TIME, host.TIME_OFFSET, host.TIME_SYNCHRONIZED, host.UNAME)
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        *,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        kernel: Callable[[], Discipline] = discipline,
+        uname: Callable[[], os.uname_result] = os.uname,
+    ) -> None:
+        self._stat = proc / "stat"
+        self._wall = wall
+        self._clock = clock
+        self._kernel: Callable[[], Discipline] | None = kernel
+        self._uname = uname
+        self._boot = 0
+        self._boot_until = -1.0
+
+    def collect(self) -> list[Sample]:
+        """Return the samples of the clock and the kernel.
+
+        Raises:
+            OSError: /proc/stat cannot be read.
+            ValueError: It has no ``btime``, or that is not a number.
+        """
+        if self._clock() >= self._boot_until:
+            self._boot = self._read_boot()
+            self._boot_until = self._clock() + BOOT_SECONDS
+        uname = self._uname()
+        names = (uname.sysname, uname.release, uname.version, uname.machine, uname.nodename)
+        return [
+            Sample(host.TIME, (), self._wall()),
+            Sample(host.UNAME, names, 1),
+            *self._discipline(),
+            Sample(host.BOOT_TIME, (), self._boot),
+        ]
+
+    def _read_boot(self) -> int:
+        boot = number(read_base(self._stat), b"btime ", self._stat)
+        if boot is None:
+            raise no_field(self._stat, ["btime"])
+        return boot
+
+    def _discipline(self) -> list[Sample]:
+        if self._kernel is None:
+            return []
+        try:
+            synchronized, offset = self._kernel()
+        except OSError as error:
+            log.info("the clock's offset is left out: %s; allow adjtimex in the container's seccomp profile", error)
+            self._kernel = None  # a seccomp filter stays until the process ends, so another try is useless
+            return []
+        samples = [Sample(host.TIME_SYNCHRONIZED, (), int(synchronized))]
+        return samples if offset is None else [*samples, Sample(host.TIME_OFFSET, (), offset)]
+
+
+class LoadCollector:
+    """The three load averages, and the kernel's count of hung tasks where it has one.
+
+    Args:
+        proc: Path of procfs.
+    """
+
+    name = "load"
+    metrics = (*host.LOADS, host.HUNG_TASKS)
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._loadavg = proc / "loadavg"
+        self._hung = proc / "sys" / "kernel" / "hung_task_detect_count"
+
+    def collect(self) -> list[Sample]:
+        """Return one sample per average, and the count.
+
+        Raises:
+            OSError: /proc/loadavg cannot be read.
+            ValueError: It does not begin with three numbers, or the count is not a number.
+        """
+        data = read_base(self._loadavg)
+        words = data.split(None, len(host.LOADS))[: len(host.LOADS)]
+        try:
+            samples = [Sample(metric, (), float(word)) for metric, word in zip(host.LOADS, words, strict=True)]
+        except ValueError as error:
+            raise not_a_number(self._loadavg, "one of the first three words", data.strip()) from error
+        try:
+            hung = number(read(self._hung), b"", self._hung)
+        except OSError:
+            return samples  # an older kernel, or one without the detection of hung tasks
+        return samples if hung is None else [*samples, Sample(host.HUNG_TASKS, (), hung)]
+
+
+class MemoryCollector:
+    """The fields of /proc/meminfo that matter to a training; fields that this kernel lacks are left out.
+
+    Args:
+        proc: Path of procfs.
+    """
+
+    name = "memory"
+    metrics = (*host.MEMINFO.values(), host.SWAP_USED)
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._meminfo = proc / "meminfo"
+        self._fields = [(f"{field}:".encode(), metric) for field, metric in host.MEMINFO.items()]
+
+    def collect(self) -> list[Sample]:
+        """Return one sample per field.
+
+        Raises:
+            OSError: /proc/meminfo cannot be read.
+            ValueError: It has none of the fields, or one is not a number.
+        """
+        data = read_base(self._meminfo)
+        samples = fields(data, self._fields, self._meminfo, 1024)  # a kB of this file has 1024 bytes
+        swap, free = (number(data, name, self._meminfo) for name in (b"SwapTotal:", b"SwapFree:"))
+        if swap is not None and free is not None:
+            samples.append(Sample(host.SWAP_USED, (), (swap - free) * 1024))
+        return samples
+
+
+class VmstatCollector:
+    """The counters of /proc/vmstat that show a lack of memory; counters that this kernel lacks are left out.
+
+    Args:
+        proc: Path of procfs.
+    """
+
+    name = "vmstat"
+    metrics = tuple(host.VMSTAT.values())
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._vmstat = proc / "vmstat"
+        self._fields = [(f"{field} ".encode(), metric) for field, metric in host.VMSTAT.items()]
+
+    def collect(self) -> list[Sample]:
+        """Return one sample per field.
+
+        Raises:
+            OSError: /proc/vmstat cannot be read.
+            ValueError: It has none of the fields, or one is not a number.
+        """
+        return fields(read_base(self._vmstat), self._fields, self._vmstat)
+
+
+class DiskCollector:
+    """The devices of /proc/diskstats; a device without any operation has counters of 0, as in node_exporter.
+
+    Args:
+        proc: Path of procfs.
+        exclude: A regular expression that matches the whole names of the devices to leave out.
+    """
+
+    name = "disk"
+    metrics = tuple(host.DISKSTATS.values())
+
+    def __init__(self, proc: Path, exclude: str) -> None:
+        self._diskstats = proc / "diskstats"
+        # Cached, because a pattern costs more than a lookup and the devices are the same in each tick.
+        self._excluded = lru_cache(maxsize=1024)(re.compile(exclude).fullmatch)
+
+    def collect(self) -> list[Sample]:
+        """Return nine samples per device; lines with other columns than numbers are left out.
+
+        Raises:
+            NothingToCollect: There is no device that is not excluded.
+            OSError: /proc/diskstats cannot be read.
+            ValueError: It has lines, but none of a device.
+        """
+        try:
+            lines = read_base(self._diskstats).splitlines()
+        except FileNotFoundError:
+            raise NothingToCollect(
+                f"{self._diskstats} does not exist: this kernel has no block devices, or --path.procfs is not a procfs"
+            ) from None
+        samples: list[Sample] = []
+        excluded = False
+        for line in lines:
+            columns = line.split()
+            if len(columns) < COLUMNS:
+                continue
+            device = columns[2].decode(errors="replace")
+            if self._excluded(device):
+                excluded = True
+            else:
+                samples += _samples((device,), columns)
+        if lines and not samples and not excluded:
+            raise ValueError(f"{self._diskstats} has no line of a device, but {lines[0]!r}; is --path.procfs a procfs?")
+        if not samples:
+            raise NothingToCollect(f"{self._diskstats} has only devices that collector.disk.exclude leaves out")
+        return samples
+
+
+def _samples(labels: tuple[str], columns: list[bytes]) -> list[Sample]:
+    try:
+        return [
+            Sample(metric, labels, int(columns[column]) / DIVISORS[metric.unit])
+            for column, metric in host.DISKSTATS.items()
+        ]
+    except ValueError:
+        return []
 
 
 def host_collectors(on: CollectorsSection, path: PathSection, paths: Sequence[str]) -> list[Collector]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.model.families import host
@@ -67,7 +68,7 @@ class ThermalCollector:
         self._search_at = -1.0
         self._sensors: list[_Sensor] = []
         self._packages: dict[Path, _Package] = {}
-        self._warned: set[object] = set()
+        self._warned = LogOnce()
 
     def collect(self) -> list[Sample]:
         """Return one sample per sensor and package; those that cannot be read now are left out.
@@ -120,8 +121,7 @@ class ThermalCollector:
         return None
 
     def _warn_once(self, key: object, path: Path, why: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
+        if self._warned.first(key):
             log.warning("%s is left out: %s", path, why)
 
 

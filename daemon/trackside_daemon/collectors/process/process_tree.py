@@ -10,6 +10,7 @@ import os
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.log_once import LogOnce
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process.process_names import ProcessKey
 
@@ -103,7 +104,7 @@ class ProcessTree:
         self._starting_threads: dict[int, set[str]] = {}
         self._pending: list[tuple[int, str]] = []
         self._due = 0.0
-        self._warned = False
+        self._logged = LogOnce()
 
     def walk(self, ranks: Collection[int], now: float) -> dict[int, list[Stat]]:
         """Return, by pid, each living rank followed by its descendants, parents before children.
@@ -201,8 +202,7 @@ class ProcessTree:
             self._later.setdefault(process.parent, set()).add(pid)
 
     def _warn_limit(self) -> None:
-        if not self._warned:
-            self._warned = True
+        if self._logged.first():
             log.warning(
                 "the ranks have more than %d processes below them; the rest is left out of all series and pages; does the "
                 "training start processes without end?",

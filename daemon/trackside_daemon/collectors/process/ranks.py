@@ -2,7 +2,7 @@
 
 NVML lists the processes on a GPU by pid, and the connection of a training's client has the client's pid. So a rank is
 found on the GPUs of its process and of the processes that it started. Where that finds nothing, because CUDA is not
-initialised yet, the GPUs that the client reports count: see `trackside_daemon.collectors.process.gpu_claims`. In a
+initialised yet, the GPUs that the client reports count: see `trackside_daemon.collectors.process.ranks`. In a
 container that does not see the host's pids, only the client's report counts, because NVML's pids may be those of others.
 
 Simulated GPUs have no processes. For dashboards to show something, a rank that reports no GPU is shown on the simulated
@@ -16,11 +16,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations
-from trackside_daemon.collectors.process.gpu_claims import by_index, by_uuid, has_mig_devices
+from trackside.environment.identity import start_time
+from trackside.log_once import LogOnce
+from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
 from trackside_daemon.collectors.process.process_names import FirstNames, ProcessKey
 from trackside_daemon.collectors.process.process_roles import role
-from trackside_daemon.collectors.process.status import ProcessStatuses
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import process as process_families
@@ -36,10 +36,114 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.nvml.reading import GpuReading
 
+GENERATIONS = 16  # longest search for an ancestor, in processes
 OTHERS = 256  # most processes in addition to the ranks, those that ranks started first; a machine normally has a few
 _NO_RANK = ("",) * 8  # result of `_rank_labels` for a process that belongs to no rank
 
 log = logging.getLogger("trackside")
+
+
+def by_uuid(claim: str, gpus: Sequence[GpuReading]) -> GpuReading | None:
+    """Return the only GPU whose UUID, or whose MIG device's UUID, begins with *claim*; None without or with several.
+
+    Accepted forms: ``GPU-8932f937``, ``MIG-5c3a…`` and, from drivers before 470, ``MIG-GPU-8932f937…/1/0``.
+    """
+    # The prefix before the number is ignored: PyTorch has none, so clients report a MIG device's UUID as a GPU's.
+    start = _bare(claim)
+    matching = [gpu for gpu in gpus if any(_bare(uuid).startswith(start) for uuid in (gpu.uuid, *_mig_uuids(gpu)))]
+    return matching[0] if start and len(matching) == 1 else None
+
+
+def by_index(claim: str, gpus: Sequence[GpuReading]) -> GpuReading | None:
+    """Return the GPU with a CUDA index, or with ``PCI-`` an index of nvidia-smi; None when it is ambiguous."""
+    # CUDA counts the fastest GPU first, which changes nothing where all are alike. With MIG, CUDA counts other devices.
+    number = claim.removeprefix("PCI-")
+    if not number.isdecimal() or any(_mig_uuids(gpu) for gpu in gpus):
+        return None
+    names = {gpu.info["name"] for gpu in gpus if gpu.info.get("name")}  # a GPU lost before the first reading has none
+    if number == claim and len(names) > 1:
+        return None
+    return next((gpu for gpu in gpus if gpu.index == int(number)), None)
+
+
+def has_mig_devices(gpu: GpuReading) -> bool:
+    """Return whether a GPU is divided into MIG devices."""
+    return bool(_mig_uuids(gpu))
+
+
+def _mig_uuids(gpu: GpuReading) -> list[str]:
+    return [labels[0] for family, labels, _ in gpu.values if family == "mig_info"]
+
+
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix("MIG-").removeprefix("GPU-").partition("/")[0].lower()
+
+
+class Status(NamedTuple):
+    """A process, from /proc/PID/status; *contained* when it has a pid namespace of its own."""
+
+    comm: str
+    parent: int
+    uid: int
+    contained: bool
+
+
+class ProcessStatuses:
+    """The processes at one moment; each is read once, on first use.
+
+    Args:
+        proc: Path of procfs.
+    """
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._cache: dict[int, Status | None] = {}
+
+    def get(self, pid: int) -> Status | None:
+        """Return one process; None when it is gone, hidden, or on another machine."""
+        if pid not in self._cache:
+            self._cache[pid] = _read_status(self._proc / str(pid) / "status")
+        return self._cache[pid]
+
+    def started(self, pid: int) -> int:
+        """Return the start of a process in ticks since boot; 0 when hidden."""
+        return start_time(self._proc, pid)
+
+    def nearest_ancestor(self, pid: int, among: Collection[int]) -> int:
+        """Return the nearest of the pids *among* that is the process or its ancestor; 0 for none."""
+        for _ in range(GENERATIONS):
+            if pid in among:
+                return pid
+            status = self.get(pid)
+            if status is None or not status.parent:
+                break
+            pid = status.parent
+        return 0
+
+    def sees_same_gpus(self, pid: int) -> bool:
+        """Return whether the process is assumed to see the same GPUs as this one, in the same order.
+
+        A process in its own container or Slurm job is not: those number their GPUs from 0.
+        """
+        status = self.get(pid)
+        return status is not None and not status.contained and self._job(str(pid)) == self._job("self")
+
+    def _job(self, pid: str) -> bytes:
+        try:
+            return slurm_job((self._proc / pid / "cgroup").read_bytes())
+        except OSError:
+            return b""
+
+
+def _read_status(file: Path) -> Status | None:
+    try:
+        lines = file.read_bytes().decode(errors="replace").split("\n")
+        fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        # NSpid has the pid in each nested namespace, so a process in no other namespace has one.
+        pids = fields.get("NSpid", "").split()  # missing before Linux 4.1
+        return Status(fields["Name"], int(fields["PPid"]), int(fields["Uid"].split()[0]), len(pids) > 1)
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
 
 
 class _RankKey(NamedTuple):
@@ -81,7 +185,7 @@ class RanksCollector:
         self._users = UserNames()
         self._names = FirstNames()
         self._locations = ContainerLocations(proc)
-        self._warned = False
+        self._logged = LogOnce()
         self._last_uuids: dict[_RankKey, set[str]] = {}
 
     def collect(self) -> list[Sample]:
@@ -159,7 +263,14 @@ class RanksCollector:
             yield self._process_sample(pid, statuses, process)
         listed = [pid for pid in rank_of if pid not in by_pid and (self._others or rank_of[pid])]
         others = sorted((pid for pid in listed if statuses.get(pid)), key=lambda pid: not rank_of[pid])
-        self._warn_limit(len(others))
+        if len(others) > OTHERS and self._logged.first():
+            log.warning(
+                "%d processes other than ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
+                "leaves out those that no rank has started",
+                len(others),
+                process_families.PROCESS_INFO.name,
+                OTHERS,
+            )
         for pid in others[:OTHERS]:
             yield self._process_sample(pid, statuses, by_pid.get(rank_of[pid]))
 
@@ -177,18 +288,6 @@ class RanksCollector:
         return Sample(
             process_families.PROCESS_INFO, (str(pid), _role(pid, rank_process, statuses), comm, user, *run, *where), 1
         )
-
-    def _warn_limit(self, count: int) -> None:
-        """Log, once, that there are more processes than are shown."""
-        if count > OTHERS and not self._warned:
-            self._warned = True
-            log.warning(
-                "%d processes other than ranks are on the GPUs, and %s shows %d of them; --no-collector.ranks.others "
-                "leaves out those that no rank has started",
-                count,
-                process_families.PROCESS_INFO.name,
-                OTHERS,
-            )
 
 
 def _role(pid: int, rank_process: RankProcess | None, statuses: ProcessStatuses) -> Role:

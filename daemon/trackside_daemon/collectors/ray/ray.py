@@ -3,29 +3,238 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 import time
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS, Cluster, actor_role
-from trackside_daemon.collectors.ray.local_nodes import actor_class, metrics_port, processes, samples
+from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.http_client.http_request import request, tls_context
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
 
-    from trackside_daemon.collectors.ray.local_nodes import LocalNode, Worker
     from trackside_daemon.model.metric import Metric
+
+EXPECTED = "Expected termination"  # begin of the message of a node that was stopped
+ACTORS = 2000  # limit of actors with a series
+
+# What actors of a name do, in the frameworks of reinforcement learning.
+_ROLES = (
+    ("reward", re.compile(r"reward|judge|scor|(^|_)rm(_|$)")),
+    ("generate", re.compile(r"rollout|vllm|sglang|generat|sampl|infer|env_?runner|llm")),
+    ("train", re.compile(r"train(?!_?controller)|learner|policy|critic|reference|(^|_)(actor|ref)(_|$)")),
+)
+_ID = re.compile(r"[0-9a-f]{16,64}")
+_NOT_ACTORS = frozenset(("IDLE", "DashboardAgent", "RuntimeEnvAgent"))
+_PORT_DIGITS = 8
+
+# A line of the text format: the name, its labels and the value.
+_LINE = re.compile(r"(ray_resources|ray_object_store_(?:used|available)_memory|ray_tasks)\{(.*)\} (\S+)")
+_LABEL = re.compile(r'\b(Name|State)="([^"\\]*)"')
+_ENDED = frozenset(("FINISHED", "FAILED"))
+
+
+class Node(msgspec.Struct):
+    """A node of ``/api/v0/nodes``."""
+
+    node_id: str
+    state: str
+    state_message: str | None = None
+    resources_total: dict[str, float] = {}
+
+
+class Actor(msgspec.Struct, rename="camel"):
+    """An actor of ``/logical/actors``."""
+
+    state: str
+    address: dict[str, Any] = {}
+    name: str | None = ""
+    class_name: str | None = ""
+    job_id: str = ""
+    num_restarts: str | int = 0
+    pid: int | None = 0
+
+
+class _Nodes(msgspec.Struct):
+    result: list[Node]
+
+
+class _NodesData(msgspec.Struct):
+    result: _Nodes
+
+
+class _NodesAnswer(msgspec.Struct):
+    data: _NodesData
+
+
+class _ActorsData(msgspec.Struct):
+    actors: dict[str, Actor]
+
+
+class _ActorsAnswer(msgspec.Struct):
+    data: _ActorsData
+
+
+class Cluster:
+    """The nodes and actors that the dashboard listed last, and what has changed since the first time.
+
+    Args:
+        get: Returns the answer to a path of the dashboard.
+    """
+
+    def __init__(self, get: Callable[[str], bytes]) -> None:
+        self._get = get
+        self._dead: set[str] = set()
+        self._old: set[str] | None = None
+        self._restarts: dict[str, int] = {}
+        self.actors: dict[tuple[str, int], Actor] = {}
+
+    def read(self, ended: Collection[str]) -> Iterator[Sample]:
+        """Yield the samples of the cluster.
+
+        Args:
+            ended: The ids of nodes of this machine whose process is gone. Ray itself notices that only after 15 s.
+
+        Raises:
+            SendError: The dashboard did not answer.
+            msgspec.MsgspecError: The answer is no answer of a dashboard.
+        """
+        nodes = msgspec.json.decode(self._get("/api/v0/nodes"), type=_NodesAnswer).data.result.result
+        actors = msgspec.json.decode(self._get("/logical/actors"), type=_ActorsAnswer).data.actors
+        live = [node for node in nodes if node.state == "ALIVE" and node.node_id not in ended]
+        dead = {node.node_id for node in nodes} - {node.node_id for node in live}
+        expected = {node.node_id for node in nodes if (node.state_message or "").startswith(EXPECTED)}
+        self._old = dead if self._old is None else self._old
+        self._dead |= dead - expected - self._old
+        yield Sample(f.DEATHS, (), float(len(self._dead)))
+        yield Sample(f.NODES, ("alive",), float(len(live)))
+        yield Sample(f.NODES, ("dead",), float(len(dead)))
+        total: Counter[str] = Counter()
+        for node in live:
+            total.update({name: amount for name, amount in node.resources_total.items() if ":" not in name})
+        yield from (Sample(f.CLUSTER, (name,), amount) for name, amount in total.items())
+        states = Counter(actor.state.lower() for actor in actors.values())
+        yield from (Sample(f.ACTORS, (state,), float(count)) for state, count in states.items())
+        self._restarts |= {key: int(actor.num_restarts) for key, actor in actors.items()}
+        yield Sample(f.RESTARTS, (), float(sum(self._restarts.values())))
+        live_actors = [actor for actor in actors.values() if actor.state == "ALIVE" and actor.pid]
+        self.actors = {(str(one.address.get("nodeId")), one.pid or 0): one for one in live_actors[:ACTORS]}
+
+
+def actor_role(name: str, class_name: str) -> str:
+    """Return what an actor does by its name or its class; empty if they do not show it."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name.removesuffix("Actor")).lower()  # each actor may be named so
+    texts = (name.lower(), words)
+    return next((role for text in texts for role, pattern in _ROLES if pattern.search(text)), "")
+
+
+class LocalNode(NamedTuple):
+    """A node of Ray: a raylet process.
+
+    Attributes:
+        id: The node's id, hexadecimal.
+        pid: The raylet's pid.
+        session: The directory of Ray's session.
+    """
+
+    id: str
+    pid: int
+    session: str
+
+
+class Worker(NamedTuple):
+    """A process of an actor or a task.
+
+    Attributes:
+        pid: Its pid.
+        parent: The pid of its raylet.
+        title: What follows ``ray::`` in its title: a class or a function, and the method that runs.
+    """
+
+    pid: int
+    parent: int
+    title: str
+
+
+def processes(proc: Path) -> tuple[dict[str, LocalNode], list[Worker]]:
+    """Return the nodes by id, and the workers, of all processes whose command line this user may read."""
+    nodes, workers = {}, []
+    for entry in os.listdir(proc):  # noqa: PTH208  a Path for each process would cost more than the reading
+        if not entry.isdigit():
+            continue
+        try:
+            line = read(f"{proc}/{entry}/cmdline").decode(errors="replace")
+            if line.startswith("ray::"):
+                title = line.partition("\0")[0].strip().removeprefix("ray::")
+                parent = int(read(f"{proc}/{entry}/stat").rpartition(b")")[2].split()[1])
+                workers.append(Worker(int(entry), parent, title))
+            elif line.partition("\0")[0].endswith("/raylet"):
+                given = dict(part[2:].split("=", 1) for part in line.split("\0") if part[:2] == "--" and "=" in part)
+                if _ID.fullmatch(given.get("node_id", "")):
+                    node = LocalNode(given["node_id"], int(entry), given.get("session_dir", ""))
+                    nodes[node.id] = node
+        except (OSError, ValueError, IndexError):  # it has ended meanwhile
+            continue
+    return nodes, workers
+
+
+def actor_class(title: str) -> str:
+    """Return the class of an actor from its process title; empty for a process that is none, such as a task's."""
+    name = title.partition(".")[0]
+    return "" if name in _NOT_ACTORS or "(" in name or ":" in name or "-" in name or not name[:1].isupper() else name
+
+
+def metrics_port(node: LocalNode) -> int | None:
+    """Return the port of a node's metrics on this machine, which Ray writes into a file of its session.
+
+    Raises:
+        ValueError: The file has no number.
+    """
+    path = Path(node.session) / f"metrics_export_port_{node.id}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int(os.read(descriptor, _PORT_DIGITS))
+    finally:
+        os.close(descriptor)
+
+
+def samples(node: LocalNode, text: str) -> Iterator[Sample]:
+    """Yield the samples of a node from the text of its metrics port; tasks without labels of a node, to be summed."""
+    store: dict[str, float] = {}
+    for name, labels, value in _LINE.findall(text):
+        has = dict(_LABEL.findall(labels))
+        number, state = float(value), has.get("State", "")
+        if name == "ray_resources":
+            yield Sample(f.RESOURCES, (node.id, has.get("Name", ""), state.lower()), number)
+        elif name == "ray_tasks":
+            if number and state not in _ENDED:
+                yield Sample(f.TASKS, (state.lower(),), number)
+        else:
+            store[name] = number
+    if len(store) == 2:
+        used = store["ray_object_store_used_memory"]
+        yield Sample(f.STORE_USED, (node.id,), used)
+        yield Sample(f.STORE_SIZE, (node.id,), used + store["ray_object_store_available_memory"])
+
 
 log = logging.getLogger("trackside")
 
 SCAN_SECONDS = 2.0  # interval of the search for processes, which finds a node that was killed
 READ_SECONDS = 10.0  # interval of requests: Ray makes a page of some 300 KiB for each
+STALE_SECONDS = 45.0  # age of answers that are no longer shown: a request may last 30 s
 REMEMBERED_SECONDS = 600.0  # for which an ended node is shown
 ANSWER_BYTES = 32 * 2**20
 

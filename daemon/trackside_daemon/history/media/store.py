@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trackside.media.png import PngError, check
+from trackside.os_errors import os_error_text
 from trackside_daemon.history.media.index import DIRECTORY, INDEX, SUFFIXES, MediaFile, directory_of, read
 
 if TYPE_CHECKING:
@@ -80,9 +81,8 @@ class MediaStore:
                 self._write(session, sha256(name).hexdigest()[:24], item, shift)
             except (ValueError, OSError) as error:
                 if not self.refused:
-                    reason = getattr(error, "strerror", None) or str(error)
                     text = "run %s rank %d: %s %s is not kept: %s; further ones are only counted"
-                    log.warning(text, session.name, session.rank, item.kind[:16], item.key[:40], reason)
+                    log.warning(text, session.name, session.rank, item.kind[:16], item.key[:40], os_error_text(error))
                 self.refused += 1
 
     def sweep(self, runs: Collection[str]) -> None:

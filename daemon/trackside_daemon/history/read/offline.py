@@ -7,6 +7,7 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, is_damage, open_reader
 from trackside_daemon.history.directory import OPTION, HistoryError
@@ -78,8 +79,7 @@ def _check_readable(path: Path) -> None:
             f"{path}: there is no history here yet; start a daemon, or name its directory with {OPTION}=DIR"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise HistoryError(f"{path}: {reason}; name another directory with {OPTION}=DIR") from error
+        raise HistoryError(f"{path}: {os_error_text(error)}; name another directory with {OPTION}=DIR") from error
 
 
 def _connect(path: Path, *, immutable: bool) -> sqlite3.Connection:

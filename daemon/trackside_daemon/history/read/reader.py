@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.history.read.reinforcement import reinforcement
+from trackside.rl_keys import KEYS, meaning, phase_role
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.time_accounting import mfu, rank_times
 from trackside_daemon.model.architecture import Architecture
+from trackside_daemon.model.families.rl import PHASE_ROLES
 from trackside_daemon.model.records import CONTINUITY, MODEL
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from trackside.rl_keys import Meaning
     from trackside_daemon.history.time_accounting import RankTime
 
 MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
@@ -35,6 +38,7 @@ _EVENT = (
     "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted"
 )
 MAX_RUNS = 10_000  # runs in one list
+_AMBIGUOUS = frozenset(("kl", "entropy"))  # which other trainings have as well
 
 
 class UnknownRunError(LookupError):
@@ -347,3 +351,45 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
 
 def _loads(text: str) -> Any:
     return json.loads(text) if text else None
+
+
+def reinforcement(metrics: Iterable[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what a run has of reinforcement learning; None for another training.
+
+    Args:
+        metrics: Summaries of its keys.
+        attempts: Its attempts, with phases.
+
+    Returns:
+        ``quantities``: the key of each and the factor of its values; ``roles``: seconds by what the ranks did, from their
+        phases, or from the times that the framework pushed.
+    """
+    found: dict[str, tuple[str, Meaning]] = {}
+    pushed: Counter[str] = Counter()
+    for one in metrics:
+        known = meaning(one["key"])
+        if known is None:
+            continue
+        if known.quantity in KEYS:
+            best = found.get(known.quantity)
+            if best is None or known.preference < best[1].preference:
+                found[known.quantity] = one["key"], known
+        elif known.quantity in PHASE_ROLES and isinstance(one["mean"], float):
+            pushed[PHASE_ROLES[known.quantity]] += one["mean"] * one["count"]
+    if found.keys() <= _AMBIGUOUS:
+        return None
+    quantities = {
+        name: {"key": key, "factor": of.factor} for name in KEYS if name in found for key, of in [found[name]]
+    }
+    return {"quantities": quantities, "roles": _roles(attempts) or dict(pushed)}
+
+
+def _roles(attempts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the seconds of all ranks by role; none if no phase generates."""
+    seconds: Counter[str] = Counter()
+    for attempt in attempts:
+        for phases in attempt.get("phases", {}).values():
+            for phase, spent in phases.items():
+                if role := phase_role(phase):
+                    seconds[role] += spent
+    return dict(seconds.most_common()) if seconds["generate"] else {}

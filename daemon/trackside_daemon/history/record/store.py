@@ -18,8 +18,6 @@ from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.layer_rows import write_frames
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
-from trackside_daemon.history.record.attempt_end import combined_end
-from trackside_daemon.history.record.results import add_results
 from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
 from trackside_daemon.history.schema import HOST, IMPORTED_HOST, LOG_BITS
@@ -28,6 +26,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
+    ENDS,
     LIFE_CYCLE,
     AccountUpdated,
     Alert,
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.media.store import MediaStore
 
+MOST_BYTES = 64 * 1024  # of a run's results: each list of runs reads them
 LOG_ROWS = 512  # a stream's log is packed when it has this many rows, so that a chart never reads more
 
 # A stream's log is packed when it has this many bytes, because packing keeps them in memory.
@@ -56,6 +56,33 @@ LOG_BYTES = 16 * 1024 * 1024
 COLUMN_BYTES = 512
 
 SESSIONS = 4096  # with more cached sessions, the cache is cleared
+
+
+def combined_end(connection: sqlite3.Connection, run: int, attempt: int) -> tuple[str, str, float] | None:
+    """Return state, cause and time of an attempt's end, from the last end of each rank; None if a rank has none yet."""
+    rows = connection.execute(
+        "SELECT rank, fields, time FROM event WHERE run = ? AND attempt = ? AND kind = 'rank_ended' ORDER BY id",
+        (run, attempt),
+    )
+    ends = {rank: (json.loads(fields), time) for rank, fields, time in rows}
+    ranks = connection.execute("SELECT rank FROM stream WHERE run = ? AND attempt = ?", (run, attempt))
+    if any(rank not in ends for (rank,) in ranks):
+        return None
+    states = {fields.get("state") for fields, _ in ends.values()}
+    causes = sorted({str(fields.get("cause", "")) for fields, _ in ends.values()} - {""})
+    ended = max((time for _, time in ends.values()), default=0.0)
+    return next((state for state in ENDS if state in states), "lost"), ", ".join(causes), ended
+
+
+def add_results(connection: sqlite3.Connection, run: int, fields: Mapping[str, Any]) -> bool:
+    """Replace the results of these keys, and remove those that are None; return False if there is no room for them."""
+    (stored,) = connection.execute("SELECT summary FROM run WHERE id = ?", (run,)).fetchone()
+    results = {key: value for key, value in {**json.loads(stored), **fields}.items() if value is not None}
+    text = to_json(results)
+    if len(text) > MOST_BYTES:
+        return False
+    connection.execute("UPDATE run SET summary = ? WHERE id = ?", (text, run))
+    return True
 
 
 class Stream:

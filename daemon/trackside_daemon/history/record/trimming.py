@@ -14,6 +14,7 @@ from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.log_once import LogOnce
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import WAL_PAGES
 from trackside_daemon.history.layer_rows import MERGED
@@ -86,10 +87,9 @@ class Trimming:
         self._connection = connection
         self._wal = path.with_name(path.name + "-wal")
         self._work: Iterator[None] | None = None
-        self._excess_logged = False
+        self._logged = LogOnce()
         self._sizes: dict[tuple[int, int, float | None], int] = {}  # about the bytes of ended runs, as they were then
         self._large_wal_since: float | None = None
-        self._large_wal_logged = False
 
     def size(self) -> int:
         """Return the bytes of the file and its WAL."""
@@ -388,15 +388,14 @@ class Trimming:
         size = self._wal_bytes()
         if size <= 2 * WAL_BYTES:
             self._large_wal_since = None
-            self._large_wal_logged = False
+            self._logged.pop("wal", None)
             return False
         # The WAL is also large after a large transaction, until the next one restarts it: so make one. SQLite writes
         # nothing for an update that changes nothing.
         for change in (1, -1):
             self._connection.execute("UPDATE stream SET pushes = pushes + ? WHERE id = ?", (change, HOST))
         self._large_wal_since = now if self._large_wal_since is None else self._large_wal_since
-        if now - self._large_wal_since >= WARN_SECONDS and not self._large_wal_logged:
-            self._large_wal_logged = True
+        if now - self._large_wal_since >= WARN_SECONDS and self._logged.first("wal"):
             log.warning(
                 "%s has %d bytes: another process keeps the history open for reading, and nothing is deleted until it "
                 "closes it",
@@ -428,10 +427,11 @@ class Trimming:
     def _set_excess(self, excess: int) -> None:
         """Set `excess`, and log once that the limit cannot be met."""
         self.excess = max(0, excess)
-        if self.excess and not self._excess_logged:
+        if not self.excess:
+            self._logged.pop("excess", None)
+        elif self._logged.first("excess"):
             log.warning(
                 "the history is %d bytes over storage.retention.size, and only pinned and live runs are left; "
                 "unpin some, or raise the limit",
                 self.excess,
             )
-        self._excess_logged = bool(self.excess)

@@ -16,6 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.log_once import LogOnce
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError, SalvagingError
 from trackside_daemon.history.media.store import MediaStore, Quotas
@@ -103,7 +104,7 @@ class Writer:
         self._clock = clock
         self._queue = Queue()
         self._refused_sessions: set[bytes] = set()
-        self._last_error = ""
+        self._logged = LogOnce()
         self._began = 0.0
         self._samples = 0
         self._counted_at = self._replaced_at = -math.inf
@@ -199,8 +200,7 @@ class Writer:
     def _recover(self, error: Exception) -> None:
         """Continue after an unexpected error; the clients send again what was not acknowledged."""
         self.failures["history"] += 1
-        if str(error) != self._last_error:
-            self._last_error = str(error)
+        if self._logged.first("", str(error)):
             log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
         self._request_resend(None)

@@ -10,6 +10,7 @@ import zmq
 import zmq.auth
 from zmq.utils import z85
 
+from trackside.log_once import LogOnce
 from trackside_daemon.ingest.channel import Kind
 from trackside_daemon.ingest.keyring import Keyring, require_curve
 
@@ -72,7 +73,7 @@ class Authenticator:
         self._keyring = Keyring(Path(keys))
         self._channel = channel
         self._source = ""
-        self._logged: set[str] = set()
+        self._logged = LogOnce(LOGGED)
         self._handler = _Handler(context, self._keyring)
         self._handler.configure_curve_callback(DOMAIN, self)
         self._handler.start()
@@ -115,6 +116,5 @@ class Authenticator:
 
     def _refuse(self, source: str, reason: str) -> None:
         self._channel.add(Kind.REFUSED, [b"key"])
-        if source not in self._logged and len(self._logged) < LOGGED:
-            self._logged.add(source)
+        if self._logged.first(source):
             log.warning("a client at %s was refused: %s; further ones from there are only counted", source, reason)

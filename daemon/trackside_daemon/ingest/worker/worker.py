@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
+from trackside.log_once import LogOnce
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind
 from trackside_daemon.ingest.worker.connections import Connections, pidfd
 from trackside_daemon.ingest.worker.message_queue import MessageQueue
@@ -92,7 +93,7 @@ class Worker:
         self._socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
         self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
         self._connections = Connections(_most_connections())
-        self._logged: set[bytes] = set()
+        self._logged = LogOnce()
         self._look_at = 0.0
         self._is_large = False
         self._names: dict[int, bytes] = {}  # routing ids of the connections that have sent a message, by descriptor
@@ -202,8 +203,7 @@ class Worker:
     def _refuse(self, reason: bytes, text: str) -> None:
         """Count a connection or a message, and log the first."""
         self._channel.add(Kind.REFUSED, [reason])
-        if reason not in self._logged:
-            self._logged.add(reason)
+        if self._logged.first(reason):
             self._channel.add(Kind.LOG, [text.encode()])
 
     def _read(self) -> None:

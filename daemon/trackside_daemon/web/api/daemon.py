@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
+from trackside.os_errors import file_error_text
 from trackside_daemon import __version__
 from trackside_daemon.web.api.history_access import json_response
 
@@ -49,7 +50,7 @@ class DaemonApi:
         try:
             self._token.rotate()
         except OSError as error:
-            raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
+            raise HTTPException(507, file_error_text(error)) from error
         self._disconnect()  # what the old one has opened
         return json_response({"token": self._token.value})
 

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from trackside.os_errors import os_error_text
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
@@ -236,9 +237,8 @@ class HistoryApi:
                     file.close()
                 raise
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
             raise HTTPException(
-                507, f"{directory}: the file cannot be stored there during the import: {reason}"
+                507, f"{directory}: the file cannot be stored there during the import: {os_error_text(error)}"
             ) from None
         except ClientDisconnect:
             raise HTTPException(400, "the upload was interrupted") from None

@@ -10,6 +10,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import os_error_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,7 +60,7 @@ def listen(address: str) -> socket.socket:
 
 def _explain(address: str, family: int, target: tuple[Any, ...], error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
-        return f"web.listen-address: {address}: {(error.strerror or str(error)).lower()}; choose another"
+        return f"web.listen-address: {address}: {os_error_text(error)}; choose another"
     host, port, *rest = target
     nearby = range(port + 2, min(port + 100, 65536))
     free = next((candidate for candidate in nearby if _is_free(family, (host, candidate, *rest))), 0)
@@ -124,5 +126,5 @@ def write_url_file(url: str, path: Path) -> None:
             os.fchmod(file.fileno(), 0o600)
             file.write(f"{url}\n")
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = os_error_text(error)
         log.warning("%s: %s; commands find this daemon only with --url", path, reason)

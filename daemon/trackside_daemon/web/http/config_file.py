@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trackside.log_once import LogOnce
+from trackside.os_errors import os_error_text
 from trackside.transport.paths import open_regular
 from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config
 from trackside_daemon.web.http.tls import PemFiles, TlsContext, make_context
@@ -45,7 +47,7 @@ class ConfigFile:
     def __init__(self, file: str) -> None:
         self._file = Path(file) if file else None
         self._referenced_files: tuple[Path, ...] = ()
-        self._last_error = ""
+        self._logged = LogOnce()
         self._stamps: tuple[Any, ...] = ()
         self._key_exposed = False
         self._active = self._read()
@@ -76,7 +78,7 @@ class ConfigFile:
             new = self._read()
             # Only the stamps have changed, for example after `touch`.
             if new.sources == self._active.sources:
-                self._last_error = ""
+                self._logged.clear()
                 return
             _refuse_weakening(self._active.config, new.config, self._file)
         except WebConfigError as error:
@@ -87,14 +89,13 @@ class ConfigFile:
             return
         if new.config.rate_limit != self._active.config.rate_limit:
             log.warning("%s: a change of rate_limit needs a restart", self._file)
-        self._last_error = ""
+        self._logged.clear()
         self._active = new
         log.info("%s: reloaded", self._file)
 
     def _log_once(self, problem: str) -> None:
-        if problem != self._last_error:
+        if self._logged.first("", problem):
             log.error("the previous web configuration stays active: %s", problem)
-        self._last_error = problem
 
     def _current_stamps(self) -> tuple[Any, ...]:
         """Return a stamp of each file; a replaced file has another inode."""
@@ -176,8 +177,9 @@ def _read_file(file: Path, setting: str) -> bytes:
         with open_regular(file, links=True) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise WebConfigError(f"{setting}: {file}: {reason}; name a file that the daemon can read") from None
+        raise WebConfigError(
+            f"{setting}: {file}: {os_error_text(error)}; name a file that the daemon can read"
+        ) from None
     except ValueError:
         raise WebConfigError(f"{setting}: {str(file)!r} is not a path") from None
     if len(content) > MAX_BYTES:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
+from trackside.log_once import LogOnce
+
 # Open connections, including those still in their TLS handshake. One more closes the connection that has been idle
 # longest; if none is idle, it is closed itself.
 MAX_CONNECTIONS = 1536
@@ -46,7 +48,7 @@ class LimitedListener(socket.socket):
         self._active: dict[int, socket.socket] = {}
         # Without a descriptor in reserve, a process at its limit could not even accept a connection to close it.
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._logged = False
+        self._logged = LogOnce()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection; see `socket.socket.accept`.
@@ -131,8 +133,7 @@ class LimitedListener(socket.socket):
             self._reject(super().accept()[0])
         with suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        if not self._logged:
-            self._logged = True
+        if self._logged.first():
             log.error("out of file descriptors; connections get status 503; raise LimitNOFILE or ulimit -n")
 
 

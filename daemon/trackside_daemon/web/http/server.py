@@ -1,4 +1,4 @@
-"""The HTTP server, which runs uvicorn in its own thread."""
+"""The HTTP server, which runs uvicorn in its own thread, and limits the requests that it handles at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from asyncio.sslproto import SSLProtocol
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
+from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.config_file import ReloadingContext
 from trackside_daemon.web.http.connection_limit import LimitedListener
-from trackside_daemon.web.http.request_limit import RequestLimit
 from trackside_daemon.web.http.tls import client_is_allowed
 
 if TYPE_CHECKING:
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ConfigFile
 
+# Requests at once. Further ones get status 503.
+MAX_REQUESTS = 256
+
+# Requests at once for /metrics, and as many for /-/…, which do not count towards `MAX_REQUESTS`: many streams of the
+# dashboard must not stop a scrape, nor make a liveness probe restart the daemon.
+RESERVED_REQUESTS = 64
+
+# Messages of agents at once, apart from `MAX_REQUESTS`: most of them wait for an event, which costs next to nothing.
+MAX_WAITS = 1024
+WAITS = "/api/v1/mcp"
 # Seconds until a connection without a complete request is closed, the first or a further one, so that idle ones do not
 # lock out scrapes. The limit also applies to an unfinished TLS handshake and to an unfinished request head.
 REQUEST_TIMEOUT = 10.0
@@ -45,6 +56,51 @@ BACKLOG = 128
 
 # Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections.
 TLS_BUFFER = 32 * 1024
+
+
+class RequestLimit:
+    """Middleware that refuses a request while too many others of its kind are in progress.
+
+    It counts requests, not connections, so that idle connections use up no room.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._active: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request, or pass it on to the application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        kind = _kind(scope["path"])
+        # No lock is needed: all requests run in the event loop's thread.
+        if self._active[kind] >= _most(kind):
+            headers = {"Connection": "close", "Retry-After": "1"}
+            refusal = error_response(503, "busy", "too many requests are in progress; try again", headers)
+            await refusal(scope, receive, send)
+            return
+        self._active[kind] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._active[kind] -= 1
+
+
+def _kind(path: str) -> str:
+    """Return the reserve that a request uses; empty for none."""
+    if path in {"/metrics", WAITS}:
+        return path
+    return "/-/" if path.startswith("/-/") else ""
+
+
+def _most(kind: str) -> int:
+    if kind == WAITS:
+        return MAX_WAITS
+    return RESERVED_REQUESTS if kind else MAX_REQUESTS
 
 
 class WebServer:

@@ -4,22 +4,216 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.alerts.alert_series import series_labels
+from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
-from trackside_daemon.alerts.sinks.alertmanager.outbox import AlertmanagerOutbox
-from trackside_daemon.alerts.sinks.sink import SinkError
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
+from trackside_daemon.alerts.sinks.sink import Message, SinkError
+from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+    from collections.abc import Callable
 
+    from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo
+    from trackside_daemon.model.records import Alert, Notified
+
+RESEND_SECONDS = 60.0  # seconds between two messages with all alerts
+
+# Seconds for which an ended alert is resent, so that an Alertmanager that was down receives the end too.
+OVER_SECONDS = 300.0
+
+MOST = 2000  # most alerts, including those that ended recently
 ENDS_SECONDS = 300.0  # seconds after which Alertmanager ends an alert that is not resent
 
 SETTING = "alerts.sinks.alertmanager"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Alert of one severity.
+
+    The severity is a label, so an alert that gets worse is a new one for Alertmanager, and the former one ends.
+
+    Attributes:
+        alert: Present state. For Alertmanager it fires until `until` is set, even if it has ended.
+        queued: The present state was not sent yet.
+        sent: Latest notification, as the history has it; None for none.
+        fires_until: Time before which its end is not sent: Alertmanager notifies of no alert that ends within `group_wait`.
+        ended: Time at which its end was registered; None while it fires.
+        until: Time at which an ended alert is dropped; None while it fires for Alertmanager.
+    """
+
+    alert: Alert
+    queued: bool = True
+    sent: Notified | None = None
+    fires_until: float = 0.0
+    ended: float | None = None
+    until: float | None = None
+
+    @property
+    def news(self) -> Alert:
+        """The alert as the next message has it."""
+        return replace(self.alert, ended=None) if self.until is None else self.alert
+
+    @property
+    def waits(self) -> bool:
+        """True if it has ended, and Alertmanager is to see it fire before."""
+        return self.until is None and self.ended is not None
+
+
+class AlertmanagerOutbox:
+    """See `trackside_daemon.alerts.sinks.sink.Outbox`. A silenced alert ends for Alertmanager.
+
+    Args:
+        filter_: Alerts that are sent.
+        wall: Unix time, in seconds.
+    """
+
+    def __init__(self, filter_: SinkFilter, wall: Callable[[], float] = time.time) -> None:
+        self.filter = filter_
+        self.dropped = 0
+        self._wall = wall
+        self._entries: dict[tuple[Key, str], _Entry] = {}
+        self._due: float | None = None
+        self._resend = 0.0
+
+    def __len__(self) -> int:
+        return sum(entry.queued for entry in self._entries.values())
+
+    def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
+        """See `Outbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
+        if alert.ended is None:
+            if (alert_key(alert), alert.severity) in self._entries:
+                return
+            self.put(alert, now)
+            entry = self._entries.get((alert_key(alert), alert.severity))
+            if entry is not None:
+                entry.sent = sent
+                if sent is not None:
+                    entry.fires_until = now + LEAST_SECONDS - (self._wall() - alert.started)
+        elif sent is None or not sent.over:
+            severity = alert.severity if sent is None else sent.severity
+            entry = _Entry(replace(alert, severity=severity), sent=sent, ended=now)
+            entry.until = None if sent is None else now + OVER_SECONDS
+            self._entries[alert_key(alert), severity] = entry
+            self._due = now
+
+    def put(self, alert: Alert, now: float) -> None:
+        """See `Outbox`."""
+        name = (alert_key(alert), alert.severity)
+        over = alert.ended is not None or alert.silenced
+        # An alert that got worse ends with its former severity.
+        for severity in SEVERITIES:
+            if over or severity != alert.severity:
+                held = severity == alert.severity and not alert.silenced
+                self._end((name[0], severity), alert, now, held=held)
+        if not over and (name in self._entries or self.filter.accepts(alert)):
+            entry = self._entries.setdefault(name, _Entry(alert))
+            entry.alert, entry.queued, entry.ended, entry.until = alert, True, None, None
+            self._drop_excess()
+        if len(self):
+            self._due = now
+
+    def due(self, *, urgent: bool | None = None) -> float | None:
+        """See `Outbox`. No message is urgent, because one has all alerts."""
+        if urgent:
+            return None
+        if self._due is not None:
+            return self._due
+        ends = (entry.fires_until for entry in self._entries.values() if entry.waits and entry.sent is not None)
+        return min([self._resend, *ends]) if self._entries else None
+
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
+        """See `Outbox`."""
+        if urgent:
+            return None
+        for entry in self._entries.values():
+            if entry.waits and entry.sent is not None and now >= entry.fires_until:
+                entry.queued, entry.until = True, now + OVER_SECONDS
+        self._expire(now)
+        # A stopping daemon sends only what is new.
+        resend = now >= self._resend and not everything
+        chosen = [entry for entry in self._entries.values() if resend or entry.queued]
+        self._due = None
+        if resend:
+            self._resend = now + RESEND_SECONDS
+        for entry in chosen:
+            entry.queued = False
+        return Message("", tuple(entry.news for entry in chosen)) if chosen else None
+
+    def sent(self, message: Message, now: float) -> list[Alert]:
+        """See `Outbox`."""
+        new = []
+        for alert in message.alerts:
+            entry = self._entries.get((alert_key(alert), alert.severity))
+            if entry is None or entry.sent == notification_of(alert):
+                continue
+            if entry.sent is None:
+                entry.fires_until = now + LEAST_SECONDS
+            entry.sent = notification_of(alert)
+            # The end of a former severity is not the end of the alert.
+            if entry.until is None or not self._fires(alert_key(alert)):
+                new.append(alert)
+        return new
+
+    def failed(self, message: Message, now: float, *, never: bool) -> None:
+        """See `Outbox`. A rejected alert is resent with the others, once a minute."""
+        for alert in message.alerts:
+            entry = self._entries.get((alert_key(alert), alert.severity))
+            if entry is not None and not never:
+                entry.queued = True
+                self._due = now
+
+    def _fires(self, key: Key) -> bool:
+        """Return True if an alert fires with any severity."""
+        entries = (self._entries.get((key, severity)) for severity in SEVERITIES)
+        return any(entry is not None and entry.until is None for entry in entries)
+
+    def _expire(self, now: float) -> None:
+        """Drop alerts that ended long ago, and those that were never sent and that a new filter rejects.
+
+        An ended alert is also dropped if an alert with the same labels fires, as after a restart of its run: Alertmanager
+        would apply the end of the one to the other.
+        """
+        firing = {_labels(entry.alert) for entry in self._entries.values() if entry.ended is None}
+        for name, entry in list(self._entries.items()):
+            until = entry.until
+            if entry.ended is not None and entry.waits and entry.sent is None:
+                until = entry.ended + (GIVE_UP_SECONDS if self.filter.accepts_late(entry.alert) else OVER_SECONDS)
+            if (until is not None and until <= now) or (entry.ended is not None and _labels(entry.alert) in firing):
+                self.dropped += entry.sent is None
+                del self._entries[name]
+            elif entry.sent is None and not self.filter.accepts(entry.alert):
+                del self._entries[name]
+
+    def _end(self, name: tuple[Key, str], alert: Alert, now: float, *, held: bool) -> None:
+        """End an alert; one that is *held* only after Alertmanager has seen it fire for some time."""
+        entry = self._entries.get(name)
+        if entry is None or entry.until is not None:
+            return
+        entry.alert = replace(entry.alert, ended=alert.ended if alert.ended is not None else self._wall())
+        entry.ended = entry.ended if entry.ended is not None else now
+        if not held or (entry.sent is not None and now >= entry.fires_until):
+            entry.queued, entry.until = True, now + OVER_SECONDS
+
+    def _drop_excess(self) -> None:
+        """Drop an ended alert, otherwise the oldest, if there are too many."""
+        if len(self._entries) > MOST:
+            ended = (name for name, entry in self._entries.items() if entry.ended is not None)
+            dropped = self._entries.pop(next(ended, next(iter(self._entries))))
+            self.dropped += dropped.sent is None
+
+
+def _labels(alert: Alert) -> tuple[str, ...]:
+    """Return the labels by which Alertmanager identifies the alert."""
+    return series_labels(alert.alert, alert.severity, alert.labels)
 
 
 class AlertmanagerSink:

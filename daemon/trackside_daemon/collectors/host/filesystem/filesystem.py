@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import Mounts
 from trackside_daemon.collectors.host.filesystem.remote import Answer, RemoteFilesystems, Room
@@ -62,7 +63,7 @@ class FilesystemCollector:
         self._local_mounts: list[Mount] = []
         self._remote_mounts: list[Mount] = []
         self._missing: set[str] = set()
-        self._logged: dict[str, str] = {}
+        self._logged = LogOnce()
 
     def collect(self) -> list[Sample]:
         """Return up to seven samples per file system, one for a file system that fails.
@@ -100,7 +101,8 @@ class FilesystemCollector:
         self._remote_mounts = [mount for mount in mounts.values() if mount not in self._local_mounts]
         if self._mounts.changed:
             self._remote.hasten()
-        self._logged = {point: text for point, text in self._logged.items() if point in mounts}
+        for gone in self._logged.keys() - mounts.keys():
+            del self._logged[gone]
 
     def _log_missing(self, hidden: dict[str, str], absent: set[str]) -> None:
         """Log each path without a file system here, once."""
@@ -162,8 +164,7 @@ class FilesystemCollector:
             if self._logged.pop(mount.point, None) is not None:
                 _log.info("the file system at %s answers again", mount.point)
             return
-        if self._logged.get(mount.point) != text:
-            self._logged[mount.point] = text
+        if self._logged.first(mount.point, text):
             _log.warning("the file system at %s (%s) %s", mount.point, mount.fstype, text)
 
 

@@ -7,20 +7,25 @@ import socket
 import sqlite3
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
+from trackside_daemon.alerts.alert_series import series_labels
 from trackside_daemon.history.read.live_values import total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.read.sparkline import sparkline
-from trackside_daemon.web.api.overview import alerts, machine, runs
-from trackside_daemon.web.api.overview.alerts import AlertIds
+from trackside_daemon.history.record.alert_rows import alert_id
+from trackside_daemon.model.families import alerts as alert_families
+from trackside_daemon.model.families import ray as f
+from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.web.api.overview import machine, runs
 from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
-from trackside_daemon.web.api.overview.ray import ray_json
+from trackside_daemon.web.api.overview.machine import without_none
 from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from trackside_daemon.alerts.firing_alerts import FiringAlerts
     from trackside_daemon.history.database import Database
@@ -29,7 +34,105 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
     from trackside_daemon.web.api.overview.runs import VisibleRun
 
+MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
+
+_Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 log = logging.getLogger("trackside")
+
+
+class AlertIds:
+    """A cache of the ids that the history assigned to firing alerts."""
+
+    def __init__(self) -> None:
+        self._ids: dict[_Key, int] = {}
+
+    def without_id(self, alerts: Iterable[Alert]) -> list[Alert]:
+        """Return the alerts whose id is not cached, and drop cached ids of all other alerts."""
+        keys = {_key(alert): alert for alert in alerts}
+        self._ids = {key: id_ for key, id_ in self._ids.items() if key in keys}
+        return [alert for key, alert in keys.items() if key not in self._ids]
+
+    def read(self, connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
+        """Read the ids of alerts from the history; an unwritten alert has none yet."""
+        for alert in alerts:
+            if (id_ := alert_id(connection, alert)) is not None:
+                self._ids[_key(alert)] = id_
+
+    def get(self, alert: Alert) -> int | None:
+        """Return an alert's id; None until the history has written it."""
+        return self._ids.get(_key(alert))
+
+
+def worst(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return at most `MAX_ALERTS`: silenced ones last, else the most severe first, then the most recent."""
+    severity_rank: dict[str, int] = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+
+    def order(alert: Alert) -> tuple[bool, int, float]:
+        return alert.silenced, -severity_rank.get(alert.severity, 0), -alert.started
+
+    return sorted(alerts, key=order)[:MAX_ALERTS]
+
+
+def count_by_run(alerts: Iterable[Alert]) -> dict[str, Counter[str]]:
+    """Count the alerts without a silence by severity, for each run id."""
+    runs: dict[str, Counter[str]] = {}
+    for alert in alerts:
+        if not alert.silenced:
+            runs.setdefault(alert.run, Counter())[alert.severity] += 1
+    return runs
+
+
+def alert_json(alert: Alert, id_: int | None) -> dict[str, Any]:
+    """Return an alert as JSON content; absent labels are omitted."""
+    values = dict(
+        zip(alert_families.FIRING.labels, series_labels(alert.alert, alert.severity, alert.labels), strict=True)
+    )
+    subject: dict[str, Any] = {name: values[name] for name in ("rank", "key", "gpu", "subject") if values[name]}
+    if subject.get("rank", "").isdecimal():
+        subject["rank"] = int(subject["rank"])
+    return {
+        "id": id_,
+        "alert": alert.alert,
+        "severity": alert.severity,
+        **({"run": alert.run, "name": values["run"]} if alert.run else {}),
+        **subject,
+        "summary": alert.summary,
+        "started": alert.started,
+        "silenced": alert.silenced,
+    }
+
+
+def _key(alert: Alert) -> _Key:
+    return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
+
+
+def ray_json(state: State, now: float) -> dict[str, Any] | None:
+    """Return the cluster and the nodes on this machine; None without Ray. *now* is in seconds of the monotonic clock."""
+    up, parts, used, sizes, tasks, cluster, nodes, actors, restarts, infos = state.values(
+        now, f.UP, f.RESOURCES, f.STORE_USED, f.STORE_SIZE, f.TASKS, f.CLUSTER, f.NODES, f.ACTORS, f.RESTARTS, f.ACTOR
+    )
+    if not up and not nodes:
+        return None
+    resources: dict[str, dict[str, dict[str, Any]]] = {}
+    for (node, resource, kind), amount in parts.items():
+        resources.setdefault(node, {}).setdefault(resource, {})[kind] = amount
+    return {
+        **{
+            name: {labels[0]: value for labels, value in values.items()}
+            for name, values in (("cluster", cluster), ("nodes", nodes), ("actors", actors), ("tasks", tasks))
+        },
+        **without_none(restarts=restarts.get(())),
+        "local_nodes": [
+            {
+                "node": labels[0],
+                "up": value == 1.0,
+                "resources": resources.get(labels[0], {}),
+                **without_none(store_used_bytes=used.get(labels), store_bytes=sizes.get(labels)),
+            }
+            for labels, value in sorted(up.items())
+        ],
+        "local_actors": [dict(zip(f.ACTOR.labels, labels, strict=True)) for labels in sorted(infos)],
+    }
 
 
 class Overview:
@@ -64,12 +167,12 @@ class Overview:
         with self._lock:
             self.build_count += 1
             all_firing = self._firing.now()
-            firing = alerts.worst(all_firing)
+            firing = worst(all_firing)
             visible = runs.visible_runs(self._state, now)
             self._rates.register((run.attempt for run in visible), now.monotonic)
             self._total_steps = {run.attempt: total for run in visible if (total := self._total_steps.get(run.attempt))}
             self._read_history(visible, firing)
-            counts = alerts.count_by_run(all_firing)
+            counts = count_by_run(all_firing)
             run_ids = {run.name: run.attempt[0] for run in visible}
             return {
                 "time": now.wall,
@@ -78,7 +181,7 @@ class Overview:
                 "gpus": machine.gpus_json(self._state, now.monotonic, run_ids),
                 "ray": ray_json(self._state, now.monotonic),
                 "runs": [self._run_json(now, run, counts.get(run.attempt[0], {})) for run in visible],
-                "alerts": [alerts.alert_json(alert, self._alert_ids.get(alert)) for alert in firing],
+                "alerts": [alert_json(alert, self._alert_ids.get(alert)) for alert in firing],
             }
 
     def _run_json(self, now: Moment, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -1,25 +1,115 @@
-"""Read runs from JSON documents: Hugging Face's trainer_state.json, and tables of W&B or pandas."""
+"""Read runs in CSV and JSON files: of `trackside export`, Lightning's CSVLogger, Hugging Face's trainer, W&B or pandas."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, newest
-from trackside_daemon.history.files.items import STEP, TIME, Clock
+from trackside_daemon.bridges.yaml_file import read_yaml
+from trackside_daemon.history.files.csv_format import read_csv
+from trackside_daemon.history.files.export import COLUMNS
+from trackside_daemon.history.files.formats import parse
+from trackside_daemon.history.files.items import STEP, TIME, Clock, FormatError, Push
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import NO_NUMBER
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.history.files.items import Push
+    from trackside_daemon.history.files.items import Item
 
+SUFFIXES = (".csv", ".json", ".jsonl")
+_EXPORT = re.compile(rb'\{"kind":"run",|\{"run": \{|"?%b"?,' % b'"?,"?'.join(name.encode() for name in COLUMNS))
+HPARAMS_BYTES = 256 * 1024
 DOCUMENT_BYTES = 64 * 1024 * 1024
 MAX_FAILURES = 10_000  # places where no object begins, before the rest of a damaged document is given up
+
+
+class ExportedRun(ForeignRun):
+    """A run in a file of one of our formats, with its own header.
+
+    Raises:
+        ForeignRunError: It has no run.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with open_foreign(path) as file:
+                begun = open_run_file(file, str(path))
+        except FormatError as error:
+            raise ForeignRunError(str(error)) from None
+        super().__init__(begun.run, begun.name, str(path), "trackside")
+
+    def items(self) -> Iterator[Item]:
+        """Yield everything that the file has; see `ForeignRun`."""
+        with open_foreign(self._path) as file:
+            yield from parse(file, self.place, os.fstat(file.fileno()).st_mtime, self.left_out)
+
+    def read(self, *, final: bool = True) -> Iterator[Push]:
+        """See `ForeignRun`."""
+        del final
+        yield from (item for item in self.items() if isinstance(item, Push))
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a file begins as one of `trackside export`.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.suffix not in SUFFIXES:
+        return False
+    with open_foreign(path) as file:
+        return _EXPORT.match(file.read(100)) is not None
+
+
+class CsvRun(ForeignRun):
+    """A run of the CSVLogger. Its rows have no time, so each is dated a second after the one before.
+
+    Args:
+        path: The file.
+        name: Name of the run.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(id_of("csv", path), name, str(path), "Lightning")
+        self._path = path
+
+    def modified(self) -> float:
+        """See `ForeignRun`."""
+        return newest([self._path])
+
+    def read(self, *, final: bool = True) -> Iterator[Push]:
+        """See `ForeignRun`."""
+        self.config = self._hyperparameters()
+        with open_foreign(self._path) as file:
+            clock = Clock(os.fstat(file.fileno()).st_mtime)
+            try:
+                for item in read_csv(file, self.place, clock, self.left_out, final=final):
+                    if isinstance(item, Push):
+                        values = dict(zip(item.keys, item.values, strict=True))
+                        if (push := self.push(item.attempt, item.step, item.time / 1e6, values)) is not None:
+                            yield push
+            except FormatError as error:
+                if final:  # else its first line may not be complete
+                    raise ForeignRunError(str(error)) from None
+
+    def _hyperparameters(self) -> dict[str, object]:
+        """Return the hyperparameters; none, and count it, if they cannot be read."""
+        path = self._path.with_name("hparams.yaml")
+        try:
+            return read_yaml(path, HPARAMS_BYTES) if os.path.lexists(path) else {}
+        except ForeignRunError as error:
+            self.left_out.add("unreadable file(s) of hyperparameters", str(error))
+            return {}
 
 
 class JsonRun(ForeignRun):
