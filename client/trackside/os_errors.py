@@ -1,11 +1,12 @@
-"""Texts of errors of the system: the reason in a few words in lower case."""
+"""Texts of errors of the system: the reason in a few words, which continue a sentence."""
 
 from __future__ import annotations
 
 
 def os_error_text(error: BaseException) -> str:
     """Return why a call failed: the system's message if the error has one, otherwise its text."""
-    return (getattr(error, "strerror", None) or str(error)).lower()
+    text = getattr(error, "strerror", None) or str(error)
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]  # "RPC struct is bad", and units stay
 
 
 def file_error_text(error: OSError) -> str:

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE, Popen
 from sys import executable
@@ -193,11 +194,12 @@ class Stage:
         return [start(daemon, *arguments, RANK=str(rank), **about) for rank in range(2)]
 
     def close(self) -> None:
-        """End all trainings and daemons."""
-        for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
-            end(training)
-        for daemon in (self.ill, self.well, self.short, self.roomy):
-            daemon.stop()
+        """End all trainings, and all daemons even if a training has ended otherwise: without PyTorch some do."""
+        with ExitStack() as stack:
+            for daemon in (self.ill, self.well, self.short, self.roomy):
+                stack.callback(daemon.stop)
+            for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
+                stack.callback(end, training)
 
 
 def machine(place: Path, available: int = 0) -> list[str]:

@@ -8,12 +8,12 @@ import pytest
 from ingest.conftest import SessionsHarness
 from wire_messages import FakeSession
 
+from trackside.log_once import LogOnce
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.state import State
-from trackside_daemon.pipeline import pipeline as module
 from trackside_daemon.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_each_kind_of_failure_of_a_stage_is_logged_once(pipeline: Pipeline, capl
 def test_so_many_kinds_are_logged_and_no_more(
     pipeline: Pipeline, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOGGED", 2)
+    monkeypatch.setattr(pipeline, "_logged", LogOnce(2))
     for source in ("value 1", "key", "other value"):
         pipeline.accept(Batch(source))
     assert len(caplog.messages) == 2
