@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("=BBB")  # kind, number of descriptors, number of parts; the length of each part follows as u32
 _READ_BYTES = 1 << 18
+SEND_BYTES = 1 << 17  # of the kernel's buffer: what is in it has no turns, so that all owners wait for it
 _BUFFERS = 512  # of one sendmsg(2), whose limit is 1,024 (IOV_MAX)
 _DESCRIPTORS = 16  # room for descriptors in one recvmsg(2), which ends after a piece that has one
 RECORD_BYTES = 64 << 20  # a longer record comes from a worker that is out of order
@@ -197,5 +198,5 @@ def pair() -> tuple[socket.socket, socket.socket]:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in ends:
         with suppress(OSError):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
     return ends
