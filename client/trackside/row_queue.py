@@ -229,11 +229,6 @@ class RowQueue:
         """Return a step as a number; None for the current one, also in place of what is no whole number."""
         return step if step is None or type(step) is int else self._whole_step(step)
 
-    def append_own(self, moment: int, mark: Mark) -> None:
-        """Queue a mark of trackside's own, which is left out in other threads than that of the run."""
-        if self.is_open and get_ident() == self.thread:
-            self.append(moment, mark)
-
     def mark(self, moment: int, mark: Mark) -> None:
         """Queue the begin or the end of a phase, at *moment* in monotonic nanoseconds."""
         # `append` in one piece, since a step has several marks.

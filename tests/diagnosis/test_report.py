@@ -27,6 +27,7 @@ from trackside_daemon.documents.plots import png, svg
 from trackside_daemon.documents.report import charts, document, findings
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.questions.diagnosis import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def kept(tmp_path: Path) -> Iterator[History]:
         yield opened_history
 
 
-def read(kept: History, *runs: str, size: int = contents.SIZE) -> list[dict[str, Any]]:
+def read(kept: History, *runs: str, size: int = SIZE) -> list[dict[str, Any]]:
     """Return the contents of reports, as they are after they were JSON."""
     with kept.database.reading() as connection:
         found = [contents.read_contents(connection, run, CostSection(), size) for run in runs]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.charts import Chart
     from trackside_daemon.history.read.reader import RunSeries
 
-SIZE = 1_600_000  # bytes of all charts of a report, so that its page stays below 2 MB
-MAX_SIZE = 100_000_000
 POINTS = 1000  # most points of a chart
 LEAST_POINTS = 100  # fewer would hide what happened: then keys are left out
 POINT_BYTES = 30  # about the size of a point as JSON
@@ -46,7 +44,7 @@ MEDIA_SIZE = 4_000_000  # most bytes of a run's media
 DIGITS = 6  # significant digits of values, which a chart cannot show
 
 
-def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection, size: int = SIZE) -> dict[str, Any]:
+def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection, size: int) -> dict[str, Any]:
     """Return what a report has about a run, by its id, as JSON.
 
     Args:

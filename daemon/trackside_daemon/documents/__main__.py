@@ -19,6 +19,7 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.questions.diagnosis import SIZE
 
 CPU_SECONDS = 60
 
@@ -33,7 +34,7 @@ def write_report(request: Request) -> str:
     """Write the report of a run as one HTML file, which appears when it is complete, and return its path."""
     history = Offline(Path(request.history), lambda _: None)
     with history.reading() as connection:
-        contents = read_contents(connection, request.run, CostSection(**request.prices))
+        contents = read_contents(connection, request.run, CostSection(**request.prices), SIZE)
     try:
         _replace(Path(request.file), write(document([contents])))
     except OSError as error:

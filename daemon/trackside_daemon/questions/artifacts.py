@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import Capture as CaptureRecord
     from trackside_daemon.questions.question import History, Live
 
+MOST_LINES = 10_000  # lines of a command's output in one answer
+
 
 class Captures(Question, frozen=True, kw_only=True):
     """List the captures of all runs, oldest first, without their summaries."""
@@ -88,7 +90,7 @@ class Console(OfRun, frozen=True, kw_only=True):
         "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
         "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB."
     )
-    lines: Annotated[int, Meta(le=10_000, description="Maximum number of lines [400], up to 10000.")] = 400
+    lines: Annotated[int, Meta(le=MOST_LINES, description=f"Maximum number of lines [400], up to {MOST_LINES}.")] = 400
     before: Annotated[int, Meta(le=10**9 - 1, description="Only lines before this number.")] = 0
     search: Annotated[str, Meta(max_length=256, description="Only lines that contain this text.")] = ""
     colors: Annotated[bool, Meta(description="true: also the coloured parts of each line.")] = False

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.questions.question import Live
 
+SIZE = 1_600_000  # bytes of all charts of a report, so that its page stays below 2 MB
+MOST_SIZE = 100_000_000
 MOST_RUNS = 64  # most runs of a comparison, with its baseline
 MOST_KEYS = 64  # most keys of it
 
@@ -112,8 +114,8 @@ class Report(OfRun, frozen=True, kw_only=True):
     )
     size: Annotated[
         int,
-        Meta(le=100_000_000, description="Maximum number of bytes of all charts [1600000], up to 100000000."),
-    ] = 1_600_000
+        Meta(le=MOST_SIZE, description=f"Maximum number of bytes of all charts [{SIZE}], up to {MOST_SIZE}."),
+    ] = SIZE
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.report import read_contents

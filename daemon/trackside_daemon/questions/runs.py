@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.questions.question import Live
 
+MOST_RUNS = 10_000
 MOST_METRICS = 100_000  # summaries of series in one answer, about 25 MB of JSON
 
 
@@ -36,7 +37,7 @@ class Runs(Question, frozen=True, kw_only=True):
     state: Annotated[str, Meta(description="starting, running, stalled, finished, stopped, failed or lost.")] = ""
     since: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or later.")] = None
     until: Annotated[Seconds | None, Meta(description="Only runs that began at this Unix time or earlier.")] = None
-    limit: Annotated[Limit, Meta(le=10_000)] = 0
+    limit: Annotated[Limit, Meta(le=MOST_RUNS)] = 0
     launch: Annotated[
         str, Meta(description="Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command.")
     ] = ""

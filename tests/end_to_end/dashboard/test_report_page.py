@@ -14,6 +14,7 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document
 from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.questions.diagnosis import SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,7 @@ def report(tmp_path: Path) -> Path:
             kept.put([Event(run, 0, BEGIN, "benchmark", fields=measured(batch)) for batch in (1, 8)])
         kept.put([Alert("NonFinite", "critical", BEGIN + 100, "first", {}, HOSTILE, "", BEGIN + 150)])
         with kept.database.reading() as connection:
-            text = write(document([read_contents(connection, run, CostSection()) for run in ("first", HOSTILE)]))
+            text = write(document([read_contents(connection, run, CostSection(), SIZE) for run in ("first", HOSTILE)]))
     file = tmp_path / "report.html"
     file.write_text(text, encoding="utf-8")
     return file

@@ -56,9 +56,8 @@ def report(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.diagnosis.report import SIZE
         from trackside_daemon.documents.report import document
-        from trackside_daemon.questions.diagnosis import Report
+        from trackside_daemon.questions.diagnosis import SIZE, Report
 
         form = form_of(form) if form else _form_of_file(output)
         runs = list(dict.fromkeys(run))

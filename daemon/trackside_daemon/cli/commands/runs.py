@@ -19,7 +19,8 @@ from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import duration, number, short_moment, shown
 from trackside_daemon.model.units import seconds
 from trackside_daemon.questions import table as questions
-from trackside_daemon.questions.runs import MOST_METRICS
+from trackside_daemon.questions.artifacts import MOST_LINES
+from trackside_daemon.questions.runs import MOST_METRICS, MOST_RUNS
 from trackside_daemon.questions.series import Export
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.export import Format
 
 EXPORTS = ("csv", "json", "jsonl")
-
-CONSOLE_LINES = 10_000  # the API's limit
 
 STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
 
@@ -67,7 +66,10 @@ def runs(
     limit: Annotated[
         int,
         typer.Option(
-            min=0, max=10_000, help="Maximum number of runs, the newest first; 0 for the limit of 10000.", metavar="N"
+            min=0,
+            max=MOST_RUNS,
+            help=f"Maximum number of runs, the newest first; 0 for the limit of {MOST_RUNS}.",
+            metavar="N",
         ),
     ] = 50,
     sort: Annotated[
@@ -159,7 +161,7 @@ def show(
         form = form_of(form, as_json=as_json, most=("text", "json") if console else FORMS)
         source = find_history(storage_path, url)
         if console:
-            _print_console(source.ask(questions.Console(id=run, lines=CONSOLE_LINES)), run, as_json=form == "json")
+            _print_console(source.ask(questions.Console(id=run, lines=MOST_LINES)), run, as_json=form == "json")
             return
         if resources:
             diagnosis = source.ask(questions.Diagnosis(id=run))

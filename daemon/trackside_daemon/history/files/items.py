@@ -148,8 +148,3 @@ def check_keys(keys: Iterable[str]) -> None:
             key.encode()
         except UnicodeEncodeError:
             raise ValueError(f"a key that is text is expected, not {key[:60]!r}") from None
-
-
-def line_too_long(file: str, line: int) -> FormatError:
-    """Return the error of a line that is longer than `LINE_BYTES`."""
-    return FormatError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB")
