@@ -4,7 +4,8 @@ Collecting imports PyTorch and much else, which takes as long as a minute of tes
 one test file after another from shared queues, so that fixtures of a module are set up once.
 
 ``--repeat-failed``: a few tests that failed run once more, one after another in one fork. Those that pass then are listed,
-since each may have a race that shows on a busy machine; only those that fail twice fail the test run.
+since each may have a race that shows on a busy machine. A test fails the test run if it fails twice, or if the test run
+before this one also had to repeat it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ _MANY = 300
 
 _FEW = 20
 """Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
+
+_REPEATED = "trackside/repeated"
+"""Where pytest's cache has the tests that the test run before this one repeated."""
 
 _SLOW_FIRST = (
     "test_slurm.py",
@@ -90,7 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected: a quarter of that time
     # The table of --soak, the debugger and a terminal are those of one process.
-    alone = config.getoption("--soak") or config.option.usepdb or config.option.capture == "no"
+    alone = config.getoption("--soak", default=False) or config.option.usepdb or config.option.capture == "no"
     count = config.getoption("--processes") or (1 if alone else 0)
     if count != 1 and not config.option.collectonly:
         config.pluginmanager.register(_Runs(count), "forked-runs")
@@ -108,6 +112,7 @@ class _Runs:
         self._running: dict[int, str] = {}
         self._repeats = False
         self._failed: dict[str, list[pytest.TestReport]] = {}
+        self._again: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -140,22 +145,34 @@ class _Runs:
 
     def _repeat(self, session: pytest.Session) -> None:
         """Run failed tests once more if they are few; otherwise log their reports."""
+        if not self._repeats:
+            return
         self._repeats = False
         if len(self._failed) > _FEW:
             for report in (report for reports in self._failed.values() for report in reports):
                 session.config.hook.pytest_runtest_logreport(report=report)
-        elif self._failed:
+            return
+        if self._failed:
             items = [item for item in session.items if item.nodeid in self._failed]
             self._run(session, _by_file(items), range(self._count, self._count + 1))
+        if (cache := session.config.cache) is not None:
+            before = set(cache.get(_REPEATED, []))
+            self._again = self._failed.keys() & before
+            session.testsfailed += len(self._again)
+            cache.set(_REPEATED, sorted(before - {item.nodeid for item in session.items} | self._failed.keys()))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what the tests had reported that passed only when they were repeated."""
+        """Print how many tests were repeated, and what those had reported that passed then."""
         stats = terminalreporter.stats
         twice = {report.nodeid for outcome in ("failed", "error") for report in stats.get(outcome, ())}
         for test in self._failed.keys() - twice:
-            terminalreporter.section(f"failed once, passed alone: {test}", sep="_")
+            times = "in two test runs, one after the other" if test in self._again else "once"
+            terminalreporter.section(f"failed {times}, passed alone: {test}", sep="_")
             for report in self._failed[test]:
                 terminalreporter.write_line(report.longreprtext)
+        if self._failed:
+            again = f"{len(self._again)} of them in the run before as well"
+            terminalreporter.write_line(f"{len(self._failed)} tests needed a second try, {again}")
 
     def _read(self, session: pytest.Session, forks: dict[int, int]) -> None:
         """Log the reports until every fork has closed its pipe; stop where pytest would."""
