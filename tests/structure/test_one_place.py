@@ -80,6 +80,10 @@ PLACES = {
             *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
         },
     ),
+    "the methods that --auto replaces": (
+        r"SummaryWriter\b|MlflowClient|_BaseDataLoaderIter|_LoggerConnector|CallbackHandler|ShardedGradScaler",
+        {"auto/startup/trackside_patched_methods.py"},
+    ),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from trackside.auto.hooks import quick_import
@@ -11,9 +10,8 @@ from trackside.auto.method_wrapping import after, muted
 from trackside.auto.pytorch import pause
 
 
-def install(name: str) -> None:
-    """Patch the trainer of one of the two packages, ``lightning.pytorch`` or ``pytorch_lightning``."""
-    module = sys.modules[name]
+@cache
+def _auto_callback() -> Any:
     with quick_import():
         from trackside.integrations.lightning import TracksideCallback
 
@@ -37,29 +35,33 @@ def install(name: str) -> None:
             super().on_exception(trainer, pl_module, exception)
             pause(on=False)
 
-    def add_callback(trainer: Any, *_: Any, **__: Any) -> None:
-        callbacks = trainer.callbacks
-        if any(isinstance(callback, TracksideCallback) for callback in callbacks):
-            return
-        # Lightning keeps the callbacks that write checkpoints behind all others.
-        is_last = [hasattr(callback, "best_model_path") for callback in callbacks]
-        callbacks.insert(is_last.index(True) if True in is_last else len(callbacks), AutoCallback())
-
-    after(module.Trainer, "__init__", f"{name}: Trainer", add_callback)
-    _push_logged(module._LoggerConnector, AutoCallback)  # noqa: SLF001  Lightning has no public name for it
+    return AutoCallback
 
 
-def _push_logged(connector: Any, callback_type: Any) -> None:
+@after
+def add_callback(trainer: Any, *_: Any, **__: Any) -> None:
+    """Add the callback, unless the trainer has one of ours."""
+    from trackside.integrations.lightning import TracksideCallback
+
+    callbacks = trainer.callbacks
+    if any(isinstance(callback, TracksideCallback) for callback in callbacks):
+        return
+    # Lightning keeps the callbacks that write checkpoints behind all others.
+    is_last = [hasattr(callback, "best_model_path") for callback in callbacks]
+    callbacks.insert(is_last.index(True) if True in is_last else len(callbacks), _auto_callback()())
+
+
+def push_logged(original: Any, hook: str) -> Any:
     """Push what a trainer logs, in place of what its loggers pass on to trackers."""
-    original = connector.log_metrics
+    kind = _auto_callback()
 
     @wraps(original)
     def log_metrics(self: Any, metrics: Any, step: Any = None) -> Any:
         with muted():
             result = original(self, metrics, step)
         for callback in self.trainer.callbacks:
-            if isinstance(callback, callback_type):
+            if isinstance(callback, kind):
                 callback.push_logged(metrics)
         return result
 
-    connector.log_metrics = log_metrics
+    return log_metrics

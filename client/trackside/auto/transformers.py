@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from trackside.auto.hooks import quick_import
-from trackside.auto.method_wrapping import mute_within
 from trackside.auto.pytorch import pause
 
 
-def install(name: str) -> None:
-    """Add the callback to the default callbacks; what Trainer passes on to trackers is no news then."""
+def add_callback(defaults: list[Any], hook: str) -> list[Any]:
+    """Add the callback to the default callbacks."""
     with quick_import():
         from trackside.integrations.transformers import TracksideCallback
 
@@ -29,5 +27,5 @@ def install(name: str) -> None:
             super().on_train_end(*given, **named)
             pause(on=False)
 
-    sys.modules[name].DEFAULT_CALLBACKS.append(AutoCallback)
-    mute_within(sys.modules["transformers.trainer_callback"].CallbackHandler, "on_log")
+    defaults.append(AutoCallback)
+    return defaults
