@@ -139,6 +139,20 @@ def _texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
+def test_a_default_of_a_detector_is_in_its_settings() -> None:
+    """A second copy would be what tests judge by, while a daemon judges by the first."""
+    found = [
+        f"{path.name}: {ast.unparse(value)}"
+        for path in (PRODUCT[1] / "detectors").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        for value in [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        if (isinstance(value, ast.Name) and value.id not in {"DEFAULTS", "BY_NAME", "FLOOR"})
+        or (isinstance(value, ast.Constant) and isinstance(value.value, float) and value.value)
+    ]
+    assert found == [], "use DEFAULTS of detectors/settings.py"
+
+
 def test_no_module_gives_a_name_to_two_things() -> None:
     """The second constant would stand for the first one in the functions above it, too; ruff sees that of functions alone."""
     twice = {}

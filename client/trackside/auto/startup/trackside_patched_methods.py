@@ -1,4 +1,4 @@
-"""What ``--auto`` replaces in other libraries, and by what.
+"""The methods of other libraries that ``--auto`` replaces, and by which functions.
 
 Each process with ``$TRACKSIDE_AUTO`` loads this file at its start, so it imports nothing.
 """
