@@ -147,7 +147,7 @@ def test_a_default_of_a_detector_is_in_its_settings() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name == "__init__"
         for value in [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-        if (isinstance(value, ast.Name) and value.id not in {"DEFAULTS", "BY_NAME", "FLOOR"})
+        if (isinstance(value, ast.Name) and value.id not in {"DEFAULTS", "BY_NAME", "STALL_AFTER", "STRAGGLER_WINDOW"})
         or (isinstance(value, ast.Constant) and isinstance(value.value, float) and value.value)
     ]
     assert found == [], "use DEFAULTS of detectors/settings.py"

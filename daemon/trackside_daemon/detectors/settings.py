@@ -9,6 +9,9 @@ from pydantic import Field
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Seconds, bound, share
 
+STALL_AFTER = 60.0  # seconds of silence that never count as a stall
+STRAGGLER_WINDOW = 10.0  # least seconds between two comparisons of the ranks
+
 
 class DetectorThresholds(Section):
     """Thresholds of the detectors; what exceeds them is a finding."""
