@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trackside import limits
 from trackside_daemon.causes.engine import CAUSES
 
 if TYPE_CHECKING:
@@ -137,6 +138,12 @@ def _texts(tree: ast.Module) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
+
+
+@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
+def test_a_limit_of_client_and_daemon_is_in_their_common_file(name: str) -> None:
+    files = [path for root in PRODUCT for path in root.rglob("*.py") if path.name != "limits.py"]
+    assert [str(path) for path in files if re.search(rf"^{name}\b.* = ", path.read_text("utf-8"), re.MULTILINE)] == []
 
 
 def test_a_default_of_a_detector_is_in_its_settings() -> None:

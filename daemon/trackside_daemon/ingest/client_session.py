@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from trackside.limits import IN_FLIGHT
 from trackside.wire import (
     GATHER_SECONDS,
     HOOK_FAILED,
@@ -46,9 +47,6 @@ LATE_SECONDS = 60.0  # an older batch is not shown on the page
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no messages but answers
 HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
 MEDIA_WAITING = 1024  # images, texts and tables of an owner that may wait for the history: a tenth of a second of it
-
-# How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
-REFUSED = 64
 
 NOT_GREETED = ClientClock(Clock(0, 0), Moment(0.0, 0.0), same_boot=False, late=True)
 
@@ -209,7 +207,7 @@ class ClientSession:
         if self.media:
             self.media = {waiting: items for waiting, items in self.media.items() if waiting > number}
         if refused:
-            self.refused = {**dict(list(self.refused.items())[-REFUSED:]), number: refused}
+            self.refused = {**dict(list(self.refused.items())[-IN_FLIGHT:]), number: refused}
 
     def answer(self, number: int) -> list[bytes]:
         """Return the ack of all messages up to *number*, or the nack of this one."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
+from trackside.limits import BATCH_MESSAGES, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.redact import redact, redact_text
 from trackside.wire import REASONS, TrainingEvent, WireError, decode_body, is_commit
@@ -48,7 +49,7 @@ MOST: dict[str, tuple[int, Any]] = {
     "tags": (64 * 1024, ()),
     "about": (256 * 1024, None),
 }
-TEXT_BYTES = 1 << 20  # limit of the texts of a batch's events and alerts: a client closes it after 64 of 4 KiB
+TEXT_BYTES = 4 * BATCH_MESSAGES * TEXT_LENGTH  # limit of the texts of a batch's events and alerts
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 # How many pairs of sender and reason of one owner are remembered, so that each is logged once; later ones are only counted.

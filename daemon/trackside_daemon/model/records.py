@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trackside.limits import PHASE_LENGTH, SESSION_PHASES
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint
 
@@ -37,15 +38,10 @@ CONTINUITY = "continuity"
 # The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
 MODEL = "model"
 
-# The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
-# `bounded` drops the rest, so that another program on the socket cannot fill the page.
-PHASES = 65
-PHASE_BYTES = 512
-
 
 def bounded(values: Mapping[str, T]) -> dict[str, T]:
-    """Return a session's values by phase or by device, within the limits of a client."""
-    return dict(islice((item for item in values.items() if len(item[0].encode()) <= PHASE_BYTES), PHASES))
+    """Return a session's values by phase or by device, within the limits of a client: another program may have any number."""
+    return dict(islice((item for item in values.items() if len(item[0]) <= PHASE_LENGTH), SESSION_PHASES + 1))
 
 
 class Account(NamedTuple):
