@@ -104,7 +104,7 @@ class History:
             name: Only runs with this in their names.
             tag: Only runs with this tag.
             state: Only runs in this state, such as ``finished`` or ``failed``.
-            limit: Number of runs; 0 for all, 10,000 at most.
+            limit: Number of runs; 0 for all.
 
         Raises:
             HistoryError: There is no history, or it cannot be read.
