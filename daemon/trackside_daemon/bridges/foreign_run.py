@@ -50,9 +50,11 @@ class ForeignRun(ABC):
         cause: Cause of its end.
         about: Further facts about it, as the history has them: ``host``, ``command``, …
         left_out: What is not imported.
+        paths: Its files; none of a server's run.
     """
 
     live = False
+    paths: Sequence[Path] = ()
 
     def __init__(self, id: str, name: str, place: str, tool: str) -> None:  # noqa: A002  the field's word
         self.id = writable(id)
@@ -83,7 +85,7 @@ class ForeignRun(ABC):
 
     def modified(self) -> float:
         """Return when the run was last written, in Unix seconds; now if that is unknown."""
-        return time.time()
+        return newest(self.paths) if self.paths else time.time()
 
     def extend(self, other: ForeignRun) -> None:
         """Read files that were found later, too: those of *other*, which is the same run."""

@@ -25,7 +25,7 @@ from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.ingest.messages import CAUSE_BYTES, events
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened, bounded
+from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
 from trackside_daemon.training.end_state import verdict
 from trackside_daemon.training.export_limits import cut
@@ -293,7 +293,7 @@ class ClientSession:
             number,
             columns,
             self.clock.shift,
-            bounded(message.totals.phases),
+            message.totals.phases,
             self._pause(message.totals.paused),
             late,
             message.distributions,
@@ -351,15 +351,13 @@ class ClientSession:
         if message.steps is not None:
             fields["steps"] = "{} to {}".format(*message.steps)
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields=fields)
-        outbox.deliver(
-            [BatchIngested(ref, number, phases=bounded(message.totals.phases)), gap], Receipt(ref.id, number)
-        )
+        outbox.deliver([BatchIngested(ref, number, phases=message.totals.phases), gap], Receipt(ref.id, number))
 
     def _close(self, number: int, message: Bye, now: Moment, outbox: Outbox) -> None:
         """Apply the end of the session."""
         ref, runs, receipt = self.ref, self._shared.runs, Receipt(self.ref.id, number)
         message.clock = self.clock.receive(message.clock, now)
-        ingested = BatchIngested(ref, number, phases=bounded(message.totals.phases))
+        ingested = BatchIngested(ref, number, phases=message.totals.phases)
         if (exported := self.exported) is not None:
             outbox.batches.extend(runs.close(exported, message, now))
             outbox.deliver([ingested], receipt)

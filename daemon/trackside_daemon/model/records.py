@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trackside.limits import PHASE_LENGTH, SESSION_PHASES
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint
 
@@ -37,11 +35,6 @@ CONTINUITY = "continuity"
 
 # The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
 MODEL = "model"
-
-
-def bounded(values: Mapping[str, T]) -> dict[str, T]:
-    """Return a session's values by phase or by device, within the limits of a client: another program may have any number."""
-    return dict(islice((item for item in values.items() if len(item[0]) <= PHASE_LENGTH), SESSION_PHASES + 1))
 
 
 class Account(NamedTuple):
