@@ -132,7 +132,7 @@ class Stand:
 TRACKERS = [
     name
     for name, methods in PATCHED_METHODS.items()
-    if any(replacement.startswith(("accelerate.", "trackers.")) for _, replacement in methods)
+    if any(replacement.startswith("trackers.") for _, replacement in methods)
 ]
 
 

@@ -1,4 +1,7 @@
-"""Trackers that the training reports to: their numbers are pushed too, with the trackers' own keys and steps."""
+"""Trackers that the training reports to: their numbers are pushed too, with the trackers' own keys and steps.
+
+Accelerate is one of them: what a training logs with its `Accelerator`. `TrainingWatch` finds the rest.
+"""
 
 from __future__ import annotations
 
@@ -156,3 +159,13 @@ def add_tag(_: Any, value: str) -> None:
 @after
 def set_item(_: Any, key: str, value: Any) -> None:
     auto_run().describe(config=value if hasattr(value, "items") else {key: value})
+
+
+@after
+def init_accelerate(_: Any, project_name: str, config: Any = None, *__: Any, **___: Any) -> None:
+    auto_run().describe(name=project_name, config=config if hasattr(config, "items") else None)
+
+
+@after
+def log_accelerate(_self: Any, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
+    auto_run().tracked(values, auto_run().step if step is None else step)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.items import Item
 
+MAX_RUNS = 10_000  # runs of a database or a server
 MAX_KEYS = 100_000  # keys of a run; a file may have any number
 NO_TIME = "value(s) without a valid time and step"
 MAX_TEXTS = 1000  # texts of a run that are kept as events

@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun
+from trackside_daemon.bridges.foreign_run import MAX_RUNS, ForeignRun
 from trackside_daemon.bridges.sqlite_file import reading, rows
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.history.files.json_format import number
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Push
 
 TABLES = {"metrics", "configs"}
-MAX_RUNS = 10_000
 
 
 class TrackioRun(ForeignRun):

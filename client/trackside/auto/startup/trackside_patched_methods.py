@@ -9,16 +9,16 @@ _SUMMARY_WRITER = (
     ("SummaryWriter.add_hparams", "trackers.add_hparams"),
 )
 _LIGHTNING = (
-    ("Trainer.__init__", "lightning.add_callback"),
-    ("_LoggerConnector.log_metrics", "lightning.push_logged"),  # Lightning has no public name for it
+    ("Trainer.__init__", "callbacks.add_lightning"),
+    ("_LoggerConnector.log_metrics", "callbacks.push_logged"),  # Lightning has no public name for it
 )
 
 PATCHED_METHODS = {
     "accelerate.accelerator": (
-        ("Accelerator.init_trackers", "accelerate.init_trackers"),
+        ("Accelerator.init_trackers", "trackers.init_accelerate"),
         # Accelerate's own trackers get the same numbers, which count once.
         ("Accelerator.log", "method_wrapping.muting"),
-        ("Accelerator.log", "accelerate.log"),
+        ("Accelerator.log", "trackers.log_accelerate"),
     ),
     "aim.sdk.run": (
         ("Run.add_tag", "trackers.add_tag"),
@@ -52,7 +52,7 @@ PATCHED_METHODS = {
     "trackio": (("init", "trackers.init"),),
     "trackio.run": (("Run.log", "trackers.log_trackio"),),
     "transformers.trainer": (
-        ("DEFAULT_CALLBACKS", "transformers.add_callback"),
+        ("DEFAULT_CALLBACKS", "callbacks.add_transformers"),
         ("CallbackHandler.on_log", "method_wrapping.muting"),  # it passes on to trackers what the callback has pushed
     ),
     "wandb.sdk.wandb_init": (("init", "trackers.init_wandb"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from trackside_daemon.bridges.foreign_run import MAX_KEYS
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, MAX_RUNS
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
 from trackside_daemon.bridges.sqlite_file import reading, rows, tables
 from trackside_daemon.history.files.left_out import DAMAGED_ROW
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TABLES = {"runs", "metrics", "params", "tags", "experiments"}
-MAX_RUNS = 10_000
 
 
 class DatabaseRun(TrackedRun):

@@ -1,4 +1,7 @@
-"""Lightning: each `Trainer` gets a callback, which also pushes what ``self.log`` logs to the trainer's loggers."""
+"""Each `Trainer` of Lightning and of Transformers gets a callback.
+
+That of Lightning also pushes what ``self.log`` logs to the trainer's loggers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def _auto_callback() -> Any:
 
 
 @after
-def add_callback(trainer: Any, *_: Any, **__: Any) -> None:
+def add_lightning(trainer: Any, *_: Any, **__: Any) -> None:
     """Add the callback, unless the trainer has one of ours."""
     from trackside.integrations.lightning import TracksideCallback
 
@@ -65,3 +68,26 @@ def push_logged(original: Any, hook: str) -> Any:
         return result
 
     return log_metrics
+
+
+def add_transformers(defaults: list[Any], hook: str) -> list[Any]:
+    """Add the callback to the default callbacks."""
+    with quick_import():
+        from trackside.integrations.transformers import TracksideCallback
+
+    class AutoCallback(TracksideCallback):
+        """Pushes as `TracksideCallback` does, unless the Trainer has one, and leaves nothing in checkpoints."""
+
+        is_carried = False
+        yields = True
+
+        def on_train_begin(self, *given: Any, **named: Any) -> None:
+            pause(on=True)
+            super().on_train_begin(*given, **named)
+
+        def on_train_end(self, *given: Any, **named: Any) -> None:
+            super().on_train_end(*given, **named)
+            pause(on=False)
+
+    defaults.append(AutoCallback)
+    return defaults
