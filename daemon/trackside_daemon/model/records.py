@@ -199,6 +199,9 @@ LIFE_CYCLE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 STALLS = frozenset({"TrainingStalled", "RankSilent"})
 
 
+AlertKey = tuple[str, str, tuple[tuple[str, str], ...], float]
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.
@@ -222,6 +225,11 @@ class Alert:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     silenced: bool = False
     notified: Mapping[str, Notified] = field(default_factory=dict)
+
+    @property
+    def key(self) -> AlertKey:
+        """What identifies it, in the history too."""
+        return self.alert, self.run, tuple(sorted(self.labels.items())), self.started
 
     @property
     def fingerprint(self) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.escalation import Escalation
-from trackside_daemon.alerts.sinks.sink_filter import alert_key
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import rank_dump
@@ -114,11 +113,11 @@ class Hangs:
                 continue
             change = self._escalation.of(alert)
             # With its end, or with another try in its place, the present try is not wanted any more.
-            if (change or alert.ended is not None) and (before := self._firing.pop(alert_key(alert), None)) is not None:
+            if (change or alert.ended is not None) and (before := self._firing.pop(alert.key, None)) is not None:
                 before.set()
             # The pipeline, which stops later, must not wait here.
             if change and not self._stopping.is_set() and self._room.acquire(blocking=False):
-                self._firing[alert_key(alert)] = unwanted = threading.Event()
+                self._firing[alert.key] = unwanted = threading.Event()
                 self._threads.submit(self._handle, alert, unwanted)
 
     def judge_now(self, run: str) -> dict[str, Any] | None:
@@ -144,7 +143,7 @@ class Hangs:
                     return
                 found = self._judge(_hang(alert))
                 # An alert that has got worse since is judged again, but this verdict holds until then.
-                if found is not None and alert_key(alert) in self._firing and not self._stopping.is_set():
+                if found is not None and alert.key in self._firing and not self._stopping.is_set():
                     evidence = {CONCLUSION: found.text, "hang": found._asdict()}
                     note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
                     self._publish(Batch("hangs", records=[note]))
