@@ -228,7 +228,7 @@ class Alert:
 
     @property
     def key(self) -> AlertKey:
-        """What identifies it, in the history too."""
+        """The fields that identify it, in the history too."""
         return self.alert, self.run, tuple(sorted(self.labels.items())), self.started
 
     @property
