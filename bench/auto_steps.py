@@ -17,7 +17,8 @@ from time import perf_counter_ns, sleep
 from typing import Any
 
 from bench.pairs import Pairs, now
-from trackside.auto.startup import trackside_imports
+from trackside.auto.startup.trackside_imports import watch
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
 WARM_UP = 40
 BLOCK = 20
@@ -51,7 +52,7 @@ class Hooks:
 def main() -> None:
     """Measure what the command line names."""
     os.environ["TRACKSIDE_ENDPOINT"], pairs = sys.argv[1], int(sys.argv[2])
-    trackside_imports.watch()
+    watch(PATCHED_METHODS)
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -94,8 +95,8 @@ def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:
     """Return the median microseconds of the hooks of a step, called by themselves with the caches warm."""
     from trackside.auto.hooks import hooks
 
-    waits, waited = hooks["PyTorch: begin of a wait for data"].work, hooks["PyTorch: batch"].work
-    backward, stepped = hooks["PyTorch: backward"].work, hooks["PyTorch: optimizer step"]
+    waits, waited = hooks["torch: begin of a wait for data"].work, hooks["torch: batch"].work
+    backward, stepped = hooks["torch: autograd.backward"].work, hooks["torch: optim.Optimizer"]
     next(batches)  # so that the iterator has what the hooks add to it
     taken = []
     for number in range(CALLS):

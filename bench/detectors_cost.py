@@ -16,6 +16,7 @@ from bench.table import head, row
 from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ def costs(found: Sequence[Log]) -> None:
     for name, detectors in rank_detectors._DETECTORS.items():
         real = _real(found, name)
         for made in detectors:
-            detector = partial(made, rank_detectors.DEFAULTS, 0.0)
+            detector = partial(made, DEFAULTS, 0.0)
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
             told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import zmq
 
-from trackside.transport.batch import BATCH_ROWS
-from trackside.transport.outbox import WINDOW
+from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.transport.resend_wait import ANSWER_SECONDS
 from trackside.wire import (
     DURATION_BUCKETS,
@@ -84,7 +83,7 @@ class Feeder:
     @property
     def has_room(self) -> bool:
         """Return whether the window has room for another message."""
-        return len(self._unacked) < WINDOW
+        return len(self._unacked) < IN_FLIGHT
 
     def greet(self) -> None:
         """Send hello, and wait for the welcome."""

@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 from bench.cost import cpu, memory
 from bench.feeder import KEYS, Fed, feed, values
 from bench.table import head, machine, row, verdict
-from trackside.transport.batch import BATCH_ROWS
+from trackside.limits import BATCH_ROWS
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 

@@ -20,6 +20,7 @@ from bench.logs import MEMORY, PLACE, Log, as_pushed
 from bench.replaying import as_row
 from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import LOST
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ Rows = list[dict[str, Any]]
 Values = tuple[tuple[str, Any], ...]
 """Changed constants: names as in `CONSTANTS`, and values."""
 
-MADE = {
-    type(made(rank_detectors.DEFAULTS, 0.0)).__name__: made
-    for every in rank_detectors._DETECTORS.values()
-    for made in every
-}
+MADE = {type(made(DEFAULTS, 0.0)).__name__: made for every in rank_detectors._DETECTORS.values() for made in every}
 """The factories of the detectors by name."""
 
 READS: dict[str, tuple[str, ...]] = {
@@ -102,7 +99,7 @@ def value_of(name: str) -> Any:
     """Return the value of a constant."""
     modules, constant, index = _parts(name)
     if modules == ["settings"]:
-        return getattr(rank_detectors.DEFAULTS, constant)
+        return getattr(DEFAULTS, constant)
     whole = getattr(_module(modules[0]), constant)
     return whole if index is None else whole[index]
 
@@ -116,7 +113,7 @@ def _by_run(log: Log, alarms: list[tuple[int, str]]) -> dict[str, Any]:
 @cache
 def _known(score: ModuleType, measure: str) -> list[dict[str, list[tuple[int, str]]]]:
     """Return the alarms of each series by detector, with the constants as they are."""
-    return [_alarms(one, ALARMS[measure], rank_detectors.DEFAULTS) for one in _series(score, measure)]
+    return [_alarms(one, ALARMS[measure], DEFAULTS) for one in _series(score, measure)]
 
 
 def _alarms(
@@ -147,7 +144,7 @@ def _module(name: str) -> ModuleType:
 @contextmanager
 def _changed(values: Values) -> Iterator[DetectorThresholds]:
     """Change constants of the detectors, and return the thresholds."""
-    thresholds = rank_detectors.DEFAULTS
+    thresholds = DEFAULTS
     with ExitStack() as stack:
         for name, value in values:
             modules, constant, index = _parts(name)

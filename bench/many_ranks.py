@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from bench.feeder import KEYS, values
 from bench.nodes import enter
 from trackside.environment.identity import identify
+from trackside.limits import BATCH_ROWS
 from trackside.row_queue import RowQueue
 from trackside.run import Run
-from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.sender import Sender
 from trackside.transport.session import Session
 

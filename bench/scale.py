@@ -30,7 +30,7 @@ from bench.many_ranks import PAST_KEYS, RUN, Job, Trained, train, value_rows
 from bench.nodes import DAEMON, nodes
 from bench.prepared_ranks import PreparedRanks
 from bench.table import head, machine, row, verdict
-from trackside.transport.batch import BATCH_ROWS
+from trackside.limits import BATCH_ROWS
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from trackside.environment.identity import identify
+from trackside.limits import IN_FLIGHT
 from trackside.media.png import SIGNATURE
 from trackside.wire import (
     Block,
@@ -40,7 +41,6 @@ from trackside.wire import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WINDOW = 64  # most messages without an acknowledgement, as of the real client
 RESEND_SECONDS = 2.0
 CONTEXT = zmq.Context()
 
@@ -221,7 +221,7 @@ def rows(endpoint: str, _: Path) -> Iterator[None]:
     values = {f"key{number}": 1.0 for number in range(32)}
     while True:
         for training in trainings:
-            while training.waiting < WINDOW:
+            while training.waiting < IN_FLIGHT:
                 training.push(values, 512)
             training.poll()
         yield
@@ -232,7 +232,7 @@ def media(endpoint: str, _: Path) -> Iterator[None]:
     training, data = RawTraining(endpoint, _run("media")), image()
     while True:
         items = [MediaItem("image", f"k{number}", time.monotonic_ns(), data, 1) for number in range(110)]
-        if training.waiting < WINDOW // 8:
+        if training.waiting < IN_FLIGHT // 8:
             training.push({"loss": 1.0}, media=items)
         training.poll(0.01)
         yield
@@ -283,7 +283,7 @@ def fields(endpoint: str, _: Path) -> Iterator[None]:
     training = RawTraining(endpoint, _run("fields"))
     many = "{" + ",".join(f'"{number:x}":0' for number in range(300_000)) + "}"
     while True:
-        if training.waiting < WINDOW:
+        if training.waiting < IN_FLIGHT:
             training.push({"loss": 1.0}, events=[_event("any", many)])
         training.poll(0.01)
         yield

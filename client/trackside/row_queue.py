@@ -17,6 +17,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trackside.environment.config import as_json
+from trackside.limits import ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.numbers import TEXT, local_part, read_number
 from trackside.packing import writable
@@ -38,12 +39,10 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Device
 
-ROWS_WAITING = 32_768  # limit of queued rows: a tight loop can push faster than the sender thread drains
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
 MEDIA_WAITING = 8 * 1024 * 1024  # limit of bytes of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
-TEXT_LENGTH = 4096  # characters that are sent of an alert's text, and of an event's kind and fields together
 
 _NUMBERS = frozenset((float, int))
 _SEVERITIES = ("info", "warning", "critical")

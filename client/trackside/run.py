@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
+from trackside.limits import ROWS_WAITING
 from trackside.media import media
 from trackside.numbers import read_number
 from trackside.pytorch.observer import choice
 from trackside.pytorch.watcher import Watcher
-from trackside.row_queue import ROWS_WAITING
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.transport.session import HEAVY
 

@@ -458,14 +458,13 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
             raise WireError("block", str(error)) from None
 
 
-MEDIA_KINDS = ("image", "text", "table", "histogram")
 
 
 class MediaItem(msgspec.Struct, omit_defaults=True):
     """An image, a text or a table of a step.
 
     Attributes:
-        kind: One of `MEDIA_KINDS`.
+        kind: One of those of `trackside.limits.MEDIA_BYTES`.
         key: Name, as the user wrote it, at most 256 characters.
         time: Nanoseconds of the client's monotonic clock.
         data: A PNG file; UTF-8; JSON with ``columns``, ``rows`` and ``omitted``, the number of rows left out; or JSON with

@@ -14,6 +14,7 @@ import torch
 from trackside import default_run
 from trackside.auto import pytorch, saved_files
 from trackside.auto.hooks import failures, hooks
+from trackside.auto.method_wrapping import replace_methods
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(saved_files, "PAUSE_SECONDS", 3600.0)
     monkeypatch.setitem(sys.modules, saved_files.CLIENT, default_run)
-    pytorch._watch_saves(torch, SimpleNamespace(is_paused=False))  # type: ignore[arg-type]
+    monkeypatch.setattr(pytorch, "watches", [SimpleNamespace(is_paused=False)])
+    replace_methods("torch", [("save", "pytorch.save")])
     return made
 
 
@@ -103,7 +105,7 @@ def test_saving_raises_and_is_pickled_as_before_and_a_fault_is_reported_once(
     for name in ("one.pt", "two.pt"):
         torch.save({"name": name}, name)
         assert torch.load(name) == {"name": name}
-    assert failures == [("PyTorch: save", "ZeroDivisionError: division by zero")]
-    assert not hooks["PyTorch: save"].is_on
+    assert failures == [("torch: save", "ZeroDivisionError: division by zero")]
+    assert not hooks["torch: save"].is_on
     failures.clear()
     assert run.events == []

@@ -54,7 +54,7 @@ def on(**more: str) -> dict[str, str]:
 def test_a_command_without_pytorch_gets_a_finder_and_nothing_else() -> None:
     found = started(REPORT, environ=on())
     assert found["finders"][0] == "Finder"
-    assert found["imported"] == ["trackside_imports"]
+    assert found["imported"] == ["trackside_imports", "trackside_patched_methods"]
     assert (found["startup"], found["threads"]) == ([], 1)
 
 

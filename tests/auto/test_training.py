@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trackside.auto import pytorch, training
 from trackside.auto.hooks import hooks
+from trackside.auto.method_wrapping import replace_methods
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     after_steps = _global_hooks()
     before = dict(after_steps)
     hooks.clear()
-    pytorch.install("torch")
+    replace_methods("torch", PATCHED_METHODS["torch"])
     yield made
     assert all(hook.is_on for hook in hooks.values())
     after_steps.clear()
@@ -248,7 +250,7 @@ def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found)
         graphs = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
         return sum(counters["graph_break"].values()), graphs, parameter.tolist()
 
-    pytorch.install("torch._dynamo.trace_rules")
+    replace_methods("torch._dynamo.trace_rules", PATCHED_METHODS["torch._dynamo.trace_rules"])
     watched = train()
     assert len(found.steps) == 3
     for owner, name in ((torch.autograd, "backward"),):

@@ -15,6 +15,7 @@ import trackside
 from trackside.auto import method_wrapping, pytorch
 from trackside.auto.hooks import Hook
 from trackside.auto.startup.trackside_imports import watch
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
 THEN = "--then--"  # as in tests/integrations/in_turn.py
 
@@ -37,7 +38,7 @@ if __name__ == "__main__":
     if os.environ.get("BROKEN"):
         for module in (method_wrapping, pytorch):
             vars(module)["Hook"] = BrokenHook
-    watch()
+    watch(PATCHED_METHODS)
     left = sys.argv[1:]
     while left:
         end = left.index(THEN) if THEN in left else len(left)

@@ -17,7 +17,7 @@ from trackside_daemon.captures.kinds import layers
 from trackside_daemon.captures.kinds.layers import RANKS, UNOBSERVED, Layers
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
-from trackside_daemon.model.capture import PROFILE, Capture
+from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.capture_limits import TAKES
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from histories import History
 
 STEPS = TAKES["layers"].steps
-CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=PROFILE._replace(steps=STEPS))
+CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=ProfileOptions(STEPS))
 
 
 @pytest.fixture

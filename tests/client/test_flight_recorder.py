@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside.captures.flight_recorder import ENTRIES, GROUPS, THREADS, flight
+from trackside.captures.flight_recorder import THREADS, flight
+from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.wire import MESSAGE_BYTES, Envelope, encode
 
 if TYPE_CHECKING:
@@ -119,8 +120,8 @@ def test_the_tail_of_each_group_is_bounded(install: Callable[..., None]) -> None
     many = [entry(1, group=(str(number), "x" * 10_000), state="y" * 10_000) for number in range(500)]
     install(_dump_fr_trace_json=lambda: json.dumps(dump(*entries, *many)).encode())
     found = flight()
-    assert [one.sequence for one in found.groups[0].entries] == list(range(2001 - ENTRIES, 2001))
-    assert len(found.groups) == GROUPS
+    assert [one.sequence for one in found.groups[0].entries] == list(range(2001 - FLIGHT_ENTRIES, 2001))
+    assert len(found.groups) == FLIGHT_GROUPS
     assert len(found.threads) <= THREADS
     assert sum(map(len, encode(Envelope("flight", bytes(16)), found))) < MESSAGE_BYTES / 4
 

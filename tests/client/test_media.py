@@ -17,10 +17,11 @@ from processes import eventually
 
 import trackside
 from trackside import row_queue
+from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
 from trackside.media.histograms import histogram_json
-from trackside.media.pixels import IMAGE_BYTES, MAX_SIDE, Pixels, read
+from trackside.media.pixels import Pixels, read
 from trackside.media.png import PngError, check, encode
-from trackside.media.tables import COLUMNS, ROWS, TABLE_BYTES, table_json
+from trackside.media.tables import COLUMNS, ROWS, table_json
 from trackside.transport import session as session_module
 from trackside.transport.session import OLDER
 from trackside.wire import MediaItem, Pushes, Welcome
@@ -79,12 +80,14 @@ def test_pictures_figures_and_files_are_images_without_what_else_they_hold() -> 
 
 
 def test_large_images_become_smaller() -> None:
-    found = read(np.zeros((3 * MAX_SIDE, 10, 3), "uint8"))
+    found = read(np.zeros((3 * ARRAY_SIDE, 10, 3), "uint8"))
     assert isinstance(found, Pixels)
-    assert found[:3] == (4, MAX_SIDE, 3)
-    assert seen(np.zeros((MAX_SIDE + 1, 10), "uint8")).shape == (MAX_SIDE // 2 + 1, 5)
-    noise = RANDOM.integers(0, 256, (MAX_SIDE, MAX_SIDE, 3)).astype("uint8")
-    assert IMAGE_BYTES / 8 < len(Pixels(MAX_SIDE, MAX_SIDE, 3, noise.tobytes()).png()) <= IMAGE_BYTES
+    assert found[:3] == (4, ARRAY_SIDE, 3)
+    assert seen(np.zeros((ARRAY_SIDE + 1, 10), "uint8")).shape == (ARRAY_SIDE // 2 + 1, 5)
+    noise = RANDOM.integers(0, 256, (ARRAY_SIDE, ARRAY_SIDE, 3)).astype("uint8")
+    assert (
+        MEDIA_BYTES["image"] / 8 < len(Pixels(ARRAY_SIDE, ARRAY_SIDE, 3, noise.tobytes()).png()) <= MEDIA_BYTES["image"]
+    )
     assert np.array_equal(seen(noise), noise[::2, ::2])
 
 
@@ -165,7 +168,7 @@ def test_tables_are_bounded() -> None:
     assert (len(long["columns"]), len(long["rows"]), len(long["rows"][0])) == (COLUMNS, ROWS, COLUMNS)
     assert long["omitted"] == 4000
     wide = table_json([["x" * 5000] * 10] * 900)
-    assert len(wide) <= TABLE_BYTES
+    assert len(wide) <= MEDIA_BYTES["table"]
     with pytest.raises(ValueError, match="rows"):
         table_json("text")
 

@@ -13,10 +13,11 @@ from client.messages import CLOCK, NO_DISK, Daemon, a_session, fill, later, numb
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trackside.limits import IN_FLIGHT
 from trackside.transport import outbox as outbox_module
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
-from trackside.transport.outbox import PENDING_BYTES, WINDOW
+from trackside.transport.outbox import PENDING_BYTES
 from trackside.transport.session import Session
 from trackside.transport.spool import Record, _record
 from trackside.wire import Skip, decode_body
@@ -156,7 +157,7 @@ def travel(road: Road, happens: list[tuple[str, int]]) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of memory and of a segment that hold only a few messages."""
     monkeypatch.setattr(outbox_module, "PENDING_BYTES", 900)
-    monkeypatch.setattr(outbox_module, "WINDOW", 3)
+    monkeypatch.setattr(outbox_module, "IN_FLIGHT", 3)
     monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1500)
 
 
@@ -218,7 +219,7 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outbox_module, "WINDOW", 3)
+        patch.setattr(outbox_module, "IN_FLIGHT", 3)
         patch.setattr("trackside.transport.spool.os.write", full)
         travel(road, happens)
     assert road.daemon.values == road.pushed
@@ -248,7 +249,7 @@ def test_while_no_daemon_answers_memory_holds_no_more_than_a_window_and_the_disk
     for second in range(300):
         push(session, {"loss": second}, second)
         session.drain(later(second))
-    assert (len(session.pending), session.pending[0].number, session.spool.last) == (WINDOW, 1, 300)
+    assert (len(session.pending), session.pending[0].number, session.spool.last) == (IN_FLIGHT, 1, 300)
     assert session.totals.spooled == 300
     session.acknowledged(299)
     assert numbers(list(session.pending)) == [300]
@@ -552,7 +553,7 @@ def test_a_flipped_bit_costs_the_record_that_it_is_in(directory: Path, flip: tup
 
 def test_a_damaged_record_is_named_and_its_values_are_counted_also_by_its_own_process(spool: Path) -> None:
     session, daemon = a_session(), Daemon()
-    for second in range(2 * WINDOW):
+    for second in range(2 * IN_FLIGHT):
         push(session, {"loss": second, "lr": 0.1}, second)
         session.drain(later(second))
     (segment,) = spool.glob("*.spool")
@@ -562,7 +563,7 @@ def test_a_damaged_record_is_named_and_its_values_are_counted_also_by_its_own_pr
     segment.write_bytes(data)
     session.end(later(300), "finished", "", provisional=False)
     deliver(session, daemon)
-    assert (len(daemon.values), session.totals.dropped, daemon.skips[0].values) == (4 * WINDOW - 2, 2, 2)
+    assert (len(daemon.values), session.totals.dropped, daemon.skips[0].values) == (4 * IN_FLIGHT - 2, 2, 2)
     (text,) = session.spool.damage.values()
     assert text == f"{segment} is damaged at byte {record - 31}: 2 values are left out, and what follows is read"
 

@@ -13,7 +13,8 @@ import pytest
 from client.messages import CLOCK, a_session, later
 
 import trackside
-from trackside.totals.phases import LONGEST, PHASES, Mark, Phase, PhaseTimes, TimedLoader
+from trackside.limits import SESSION_PHASES
+from trackside.totals.phases import LONGEST, Mark, Phase, PhaseTimes, TimedLoader
 from trackside.wire import Clock, decode_body
 
 if TYPE_CHECKING:
@@ -168,10 +169,10 @@ def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:
 
 
 def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
-    marks = [(float(number), f"{sign}p{number}") for number in range(1, 2 * PHASES) for sign in "+-"]
-    found = times(*marks, end=2 * PHASES)
-    assert len(found) == PHASES
-    assert sum(found.values()) == 2 * PHASES
+    marks = [(float(number), f"{sign}p{number}") for number in range(1, 2 * SESSION_PHASES) for sign in "+-"]
+    found = times(*marks, end=2 * SESSION_PHASES)
+    assert len(found) == SESSION_PHASES
+    assert sum(found.values()) == 2 * SESSION_PHASES
 
 
 def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:

@@ -25,8 +25,9 @@ from processes import eventually
 import trackside
 from trackside.environment.config import CONFIG_BYTES, as_json
 from trackside.integrations.run_adapter import RunAdapter
+from trackside.limits import ROWS_WAITING
 from trackside.redact import REDACTED
-from trackside.row_queue import ROWS_WAITING, VALUES_WAITING, WARNINGS
+from trackside.row_queue import VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

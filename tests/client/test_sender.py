@@ -20,12 +20,11 @@ from processes import DEADLINE, Daemon, eventually
 
 import trackside
 from trackside.environment import process_info as info_module
+from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.transport import batch as columns
 from trackside.transport import discovery, outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
-from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.outbox import WINDOW
 from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
@@ -239,14 +238,14 @@ def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
 def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "BATCH_ROWS", 1)
     run = trackside.init(endpoint=router.endpoint)
-    for step in range(WINDOW + 5):
+    for step in range(IN_FLIGHT + 5):
         run.push(step=step, loss=0.5)
     hello = router.welcome()
-    assert [router.take("batch").number for _ in range(WINDOW)] == list(range(1, WINDOW + 1))
+    assert [router.take("batch").number for _ in range(IN_FLIGHT)] == list(range(1, IN_FLIGHT + 1))
     router.tell(hello, "ack", 2)
-    assert [router.take("batch").number for _ in range(2)] == [WINDOW + 1, WINDOW + 2]
-    router.tell(hello, "ack", WINDOW + 2)
-    assert [router.take("batch").number for _ in range(3)] == [WINDOW + 3, WINDOW + 4, WINDOW + 5]
+    assert [router.take("batch").number for _ in range(2)] == [IN_FLIGHT + 1, IN_FLIGHT + 2]
+    router.tell(hello, "ack", IN_FLIGHT + 2)
+    assert [router.take("batch").number for _ in range(3)] == [IN_FLIGHT + 3, IN_FLIGHT + 4, IN_FLIGHT + 5]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -401,7 +400,7 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(
 def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "WINDOW", 1)
+    monkeypatch.setattr(outbox, "IN_FLIGHT", 1)
     monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.2)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()

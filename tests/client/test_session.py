@@ -22,8 +22,9 @@ from client.messages import (
 )
 
 from trackside.environment.process_info import process_info
-from trackside.transport.batch import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
-from trackside.transport.outbox import PENDING_BYTES, WINDOW
+from trackside.limits import BATCH_ROWS, IN_FLIGHT
+from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
+from trackside.transport.outbox import PENDING_BYTES
 from trackside.transport.session import KEY_BYTES, Session
 from trackside.wire import (
     GATHER_SECONDS,
@@ -144,15 +145,15 @@ def test_however_many_keys_come_no_message_outgrows_what_a_daemon_takes(bad: flo
 
 def test_the_window_bounds_what_is_under_way() -> None:
     session = a_session()
-    for step in range((WINDOW + 10) * BATCH_ROWS):
+    for step in range((IN_FLIGHT + 10) * BATCH_ROWS):
         push(session, {"loss": 1.0}, step)
     session.drain(CLOCK)
-    assert numbers(send(session)) == list(range(1, WINDOW + 1))
+    assert numbers(send(session)) == list(range(1, IN_FLIGHT + 1))
     session.acknowledged(3)
-    assert numbers(send(session)) == [WINDOW + 1, WINDOW + 2, WINDOW + 3]
-    session.acknowledged(WINDOW + 3)
-    assert numbers(send(session)) == list(range(WINDOW + 4, WINDOW + 11))
-    session.acknowledged(WINDOW + 10)
+    assert numbers(send(session)) == [IN_FLIGHT + 1, IN_FLIGHT + 2, IN_FLIGHT + 3]
+    session.acknowledged(IN_FLIGHT + 3)
+    assert numbers(send(session)) == list(range(IN_FLIGHT + 4, IN_FLIGHT + 11))
+    session.acknowledged(IN_FLIGHT + 10)
     assert not session.pending
     assert session.size == 0
     assert not session.in_flight

@@ -11,7 +11,8 @@ from ray_service import HEAD, OTHER, Ray
 from scripted_workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
-from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, STALE_SECONDS, RayCollector, actor_class, actor_role
+from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS
+from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, RayCollector, actor_class, actor_role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.model.text import byte_size, counted, csv_line, duration, measured, number, percent, with_unit
+from trackside_daemon.model.text import (
+    byte_size,
+    counted,
+    csv_line,
+    csv_name,
+    duration,
+    measured,
+    number,
+    percent,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +64,13 @@ def test_a_change_has_its_sign() -> None:
 )
 def test_a_measured_value_has_the_spelling_of_its_unit(value: float, unit: str, text: str) -> None:
     assert measured(value, unit) == text
+
+
+def test_a_line_of_csv_has_no_formula_and_may_have_signed_numbers() -> None:
+    names = ["=1", "'@x", "-2+3", "-1.2 %", "+1.5e-05", "-"]
+    assert csv_line(names) == "'=1,''@x,'-2+3,'-1.2 %,'+1.5e-05,'-\n"
+    assert csv_line(names, signed=True) == "'=1,''@x,'-2+3,-1.2 %,+1.5e-05,-\n"
+    assert [csv_name(cell) for cell in csv_line(names).strip().split(",")] == names
 
 
 def test_a_line_of_csv_has_any_name_and_quotes_what_separates_or_is_no_letter() -> None:

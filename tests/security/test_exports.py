@@ -13,6 +13,8 @@ import pytest
 from histories import BEGIN, history, ingested, opened
 from processes import DEADLINE, clean_environ, command
 
+from trackside_daemon.documents import csv as csv_document
+from trackside_daemon.documents.elements import Document, Table
 from trackside_daemon.history.files.jsonl import folder
 
 if TYPE_CHECKING:
@@ -37,6 +39,12 @@ def test_no_cell_of_an_export_is_a_formula_and_an_import_restores_the_keys(place
     assert processes.run(command("import", f"{place}/a.csv", "--id=again", *given)).stderr == ""
     exported = processes.run(command("export", "again", "--format=csv", *given), check=True)
     assert exported.stdout == text
+
+
+def test_no_cell_of_a_document_is_a_formula_and_numbers_stay() -> None:
+    table = Table("=title", ["@name", "value"], [[formula, "-1.5 %"] for formula in FORMULAS if formula != "+1"])
+    cells = [cell for row in csv.reader(csv_document.write(Document("", [table])).splitlines()) for cell in row]
+    assert cells == ["'=title", "'@name", "value", *(cell for row in table.rows for cell in (f"'{row[0]}", row[1]))]
 
 
 HOSTILE = "a\x1b[2J\x07\u202e\x9b31m\u2028b"

@@ -49,7 +49,9 @@ class Scene:
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
         self.batches = 0
 
-    def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], Sequence[Answer]]:
+    def ask(
+        self, kind: str, run: str, ranks: frozenset[int] | None = None, *_: Any, **__: Any
+    ) -> tuple[frozenset[int], Sequence[Answer]]:
         assert (kind, run) == ("flight?", "net-1")
         found = {rank: each.pop(0) if len(each) > 1 else each[0] for rank, each in self.answers.items() if each}
         asked = frozenset(self.answers) if ranks is None else ranks

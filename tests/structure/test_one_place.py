@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trackside import limits
 from trackside_daemon.causes.engine import CAUSES
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ PLACES = {
             *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
         },
     ),
+    "the methods that --auto replaces": (
+        r"SummaryWriter\b|MlflowClient|_BaseDataLoaderIter|_LoggerConnector|CallbackHandler|ShardedGradScaler",
+        {"auto/startup/trackside_patched_methods.py"},
+    ),
+    "the address of Ray's dashboard": (r"\b8265\b", {"collectors/ray/dashboard.py"}),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),
 }
 
@@ -133,6 +139,26 @@ def _texts(tree: ast.Module) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             yield node.value
+
+
+@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
+def test_a_limit_of_client_and_daemon_is_in_their_common_file(name: str) -> None:
+    files = [path for root in PRODUCT for path in root.rglob("*.py") if path.name != "limits.py"]
+    assert [str(path) for path in files if re.search(rf"^{name}\b.* = ", path.read_text("utf-8"), re.MULTILINE)] == []
+
+
+def test_a_default_of_a_detector_is_in_its_settings() -> None:
+    """A second copy would be what tests judge by, while a daemon judges by the first."""
+    found = [
+        f"{path.name}: {ast.unparse(value)}"
+        for path in (PRODUCT[1] / "detectors").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        for value in [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        if (isinstance(value, ast.Name) and value.id not in {"DEFAULTS", "BY_NAME", "STALL_AFTER", "STRAGGLER_WINDOW"})
+        or (isinstance(value, ast.Constant) and isinstance(value.value, float) and value.value)
+    ]
+    assert found == [], "use DEFAULTS of detectors/settings.py"
 
 
 def test_no_module_gives_a_name_to_two_things() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from wire_messages import FakeSession, RunsHarness
 
+from trackside.limits import SESSION_PHASES
 from trackside.wire import Device, Memory
-from trackside_daemon.model.records import PHASES
 from trackside_daemon.training import rank
 
 if TYPE_CHECKING:
@@ -219,10 +219,10 @@ def test_phases_and_devices_are_bounded_over_all_sessions_of_a_rank() -> None:
         who, other = FakeSession(), FakeSession()
         for one in (who, other):  # two at once, and when they have ended the next two
             house.hello(one)
-            names = [f"{number}/{one.id.hex()}/{place}" for place in range(PHASES)]
+            names = [f"{number}/{one.id.hex()}/{place}" for place in range(SESSION_PHASES + 1)]
             memory = dict.fromkeys(names, Memory(1))
             house.push(one, {"loss": 1.0}, phases=dict.fromkeys(names, 1.0), device=Device(memory=memory))
         for one in (who, other):
             house.bye(one)
     shown = [one.family for one in house.page()]
-    assert shown.count("phase_seconds_total") == shown.count("device_memory_allocated_bytes") == PHASES
+    assert shown.count("phase_seconds_total") == shown.count("device_memory_allocated_bytes") == SESSION_PHASES + 1

@@ -6,6 +6,7 @@ import os
 
 from trackside.auto.hooks import auto_run
 from trackside.auto.startup.trackside_imports import watch
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
 
 def begin(endpoint: str) -> str:
@@ -18,5 +19,5 @@ def begin(endpoint: str) -> str:
         The run's id; empty without a run, as where trackside is turned off.
     """
     os.environ.setdefault("TRACKSIDE_ENDPOINT", endpoint)
-    watch()
+    watch(PATCHED_METHODS)
     return auto_run().open()

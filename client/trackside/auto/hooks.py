@@ -1,10 +1,9 @@
-"""Install the hooks of a module after its import, and guard them: the first error of a hook turns it off."""
+"""Guard the calls of other libraries into trackside: the first error of a hook turns it off."""
 
 from __future__ import annotations
 
 import gc
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trackside.pytorch.hooks import uncompiled
@@ -55,14 +54,6 @@ class Hook:
         """Turn it off, and report why. This opens the run: a training is under way."""
         self.is_on = False
         report_failure(self.name, error, opens=True)
-
-
-def imported(name: str, installer: str) -> None:
-    """Install the hooks of a module that has just been imported, by the function `install` of another."""
-    try:
-        import_module(installer).install(name)
-    except Exception as error:  # noqa: BLE001  a version that has other names, for example
-        report_failure(name, error)
 
 
 def auto_run() -> AutoRun:

@@ -1,55 +1,59 @@
-"""Replace methods of other libraries' classes by ones that also call a hook; results, exceptions and signatures stay."""
+"""Replace methods of other libraries by ones that also call a hook; results, exceptions and signatures stay."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
-from functools import wraps
+from functools import reduce, wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import Hook, auto_run, report_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
 
-def after(owner: Any, name: str, hook: str, work: Callable[..., object]) -> None:
-    """Call *work* with the arguments of a method or function after each call of it that does not raise.
-
-    Args:
-        owner: Class or module of the method.
-        name: Its name.
-        hook: Name of the hook.
-        work: The hook's work.
-
-    Raises:
-        AttributeError: There is no such method.
-    """
-    original, call = getattr(owner, name), Hook(hook, work)
-
-    @wraps(original)
-    def called(*given: Any, **named: Any) -> Any:
-        result = original(*given, **named)
-        call(*given, **named)
-        return result
-
-    setattr(owner, name, called)
+def replace_methods(module: str, methods: Iterable[tuple[str, str]]) -> None:
+    """Replace methods of an imported module, as `PATCHED_METHODS` has them, until one fails."""
+    try:
+        for method, replacement in methods:
+            *owners, name = method.split(".")
+            owner = reduce(getattr, owners, sys.modules[module])
+            file, function = replacement.split(".")
+            replace = getattr(import_module(f"trackside.auto.{file}"), function)
+            setattr(owner, name, replace(getattr(owner, name), f"{module}: {method}"))
+    except Exception as error:  # noqa: BLE001  a version that has other names, for example
+        report_failure(module, error)
 
 
-def mute_within(owner: Any, name: str) -> None:
-    """Ignore what trackers get during calls of a method: a framework passes on what is pushed already.
+def after(work: Callable[..., object]) -> Callable[[Any, str], Any]:
+    """Make a replacement that calls *work* with a method's arguments after each call that does not raise."""
 
-    Raises:
-        AttributeError: There is no such method.
-    """
-    original = getattr(owner, name)
+    def replace(original: Any, hook: str) -> Any:
+        call = Hook(hook, work)
+
+        @wraps(original)
+        def called(*given: Any, **named: Any) -> Any:
+            result = original(*given, **named)
+            call(*given, **named)
+            return result
+
+        return called
+
+    return replace
+
+
+def muting(original: Any, hook: str) -> Any:
+    """Ignore what trackers get during calls of a method: a framework passes on what is pushed already."""
 
     @wraps(original)
     def called(*given: Any, **named: Any) -> Any:
         with muted():
             return original(*given, **named)
 
-    setattr(owner, name, called)
+    return called
 
 
 def muted() -> AbstractContextManager[object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import wraps
 from typing import Any
 
@@ -16,30 +15,13 @@ watches: list[TrainingWatch] = []
 """The watch of this process, once PyTorch is imported."""
 
 
-def install(name: str) -> None:
-    """Install the hooks of PyTorch, or those of a module of it that is imported later."""
-    if name == "torch":
-        _install()
-    elif name == "torch._dynamo.trace_rules":
-        # Else `torch.compile` compiles the hooks of compiled code too, in which they do nothing.
-        sys.modules[name].add("trackside")
-    else:
-        _watch_scale(sys.modules[name].ShardedGradScaler)  # of FSDP, which has a scaler of its own
+def _watch() -> TrainingWatch:
+    if not watches:
+        import torch
 
-
-def _install() -> None:
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
-    watches.append(watch)
-    os.register_at_fork(after_in_child=watch.forked)
-    _watch_optimizers(register_optimizer_step_post_hook, watch)
-    _watch_backward(torch.autograd, watch)
-    _watch_scale(torch.amp.GradScaler)
-    _watch_scaler_steps(torch.amp.GradScaler, watch)
-    _watch_saves(torch, watch)
-    _watch_loaders(torch.utils.data.dataloader._BaseDataLoaderIter, watch)  # noqa: SLF001  the base of all iterators
+        watches.append(TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled))
+        os.register_at_fork(after_in_child=watches[0].forked)
+    return watches[0]
 
 
 def pause(*, on: bool) -> None:
@@ -48,8 +30,17 @@ def pause(*, on: bool) -> None:
         watch.is_paused = on
 
 
-def _watch_optimizers(register: Any, watch: TrainingWatch) -> None:
-    hook = Hook("PyTorch: optimizer step", watch.stepped)
+def exclude_hooks(add: Any, hook: str) -> Any:
+    """Leave the hooks out of what `torch.compile` compiles: they would do nothing in compiled code."""
+    add("trackside")
+    return add
+
+
+def register_step_hook(optimizers: Any, name: str) -> Any:
+    """Call a hook after each step of all optimizers."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    hook = Hook(name, _watch().stepped)
 
     def after_step(optimizer: Any, given: Any, named: Any) -> None:
         if hook.is_on:
@@ -58,13 +49,13 @@ def _watch_optimizers(register: Any, watch: TrainingWatch) -> None:
             except Exception as error:  # noqa: BLE001  training must go on
                 hook.fail(error)
 
-    register(after_step)
+    register_optimizer_step_post_hook(after_step)
+    return optimizers
 
 
-def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
-    """Watch `torch.autograd.backward`, which `Tensor.backward` calls: `torch.compile` treats that in a special way."""
-    original = autograd.backward
-    hook = Hook("PyTorch: backward", watch.backward)
+def backward(original: Any, name: str) -> Any:
+    """Call a hook before each backward pass."""
+    hook = Hook(name, _watch().backward)
 
     @wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
@@ -75,12 +66,12 @@ def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
                 hook.fail(error)
         return original(tensors, grad_tensors, *given, **named)
 
-    autograd.backward = backward
+    return backward
 
 
-def _watch_scale(scaler: Any) -> None:
-    original = scaler.scale
-    hook = Hook(f"PyTorch: {scaler.__name__}.scale", watches[0].scaled)
+def scale(original: Any, name: str) -> Any:
+    """Call a hook with each loss that a gradient scaler scales, and the product."""
+    hook = Hook(name, _watch().scaled)
 
     @wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
@@ -88,12 +79,13 @@ def _watch_scale(scaler: Any) -> None:
         hook(outputs, product)
         return product
 
-    scaler.scale = scale
+    return scale
 
 
-def _watch_scaler_steps(scaler: Any, watch: TrainingWatch) -> None:
-    original = scaler.step
-    hook = Hook("PyTorch: GradScaler.step", watch.scaler_stepped)
+def scaler_step(original: Any, name: str) -> Any:
+    """Call a hook after each step of a gradient scaler."""
+    watch = _watch()
+    hook = Hook(name, watch.scaler_stepped)
 
     @wraps(original)
     def step(self: Any, optimizer: Any, *given: Any, **named: Any) -> Any:
@@ -102,26 +94,32 @@ def _watch_scaler_steps(scaler: Any, watch: TrainingWatch) -> None:
         hook(before, optimizer)
         return result
 
-    scaler.step = step
+    return step
 
 
-def _watch_saves(torch: Any, watch: TrainingWatch) -> None:
-    saved_files = SavedFiles()
-    is_same = torch.serialization.save is torch.save
+def save(original: Any, name: str) -> Any:
+    """Call a hook after each call of `torch.save`."""
+    import torch
+
+    saved_files, watch = SavedFiles(), _watch()
 
     def saved(obj: Any, f: Any, *_: Any, **__: Any) -> None:
         if not watch.is_paused:
             saved_files.report(f)
 
-    after(torch, "save", "PyTorch: save", saved)
-    if is_same:  # by this name it is pickled, as for a process that saves in the background
-        torch.serialization.save = torch.save
+    replaced = after(saved)(original, name)
+    if (
+        torch.serialization.save is original
+    ):  # by this name it is pickled, as for a process that saves in the background
+        torch.serialization.save = replaced
+    return replaced
 
 
-def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
-    original = iterator.__next__
-    begins, ends = Hook("PyTorch: begin of a wait for data", watch.waits), Hook("PyTorch: batch", watch.waited)
-    fails = Hook("PyTorch: end of the data", watch.ran_out)
+def next_batch(original: Any, name: str) -> Any:
+    """Call hooks before and after each wait for a batch."""
+    watch = _watch()
+    begins, ends = Hook("torch: begin of a wait for data", watch.waits), Hook("torch: batch", watch.waited)
+    fails = Hook("torch: end of the data", watch.ran_out)
 
     @wraps(original)
     def next_batch(self: Any) -> Any:
@@ -143,4 +141,4 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
                 ends.fail(error)
         return batch
 
-    iterator.__next__ = next_batch
+    return next_batch

@@ -14,8 +14,9 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import default, init, is_loader_worker, open_run
+from trackside.limits import ROWS_WAITING
 from trackside.pytorch.hooks import uncompiled
-from trackside.row_queue import ROWS_WAITING, flat
+from trackside.row_queue import flat
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""Trackers that the training reports to: their numbers are pushed too, with the trackers' own keys and steps."""
+"""Trackers that the training reports to: their numbers are pushed too, with the trackers' own keys and steps.
+
+Accelerate is one of them: what a training logs with its `Accelerator`. `TrainingWatch` finds the rest.
+"""
 
 from __future__ import annotations
 
@@ -43,78 +46,72 @@ class StepCounter:
 _steps = StepCounter()
 
 
-def install(name: str) -> None:
-    """Install the hooks of a tracker's module."""
-    _INSTALLERS[name](sys.modules[name])
+@after
+def log_wandb(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
+    if _steps.is_new(run):
+        auto_run().describe(config=dict(run.config))  # it may have grown
+    ends = (step is None and commit is None) or bool(commit)
+    auto_run().tracked(data, _steps.step(run, step, ends=ends, first=getattr(run, "starting_step", 0)), ".")
 
 
-def _wandb(module: Any) -> None:
-    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
-        if _steps.is_new(run):
-            auto_run().describe(config=dict(run.config))  # it may have grown
-        ends = (step is None and commit is None) or bool(commit)
-        auto_run().tracked(data, _steps.step(run, step, ends=ends, first=getattr(run, "starting_step", 0)), ".")
-
-    after(module.Run, "log", "wandb: Run.log", log)
+@after
+def init_wandb(*_: Any, name: str | None = None, **__: Any) -> None:
+    run = getattr(sys.modules["wandb"], "run", None)
+    if run is not None:
+        auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
 
 
-def _wandb_init(module: Any) -> None:
-    def init(*_: Any, name: str | None = None, **__: Any) -> None:
-        run = getattr(sys.modules["wandb"], "run", None)
-        if run is not None:
-            auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
-
-    after(module, "init", "wandb: init", init)
+@after
+def add_scalar(_: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
+    auto_run().tracked({tag: scalar_value}, int(global_step or 0))
 
 
-def _tensorboard(module: Any) -> None:
-    def add_scalar(_: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
-        auto_run().tracked({tag: scalar_value}, int(global_step or 0))
-
-    def add_scalars(
-        _: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
-    ) -> None:
-        values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
-        auto_run().tracked(values, int(global_step or 0))
-
-    def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) -> None:
-        auto_run().describe(config=hparam_dict)
-
-    for work in (add_scalar, add_scalars, add_hparams):
-        after(module.SummaryWriter, work.__name__, f"{module.__name__}: {work.__name__}", work)
+@after
+def add_scalars(
+    _: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
+) -> None:
+    values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+    auto_run().tracked(values, int(global_step or 0))
 
 
-def _mlflow(module: Any) -> None:
-    # The functions of the package, such as `mlflow.log_metrics`, call the client.
-    def log_metric(
-        _: Any, run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None, *__: Any, **___: Any
-    ) -> None:
-        auto_run().tracked({key: value}, int(step or 0))
+@after
+def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) -> None:
+    auto_run().describe(config=hparam_dict)
 
-    def log_batch(
-        _: Any, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), *__: Any, **___: Any
-    ) -> None:
-        by_step: dict[int, dict[str, Any]] = {}
-        for metric in metrics:
-            by_step.setdefault(int(metric.step), {})[metric.key] = metric.value
-        if params or tags:
-            _describe_mlflow({one.key: one.value for one in params}, [(one.key, one.value) for one in tags])
-        for step, values in by_step.items():
-            auto_run().tracked(values, step)
 
-    def log_param(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
-        _describe_mlflow({key: value})
+@after
+def create_run(
+    _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
+) -> None:
+    _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
 
-    def set_tag(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
-        _describe_mlflow({}, [(key, value)])
 
-    def create_run(
-        _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
-    ) -> None:
-        _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
+@after
+def log_metric(
+    _: Any, run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None, *__: Any, **___: Any
+) -> None:
+    auto_run().tracked({key: value}, int(step or 0))
 
-    for work in (create_run, log_metric, log_batch, log_param, set_tag):
-        after(module.MlflowClient, work.__name__, f"mlflow: {work.__name__}", work)
+
+@after
+def log_batch(_: Any, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), *__: Any, **___: Any) -> None:
+    by_step: dict[int, dict[str, Any]] = {}
+    for metric in metrics:
+        by_step.setdefault(int(metric.step), {})[metric.key] = metric.value
+    if params or tags:
+        _describe_mlflow({one.key: one.value for one in params}, [(one.key, one.value) for one in tags])
+    for step, values in by_step.items():
+        auto_run().tracked(values, step)
+
+
+@after
+def log_param(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
+    _describe_mlflow({key: value})
+
+
+@after
+def set_tag(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
+    _describe_mlflow({}, [(key, value)])
 
 
 def _describe_mlflow(params: Mapping[str, Any], tags: Iterable[tuple[str, Any]] = ()) -> None:
@@ -124,67 +121,51 @@ def _describe_mlflow(params: Mapping[str, Any], tags: Iterable[tuple[str, Any]] 
     auto_run().describe(name=every.get("mlflow.runName"), config=params, tags=ours)
 
 
-def _trackio(module: Any) -> None:
-    def log(run: Any, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        auto_run().tracked(metrics, _steps.step(run, step, ends=True))
-
-    after(module.Run, "log", "trackio: Run.log", log)
+@after
+def log_trackio(run: Any, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    auto_run().tracked(metrics, _steps.step(run, step, ends=True))
 
 
-def _swanlab(module: Any) -> None:
-    def log(run: Any, data: Mapping[str, Any], step: int | None = None) -> None:
-        if _steps.is_new(run):
-            auto_run().describe(config=dict(run.config))  # it may have grown
-        auto_run().tracked(data, _steps.step(run, step, ends=step is None), "/")
-
-    after(module.Run, "log", "swanlab: Run.log", log)
+@after
+def log_swanlab(run: Any, data: Mapping[str, Any], step: int | None = None) -> None:
+    if _steps.is_new(run):
+        auto_run().describe(config=dict(run.config))  # it may have grown
+    auto_run().tracked(data, _steps.step(run, step, ends=step is None), "/")
 
 
-def _init(module: Any) -> None:
-    """Install the hook of the function `init` of trackio and swanlab; a name that they make up is left out."""
-
-    def init(
-        *_: Any,
-        name: str | None = None,
-        experiment_name: str | None = None,
-        config: Any = None,
-        tags: Any = (),
-        **__: Any,
-    ) -> None:
-        config = config if hasattr(config, "items") else {}
-        auto_run().describe(name=name or experiment_name, config=config, tags=tags)
-
-    after(module, "init", f"{module.__name__}: init", init)
+@after
+def init(
+    *_: Any, name: str | None = None, experiment_name: str | None = None, config: Any = None, tags: Any = (), **__: Any
+) -> None:
+    """Describe the run as trackio's and swanlab's `init` does; a name that they make up is left out."""
+    config = config if hasattr(config, "items") else {}
+    auto_run().describe(name=name or experiment_name, config=config, tags=tags)
 
 
-def _aim(module: Any) -> None:
-    def track(run: Any, value: Any, name: str = "", step: Any = None, *_: Any, context: Any = None, **__: Any) -> None:
-        values = value if hasattr(value, "items") else {name: value}
-        prefix = "".join(f"{part}/" for part in (context or {}).values())  # such as {"subset": "train"}
-        for key, number in values.items():
-            whole = f"{prefix}{key}"
-            auto_run().tracked({whole: number}, _steps.step(run, step, ends=True, key=whole))
-
-    def add_tag(_: Any, value: str) -> None:
-        auto_run().describe(tags=(value,))
-
-    def set_item(_: Any, key: str, value: Any) -> None:
-        auto_run().describe(config=value if hasattr(value, "items") else {key: value})
-
-    after(module.Run, "add_tag", "aim: Run.add_tag", add_tag)
-    after(module.BasicRun, "track", "aim: Run.track", track)
-    after(module.BasicRun, "__setitem__", "aim: Run.__setitem__", set_item)
+@after
+def track(run: Any, value: Any, name: str = "", step: Any = None, *_: Any, context: Any = None, **__: Any) -> None:
+    values = value if hasattr(value, "items") else {name: value}
+    prefix = "".join(f"{part}/" for part in (context or {}).values())  # such as {"subset": "train"}
+    for key, number in values.items():
+        whole = f"{prefix}{key}"
+        auto_run().tracked({whole: number}, _steps.step(run, step, ends=True, key=whole))
 
 
-_INSTALLERS = {
-    "aim.sdk.run": _aim,
-    "mlflow.tracking.client": _mlflow,
-    "swanlab": _init,
-    "swanlab.sdk.internal.run": _swanlab,
-    "tensorboardX.writer": _tensorboard,
-    "torch.utils.tensorboard.writer": _tensorboard,
-    "trackio": _init,
-    "trackio.run": _trackio,
-    "wandb.sdk.wandb_init": _wandb_init,
-    "wandb.sdk.wandb_run": _wandb,
-}
+@after
+def add_tag(_: Any, value: str) -> None:
+    auto_run().describe(tags=(value,))
+
+
+@after
+def set_item(_: Any, key: str, value: Any) -> None:
+    auto_run().describe(config=value if hasattr(value, "items") else {key: value})
+
+
+@after
+def init_accelerate(_: Any, project_name: str, config: Any = None, *__: Any, **___: Any) -> None:
+    auto_run().describe(name=project_name, config=config if hasattr(config, "items") else None)
+
+
+@after
+def log_accelerate(_self: Any, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
+    auto_run().tracked(values, auto_run().step if step is None else step)

@@ -21,6 +21,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
+from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
 from trackside.totals.phases import WAITED, WAITS, Mark
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
-
-ROWS_WAITING = 32_768  # limit of queued rows, as of `trackside.row_queue`, which is not imported before a run is opened
 
 _EVALUATES = Mark(enters=True, phase="eval", automatic=True)
 _EVALUATED = Mark(enters=False, phase="eval", automatic=True)

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside.limits import CAPTURE_RANKS, FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.stacks import stacks
 from trackside.wire import Flight, FlightEntry, FlightGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENTRIES = 100  # newest entries that are sent of each group
-GROUPS = 64
-RANKS = 4096  # most members of a group that are sent
 THREADS = 64
 CHARACTERS = 200
 
@@ -60,7 +58,7 @@ def _groups() -> list[FlightGroup]:
     now = time.time_ns()
     for dump in _dumps():
         with suppress(LookupError, TypeError, AttributeError, msgspec.ValidationError):  # another version's form
-            for key, tail in list(_tails(dump).items())[: GROUPS - len(groups)]:
+            for key, tail in list(_tails(dump).items())[: FLIGHT_GROUPS - len(groups)]:
                 backend, name, description = (*key, "", "")[:3]
                 entries = [_plain(entry, now) for entry in msgspec.convert(list(tail), list[_Entry])]
                 groups[key] = FlightGroup(
@@ -74,7 +72,7 @@ def _tails(dump: dict[str, Any]) -> dict[tuple[str, ...], deque[Any]]:
     tails: dict[tuple[str, ...], deque[Any]] = {}
     for entry in dump["entries"]:
         key = entry["profiling_name"].partition(":")[0], *entry["process_group"][:2]
-        tails.setdefault(key, deque(maxlen=ENTRIES)).append(entry)
+        tails.setdefault(key, deque(maxlen=FLIGHT_ENTRIES)).append(entry)
     return tails
 
 
@@ -121,10 +119,10 @@ def _members(dump: dict[str, Any], name: str) -> list[int]:
     """Return the global ranks of a group; none if neither the recorder nor PyTorch has them."""
     with suppress(msgspec.MsgspecError, TypeError, KeyError):
         text = dump["pg_config"][name]["ranks"]
-        return msgspec.json.decode(text, type=list[int])[:RANKS]
+        return msgspec.json.decode(text, type=list[int])[:CAPTURE_RANKS]
     # The recorder of Gloo does not have them. The main thread may create a group at the same time.
     with suppress(AttributeError, RuntimeError, KeyError):
         world = sys.modules["torch.distributed.distributed_c10d"]._world  # noqa: SLF001  it has no public name
         groups = (group for group, named in list(world.pg_names.items()) if named == name)
-        return [rank for group in groups for rank in list(world.pg_group_ranks[group])][:RANKS]
+        return [rank for group in groups for rank in list(world.pg_group_ranks[group])][:CAPTURE_RANKS]
     return []

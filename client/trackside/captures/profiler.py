@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.captures.kineto import is_ending, is_tested
+from trackside.limits import PROFILE_SECONDS
 from trackside.wire import MESSAGE_BYTES, Profile
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 HOLD_SECONDS = 0.15  # the longest time for which the GIL is held
 FIRST_SECONDS = 0.05  # duration of the profile that measures the events
-LONGEST_SECONDS = 120.0
 STARTERS = (
     "_prepare_profiler",
     "_enable_profiler",
@@ -133,7 +133,7 @@ def profile(question: ProfileQuestion) -> Profile:
         with tempfile.TemporaryDirectory(prefix="trackside-") as directory, _recorder.guarded():
             path = Path(directory) / "trace.json"
             held = _recorder.record(question, path, FIRST_SECONDS)
-            seconds = min(question.seconds, LONGEST_SECONDS, FIRST_SECONDS * HOLD_SECONDS / max(held, 1e-6))
+            seconds = min(question.seconds, PROFILE_SECONDS, FIRST_SECONDS * HOLD_SECONDS / max(held, 1e-6))
             if seconds < min(FIRST_SECONDS, question.seconds):
                 return Profile(
                     error=f"its events would hold the GIL for {held:.2f} s each {FIRST_SECONDS * 1000:.0f} ms"

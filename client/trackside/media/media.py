@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside.limits import MEDIA_KEY_LENGTH, MEDIA_TEXT_LENGTH
 from trackside.media.histograms import histogram_json
 from trackside.media.pixels import Pixels, read
 from trackside.media.tables import table_json
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside.row_queue import RowQueue
-
-TEXT = 65_536  # limit of characters of a text
-KEY = 256  # limit of characters of a key
 
 
 def log_image(queue: RowQueue, key: str, image: Any, step: int | None) -> None:
@@ -42,7 +40,7 @@ def log_histogram(queue: RowQueue, key: str, values: Any, step: int | None) -> N
 def _queue(queue: RowQueue, kind: str, key: str, step: int | None, content: Callable[[], Pixels | bytes]) -> None:
     if not queue.is_open:
         return
-    name = writable(str(key))[:KEY]
+    name = writable(str(key))[:MEDIA_KEY_LENGTH]
     try:
         unsent = Unsent(kind, name, queue.checked_step(step), content())
     except Exception as error:  # noqa: BLE001  of an object of the user's own, and training must go on
@@ -52,5 +50,5 @@ def _queue(queue: RowQueue, kind: str, key: str, step: int | None, content: Call
 
 
 def _cut(text: str) -> str:
-    left_out = len(text) - TEXT
-    return text if left_out <= 0 else f"{text[:TEXT]}\n… {left_out} more characters"
+    left_out = len(text) - MEDIA_TEXT_LENGTH
+    return text if left_out <= 0 else f"{text[:MEDIA_TEXT_LENGTH]}\n… {left_out} more characters"

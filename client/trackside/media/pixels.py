@@ -6,10 +6,8 @@ import io
 import sys
 from typing import Any, NamedTuple
 
+from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
 from trackside.media.png import SIGNATURE, PngError, check, encode
-
-MAX_SIDE = 1024  # pixels; of a larger array only each second, third, … row and column is taken
-IMAGE_BYTES = 1024 * 1024  # limit of a PNG file; a larger one is halved
 
 
 class Pixels(NamedTuple):
@@ -21,9 +19,9 @@ class Pixels(NamedTuple):
     data: bytes
 
     def png(self) -> bytes:
-        """Return a PNG of at most `IMAGE_BYTES`; every second pixel is left out until it fits."""
+        """Return a PNG that is small enough; every second pixel is left out until it fits."""
         image = self
-        while len(data := encode(*image)) > IMAGE_BYTES:
+        while len(data := encode(*image)) > MEDIA_BYTES["image"]:
             image = image.halved()
         return data
 
@@ -68,8 +66,8 @@ def read(image: Any) -> Pixels | bytes:
 def _png(data: bytes) -> bytes:
     if not data.startswith(SIGNATURE):
         raise ValueError("these bytes are no PNG file")
-    if len(data) > IMAGE_BYTES:
-        raise ValueError(f"a PNG file of {len(data)} bytes is too large; at most {IMAGE_BYTES}")
+    if len(data) > MEDIA_BYTES["image"]:
+        raise ValueError(f"a PNG file of {len(data)} bytes is too large; at most {MEDIA_BYTES['image']}")
     try:
         return check(data).data
     except PngError as error:
@@ -113,4 +111,4 @@ def _of_array(array: Any, *, is_tensor: bool = False) -> Pixels:
 
 
 def _stride(width: int, height: int) -> int:
-    return max(1, -(-max(width, height) // MAX_SIDE))
+    return max(1, -(-max(width, height) // ARRAY_SIDE))

@@ -6,12 +6,12 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.limits import IMAGE_PIXELS, IMAGE_SIDE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-SIDE = 4096  # longest side of an image, in pixels
-_PIXELS = 4 * 1024 * 1024  # most pixels of an image: a decoder needs 4 to 8 bytes for each
 _COLORS = {1: 0, 2: 4, 3: 2, 4: 6}  # color types by channels: gray, gray and alpha, RGB, RGB and alpha
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels by color type; 3 is a palette
 _DEPTHS = {0: {1, 2, 4, 8, 16}, 2: {8, 16}, 3: {1, 2, 4, 8}, 4: {8, 16}, 6: {8, 16}}
@@ -53,8 +53,10 @@ def check(data: bytes, *, unpack: bool = True) -> Png:
         raise PngError("it has no header or no end")
     header = chunks[0][1]
     width, height, depth, color, compression, filtering, interlaced = struct.unpack(">IIBBBBB", header)
-    if not (0 < width <= SIDE and 0 < height <= SIDE and width * height <= _PIXELS):
-        raise PngError(f"{width} x {height} pixels are too many; at most {SIDE} on a side, and {_PIXELS} in all")
+    if not (0 < width <= IMAGE_SIDE and 0 < height <= IMAGE_SIDE and width * height <= IMAGE_PIXELS):
+        raise PngError(
+            f"{width} x {height} pixels are too many; at most {IMAGE_SIDE} on a side, and {IMAGE_PIXELS} in all"
+        )
     if depth not in _DEPTHS.get(color, ()) or compression or filtering:
         raise PngError("its format is unknown")
     if interlaced:

@@ -8,9 +8,10 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
+from trackside.limits import MEDIA_BYTES
+
 ROWS, COLUMNS = 1000, 64  # limits of a table; what is beyond is left out, and counted
 CELL = 1024  # characters of a text in a cell
-TABLE_BYTES = 256 * 1024
 
 
 def table_json(rows: Any, columns: Sequence[str] | None = None) -> bytes:
@@ -28,7 +29,7 @@ def table_json(rows: Any, columns: Sequence[str] | None = None) -> bytes:
     while True:
         table = {"columns": [str(name)[:CELL] for name in names[:COLUMNS]], "rows": kept, "omitted": total - len(kept)}
         data = json.dumps(table, separators=(",", ":")).encode()
-        if len(data) <= TABLE_BYTES or not kept:
+        if len(data) <= MEDIA_BYTES["table"] or not kept:
             return data
         kept = kept[: len(kept) // 2]
 

@@ -14,7 +14,7 @@ class Unsent:
     """An image, a text or a table on its way to the sender thread.
 
     Args:
-        kind: One of `MEDIA_KINDS`.
+        kind: One of those of `trackside.limits.MEDIA_BYTES`.
         key: Its name.
         step: Its step; None for the current one.
         content: Pixels, or the bytes that are sent, for a text before secrets are removed.

@@ -8,6 +8,8 @@ from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from trackside.limits import PHASE_LENGTH, SESSION_PHASES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -21,8 +23,6 @@ TIMED = ""  # name of the automatic marks around timed steps: after them, time i
 LONGEST = 2
 
 FADES = 7 / 8  # weight of earlier measurements at each new one
-PHASES = 64  # limit of distinct phases; the time of further ones counts as `OTHER`
-PHASE_LENGTH = 128  # limit of a phase's name, in characters; a longer one counts as `OTHER`
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -302,8 +302,10 @@ class PhaseTimes:
         self._nanoseconds.setdefault(name, 0)
         self._stack.append(name)
         self._automatic.append(automatic)
-        del self._stack[:-PHASES], self._automatic[:-PHASES]  # of phases whose ends were dropped
+        del self._stack[:-SESSION_PHASES], self._automatic[:-SESSION_PHASES]  # of phases whose ends were dropped
 
     def _name(self, phase: str) -> str:
-        has_room = phase in self._nanoseconds or (len(self._nanoseconds) < PHASES and len(phase) <= PHASE_LENGTH)
+        has_room = phase in self._nanoseconds or (
+            len(self._nanoseconds) < SESSION_PHASES and len(phase) <= PHASE_LENGTH
+        )
         return phase if has_room else OTHER

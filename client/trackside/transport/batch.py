@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from trackside.limits import BATCH_ROWS
 from trackside.packing import pack
 from trackside.wire import Block
 
-BATCH_ROWS = 512  # limit of rows in a batch
 BATCH_BYTES = 256 * 1024  # limit of a batch's size, approximately
 
 # A push of more keys than this, or of longer ones, is sent as several rows of one step, so that each fits a batch.

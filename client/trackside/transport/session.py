@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trackside.environment.clocks import read_clocks
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
+from trackside.limits import BATCH_MESSAGES
 from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
@@ -57,7 +58,6 @@ nanoseconds, a message, None. The message may be a number: the nanoseconds of a 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
-MESSAGES = 64  # limit of events and alerts in a batch
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
 """Fields of `Pushes` that older daemons do not know, as people call them."""
@@ -283,7 +283,7 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
-                many = len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES
+                many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= FRAMES
                 if many or self._media:
                     self._close(clock)
         except Exception:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.metric import Batch
 
-_Key = tuple[str, str, tuple[tuple[str, str], ...], float]
-
 
 class FiringAlerts:
     """Listener of alerts in the pipeline's thread, read by any thread.
@@ -24,7 +22,7 @@ class FiringAlerts:
 
     def __init__(self, fired: Iterable[Alert] = ()) -> None:
         self._lock = threading.Lock()
-        self._alerts = {_key(alert): alert for alert in fired}
+        self._alerts = {alert.key: alert for alert in fired}
 
     def accept(self, batch: Batch) -> None:
         """Register alerts that began, got worse, were silenced or ended."""
@@ -33,16 +31,11 @@ class FiringAlerts:
                 if not isinstance(record, Alert) or record.alert in LIFE_CYCLE:
                     continue
                 if record.ended is None:
-                    self._alerts[_key(record)] = record
+                    self._alerts[record.key] = record
                 else:
-                    self._alerts.pop(_key(record), None)
+                    self._alerts.pop(record.key, None)
 
     def now(self) -> list[Alert]:
         """Return the alerts that fire, in the order in which they began."""
         with self._lock:
             return list(self._alerts.values())
-
-
-def _key(alert: Alert) -> _Key:
-    """Return the key that identifies an alert in the history too."""
-    return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started

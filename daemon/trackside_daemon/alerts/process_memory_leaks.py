@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.detectors.base import Column, Context
-from trackside_daemon.detectors.memory_leak import GREW, MemoryLeak
+from trackside_daemon.detectors.memory_leak import MemoryLeak
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import host, process
 from trackside_daemon.model.families.training import STEP
@@ -82,7 +83,7 @@ class ProcessLeaks:
     def __init__(
         self,
         state: State,
-        grew: float = GREW,
+        grew: float = DEFAULTS.leak_ratio,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:

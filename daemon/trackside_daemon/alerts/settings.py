@@ -12,7 +12,7 @@ from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.key_roles import Roles
-from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
 from trackside_daemon.model.units import size_bytes
 
@@ -209,14 +209,14 @@ class AlertsSection(Section):
             ge=1,
             description="Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
         ),
-    ] = 60.0
+    ] = STALL_AFTER
     straggler_window: Annotated[
         Seconds,
         Field(
             ge=0.1,
             description="Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.",
         ),
-    ] = 10.0
+    ] = STRAGGLER_WINDOW
     thresholds: ThresholdsSection = ThresholdsSection()
     sinks: SinksSection = SinksSection()
     rules: Annotated[

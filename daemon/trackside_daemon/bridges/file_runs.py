@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, newest
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of
 from trackside_daemon.bridges.yaml_file import read_yaml
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.export import COLUMNS
@@ -71,21 +71,26 @@ def is_export(path: Path) -> bool:
         return _EXPORT.match(file.read(100)) is not None
 
 
-class CsvRun(ForeignRun):
-    """A run of the CSVLogger. Its rows have no time, so each is dated a second after the one before.
+class _FileRun(ForeignRun):
+    """A run in a file.
 
     Args:
         path: The file.
         name: Name of the run.
     """
 
+    form = tool = ""
+
     def __init__(self, path: Path, name: str) -> None:
-        super().__init__(id_of("csv", path), name, str(path), "Lightning")
+        super().__init__(id_of(self.form, path), name, str(path), self.tool)
+        self.paths = [path]
         self._path = path
 
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest([self._path])
+
+class CsvRun(_FileRun):
+    """A run of the CSVLogger. Its rows have no time, so each is dated a second after the one before."""
+
+    form, tool = "csv", "Lightning"
 
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
@@ -112,21 +117,11 @@ class CsvRun(ForeignRun):
             return {}
 
 
-class JsonRun(ForeignRun):
-    """A run in a document.
+class JsonRun(_FileRun):
+    """A run in a document."""
 
-    Args:
-        path: The file.
-        name: Name of the run.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(id_of("json", path), name, str(path), "JSON")
-        self._path = path
-
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest([self._path])
+    form = "json"
+    tool = "JSON"
 
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""

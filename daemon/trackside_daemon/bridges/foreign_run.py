@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.items import Item
 
+MAX_RUNS = 10_000  # runs of a database or a server
 MAX_KEYS = 100_000  # keys of a run; a file may have any number
 NO_TIME = "value(s) without a valid time and step"
 MAX_TEXTS = 1000  # texts of a run that are kept as events
@@ -50,9 +51,11 @@ class ForeignRun(ABC):
         cause: Cause of its end.
         about: Further facts about it, as the history has them: ``host``, ``command``, …
         left_out: What is not imported.
+        paths: Its files; none of a server's run.
     """
 
     live = False
+    paths: Sequence[Path] = ()
 
     def __init__(self, id: str, name: str, place: str, tool: str) -> None:  # noqa: A002  the field's word
         self.id = writable(id)
@@ -83,7 +86,7 @@ class ForeignRun(ABC):
 
     def modified(self) -> float:
         """Return when the run was last written, in Unix seconds; now if that is unknown."""
-        return time.time()
+        return newest(self.paths) if self.paths else time.time()
 
     def extend(self, other: ForeignRun) -> None:
         """Read files that were found later, too: those of *other*, which is the same run."""

@@ -12,7 +12,13 @@ from trackside_daemon.model.setting_types import Seconds
 
 
 class MirrorSection(Section):
-    """Selection of the samples that a mirror sends."""
+    """Selection of the samples that a mirror sends.
+
+    Attributes:
+        target: The name of the setting without which there is no mirror.
+    """
+
+    target: ClassVar[str] = "url"
 
     interval: Annotated[
         Seconds, Field(ge=0.1, le=3600, description="Time between two searches for new samples in the history.")
@@ -25,21 +31,18 @@ class MirrorSection(Section):
     @property
     def is_configured(self) -> bool:
         """True if there is a target."""
-        return False
+        return bool(getattr(self, self.target))
 
 
 class TensorboardSection(MirrorSection):
     """Event files for TensorBoard."""
 
+    target: ClassVar[str] = "directory"
+
     directory: Annotated[
         str,
         Field(description="Directory in which each run gets a directory with event files; for tensorboard --logdir."),
     ] = ""
-
-    @property
-    def is_configured(self) -> bool:
-        """See `MirrorSection`."""
-        return bool(self.directory)
 
 
 class MlflowSection(MirrorSection):
@@ -52,14 +55,11 @@ class MlflowSection(MirrorSection):
     ] = ""
     ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
 
-    @property
-    def is_configured(self) -> bool:
-        """See `MirrorSection`."""
-        return bool(self.url)
-
 
 class WandbSection(MirrorSection):
     """W&B, by its own client; needs trackside[wandb]."""
+
+    target: ClassVar[str] = "project"
 
     project: Annotated[str, Field(description="Project for the runs.")] = ""
     entity: Annotated[str, Field(description="User or team of the project; by default that of the API key.")] = ""
@@ -76,11 +76,6 @@ class WandbSection(MirrorSection):
         Seconds, Field(ge=1, le=3600, description="Time between two searches for new samples in the history.")
     ] = 30.0
 
-    @property
-    def is_configured(self) -> bool:
-        """See `MirrorSection`."""
-        return bool(self.project)
-
 
 class OtlpSection(MirrorSection):
     """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
@@ -96,11 +91,6 @@ class OtlpSection(MirrorSection):
     # A server has labels for the rank, so all ranks are the default here.
     ranks: Annotated[Literal["lowest", "all"], Field(description="lowest or all.")] = "all"
 
-    @property
-    def is_configured(self) -> bool:
-        """See `MirrorSection`."""
-        return bool(self.url)
-
 
 class ParquetSection(MirrorSection):
     """A directory or a bucket for the files of ended runs; needs trackside[arrow]."""
@@ -114,11 +104,6 @@ class ParquetSection(MirrorSection):
     ] = ""
     # A run's file is complete, so all ranks are the default here.
     ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"
-
-    @property
-    def is_configured(self) -> bool:
-        """See `MirrorSection`."""
-        return bool(self.url)
 
 
 class BridgesSection(Section):

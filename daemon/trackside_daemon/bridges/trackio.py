@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun, newest
+from trackside_daemon.bridges.foreign_run import MAX_RUNS, ForeignRun
 from trackside_daemon.bridges.sqlite_file import reading, rows
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.history.files.json_format import number
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Push
 
 TABLES = {"metrics", "configs"}
-MAX_RUNS = 10_000
 
 
 class TrackioRun(ForeignRun):
@@ -34,11 +33,8 @@ class TrackioRun(ForeignRun):
 
     def __init__(self, path: Path, name: str, key: str, column: str) -> None:
         super().__init__(key if column == "run_id" else f"{path.stem}/{key}", name, f"{path} ({name})", "trackio")
+        self.paths = [path, path.with_name(f"{path.name}-wal")]
         self._path, self._key, self._column = path, key, column
-
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
 
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""

@@ -177,8 +177,8 @@ def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Ba
     if capture.cause is not None and kind.changes:
         texts = [change["text"] for change in capture.summary.get(kind.changes, ())][:CHANGES]
         evidence = {"capture": {"id": capture.id, "changes": texts}}
-        alert, started, labels = capture.cause
-        publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))
+        link = capture.cause
+        publish(Batch("captures", records=[AlertNote(link.alert, link.started, capture.run, link.labels, evidence)]))
     return capture
 
 

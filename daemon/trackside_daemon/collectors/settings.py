@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from trackside_daemon.collectors.ray.dashboard import DASHBOARD
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern
 from trackside_daemon.nvml.settings import NvmlSection
@@ -92,7 +93,7 @@ class RaySection(CollectorSection):
     ] = False
     dashboard: Annotated[
         str, Field(description="URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.")
-    ] = "http://127.0.0.1:8265"
+    ] = DASHBOARD
 
 
 class PathSection(Section):

@@ -6,6 +6,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.checkpoint import DAMAGED, reported_step
 from trackside_daemon.model.text import duration
 from trackside_daemon.model.troubles import TROUBLES
@@ -23,9 +24,6 @@ INTERVALS = 16  # number of recent intervals between checkpoints that are kept
 ENOUGH = 2  # intervals needed before a checkpoint can be overdue: three checkpoints
 SAME = 10.0  # seconds within which the events of several ranks count as one checkpoint
 
-# A checkpoint is overdue after OVERDUE times the median interval, and LEAST seconds or more.
-OVERDUE, LEAST = 2.0, 600.0
-
 
 class Checkpoints:
     """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training, and from what the audits find.
@@ -38,7 +36,9 @@ class Checkpoints:
 
     alert = "CheckpointOverdue"
 
-    def __init__(self, run: RunProgress, overdue: float = OVERDUE, least: float = LEAST) -> None:
+    def __init__(
+        self, run: RunProgress, overdue: float = DEFAULTS.checkpoint_ratio, least: float = DEFAULTS.checkpoint_after
+    ) -> None:
         self._run = run
         self._overdue, self._least = overdue, least
         self._intervals: deque[float] = deque(maxlen=INTERVALS)

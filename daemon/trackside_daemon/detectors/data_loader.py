@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import duration, percent
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 STEPS, LEAST_STEPS = 100, 5
 SECONDS, LEAST_SECONDS = 60.0, 10.0
 
-SHARE, CALM = 0.3, 0.2  # shares of the time spent waiting: an alert begins above the first and ends below the second
+CALM = 2 / 3  # an alert ends below this part of the share of time with which it begins
 
 WINDOWS = 2  # consecutive windows needed to begin and to end an alert
 
@@ -29,7 +30,7 @@ class DataLoader:
 
     alert = "DataLoaderBottleneck"
 
-    def __init__(self, run: RunProgress, share: float = SHARE) -> None:
+    def __init__(self, run: RunProgress, share: float = DEFAULTS.data_wait_ratio) -> None:
         self._run = run
         self._share = share
         self._began: float | None = None
@@ -75,7 +76,7 @@ class DataLoader:
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
     def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Finding]:
-        changes = share < CALM / SHARE * self._share if self._firing else share > self._share
+        changes = share < CALM * self._share if self._firing else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:
             return

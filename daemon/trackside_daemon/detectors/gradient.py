@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import FIRST
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.finding import SEVERITIES
@@ -39,8 +40,8 @@ CALM = 20  # samples without a high norm after which an explosion is over
 LASTS = 16
 MOSTLY = 0.75
 
+SCALES = 8.0  # robust standard deviations that a norm must lie from the level
 CRITICAL = 100.0  # factor over the usual norm that a step without clipping does not survive
-AFTER = 60.0  # seconds for which high norms must have come until such a factor is critical
 
 # Factor over the usual norm that is reported at the first sample. Smaller ones, which clipping makes harmless, must
 # come OFTEN times in AMONG samples.
@@ -60,7 +61,6 @@ class Gradient:
 
     Args:
         times: Factor over the recent level that is an explosion.
-        scales: Robust standard deviations that a norm must lie from the level.
         vanished: Factor below the long-term level that is vanishing.
         after: Seconds after which an explosion can be critical.
     """
@@ -68,10 +68,13 @@ class Gradient:
     alerts: tuple[str, ...] = ("GradientExplosion", "GradientVanishing")
 
     def __init__(
-        self, *, times: float = 3.0, scales: float = 8.0, vanished: float = 10.0, after: float = AFTER
+        self,
+        *,
+        times: float = DEFAULTS.gradient_explosion_ratio,
+        vanished: float = DEFAULTS.gradient_vanishing_ratio,
+        after: float = DEFAULTS.critical_after,
     ) -> None:
         self._times = log(times)
-        self._scales = scales
         self._vanished = log(vanished)
         self._near = Window(NEAR)
         self._off = Window(LONG)
@@ -123,7 +126,7 @@ class Gradient:
                 self._remember(size, over)
 
     def _judge(self, at: int, step: int, time: float, size: float, over: float) -> Iterator[Detection]:
-        if over > self._times and len(self._off) >= ENOUGH and over > self._scales * self._scale():
+        if over > self._times and len(self._off) >= ENOUGH and over > SCALES * self._scale():
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if self._severity is None and (often or over > log(AT_ONCE)):
@@ -153,7 +156,7 @@ class Gradient:
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         under = usual - size - self._converged()
         nothing = size < log(NOTHING) and abs(self._lately()) > NOTHING
-        low = nothing or (under > self._vanished and under > self._scales * self._long.spread())
+        low = nothing or (under > self._vanished and under > SCALES * self._long.spread())
         if not low:
             self._low = 0
             self._risen += 1

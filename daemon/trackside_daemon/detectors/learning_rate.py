@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,9 @@ class LearningRate:
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
 
-    def __init__(self, *, most: float = 10.0, jump: float = 10.0) -> None:
+    def __init__(
+        self, *, most: float = DEFAULTS.learning_rate_most, jump: float = DEFAULTS.learning_rate_jump_ratio
+    ) -> None:
         self._most = most
         self._jump = jump
         self._seen = 0

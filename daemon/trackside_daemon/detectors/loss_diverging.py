@@ -20,6 +20,7 @@ from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.rate_restart import RateRestart
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, rate_raised, times
 from trackside_daemon.model.finding import SEVERITIES
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-RISE, NOISE = 0.15, 5.0  # required rise: fraction of the lowest level, and standard deviations of single samples
+NOISE = 5.0  # required rise in standard deviations of single samples
 
 # Standard deviations of the means of blocks that a rise must exceed, and that the loss must have fallen before: the level of
 # white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
@@ -52,7 +53,6 @@ UNLEARNT = "it has risen without having fallen below its start"
 SIGNED = "its sign has changed three times"
 
 CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model loses what it learned
-AFTER = 60.0  # seconds for which it must have risen until that is critical
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
@@ -68,7 +68,7 @@ class LossDiverging:
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
-    def __init__(self, *, ratio: float = RISE, after: float = AFTER) -> None:
+    def __init__(self, *, ratio: float = DEFAULTS.loss_diverging_ratio, after: float = DEFAULTS.critical_after) -> None:
         self._ratio = ratio
         self._after = after
         self._learnt = Learnt()

@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.wording import HUGE
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
@@ -27,8 +28,8 @@ BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are com
 
 PART = 0.1  # fraction of the run that is compared, once that is more than the smallest blocks hold
 
-# Fractions of the loss: a smaller gain is a plateau; the largest error of a gain; a larger gain ends the plateau.
-GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
+# Fractions of the loss: the largest error of a gain; a larger gain ends the plateau.
+UNSURE, AGAIN = 0.005, 0.005
 
 # A loss has stopped that fell by so many standard errors and by so much of itself, in the second half of that time at least by
 # so much of the first half's gain: one that slowed down gradually has converged. Then it gained less than that share.
@@ -42,7 +43,7 @@ class LossPlateau:
 
     alerts: tuple[str, ...] = ("LossPlateau",)
 
-    def __init__(self, *, ratio: float = GAIN) -> None:
+    def __init__(self, *, ratio: float = DEFAULTS.loss_plateau_ratio) -> None:
         self._ratio = ratio
         self._again = max(AGAIN, ratio)
         self._samples: list[float] = []

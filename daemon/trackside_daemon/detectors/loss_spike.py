@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import MUCH, Learnt
-from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
+from trackside_daemon.detectors.outlier import Jump, Jumps
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.wording import HUGE, factor, rate_raised, times
 from trackside_daemon.model.text import number
 
@@ -38,7 +39,7 @@ class LossSpike:
 
     alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
-    def __init__(self, *, scales: float = SCALES, ratio: float = SHARE) -> None:
+    def __init__(self, *, scales: float = DEFAULTS.loss_spike_scales, ratio: float = DEFAULTS.loss_spike_ratio) -> None:
         self._jumps = Jumps(scales=scales, ratio=ratio)
         self._step: int | None = None
         self._alert = ""

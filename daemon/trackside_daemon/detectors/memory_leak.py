@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import byte_size, duration
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ SIZES = 7  # Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth
 # Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum).
 RISING = 0.8
 
-GREW = 0.1  # least growth over all bins, as a fraction of the memory in use
-FILLING = 0.3  # the same for the first bins of a process, which fills its caches and its buffers
+FILLING = 0.3  # least growth, as a fraction of the memory in use, for the first bins of a process, which fills its caches and its buffers
 
 # Least slope of the last half of the bins, as a fraction of the first half's. A cache that fills up slows down: by a fifth within
 # half of its time constant.
@@ -61,7 +61,7 @@ class MemoryLeak:
 
     alerts: tuple[str, ...] = ("HostMemoryLeak",)
 
-    def __init__(self, *, limit: float | None = None, grew: float = GREW) -> None:
+    def __init__(self, *, limit: float | None = None, grew: float = DEFAULTS.leak_ratio) -> None:
         self._limit = limit
         self._grew = grew
         self._open: list[list[Bin]] = [[] for _ in range(SIZES)]

@@ -13,6 +13,7 @@ from math import inf, log
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.model.robust import NORMAL
 
@@ -23,18 +24,14 @@ if TYPE_CHECKING:
 # distances for a noise: the 15th number can be a jump.
 NEAR, USUAL, RECENT = 7, 128, 24
 
-EASE = 0.85  # factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one
+# Pairs of robust standard deviations above the level and fraction of the level, as multiples of the thresholds, which are
+# 0.85 of those of the labels: people saw both sides of a jump, the detector sees one. A jump reaches one pair.
+LAW = ((1.0, 1.0), (1.5, 0.5), (2.5, 0.25))
 
-# Pairs of robust standard deviations above the level and fraction of the level. A jump reaches one pair.
-LAW = ((10.0, 0.20), (15.0, 0.10), (25.0, 0.05))
+CROSSING = 2.5  # the same for the deviations where the level crosses zero: a fraction of it means nothing there
 
-# The first pair after EASE. Other settings scale all deviations, or all fractions, in proportion.
-SCALES, SHARE = EASE * LAW[0][0], EASE * LAW[0][1]
-
-CROSSING = 25.0  # deviations needed where the level crosses zero: a fraction of it means nothing there
-
-GREAT = (0.75, 2.0)
-"""A jump that is obvious by the last 24 distances: fraction of the level, and factor over the largest of them.
+GREAT = (0.75 / DEFAULTS.loss_spike_ratio, 2.0)
+"""A jump that is obvious by the last 24 distances: multiple of the fraction of the level, and factor over the largest of them.
 
 It catches what the 128 distances hide when the noise was larger a while ago.
 """
@@ -75,11 +72,10 @@ class Jumps:
         ratio: Fraction of the level by which it must stand out.
     """
 
-    def __init__(self, *, scales: float = SCALES, ratio: float = SHARE) -> None:
-        by, parts = scales / SCALES, ratio / SHARE
-        self._law = tuple((EASE * by * least, EASE * parts * fraction) for least, fraction in LAW)
-        self._crossing = EASE * by * CROSSING
-        self._great = parts * GREAT[0]
+    def __init__(self, *, scales: float, ratio: float) -> None:
+        self._law = tuple((scales * least, ratio * fraction) for least, fraction in LAW)
+        self._crossing = scales * CROSSING
+        self._great = ratio * GREAT[0]
         self._near = Window(NEAR)
         self._usual = Window(USUAL)
         self._recent: deque[float] = deque(maxlen=RECENT)

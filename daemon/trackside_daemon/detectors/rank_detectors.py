@@ -26,7 +26,7 @@ from trackside_daemon.detectors.rl.mismatch import ImportanceRatio, Mismatch
 from trackside_daemon.detectors.rl.no_signal import ZeroSpread, ZeroVariance
 from trackside_daemon.detectors.rl.reward_collapse import RewardCollapse
 from trackside_daemon.detectors.rl.truncation import LengthBlowup, Truncation
-from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.detectors.slow_drift import SlowDrift
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
@@ -89,8 +89,6 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
     "train_inference_mismatch": (lambda at, _: Mismatch(at.mismatch_most),),
     "importance_ratio": (lambda at, _: ImportanceRatio(at.importance_ratio_most),),
 }
-
-DEFAULTS = DetectorThresholds()
 
 # All alerts that they can detect.
 ALERTS = tuple(

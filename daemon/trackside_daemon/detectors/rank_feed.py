@@ -11,8 +11,9 @@ from trackside_daemon.detectors.base import Column, Found, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
 from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
 from trackside_daemon.detectors.layers.streaks import by_layer
-from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
+from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened

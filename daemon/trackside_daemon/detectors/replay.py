@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
+from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:

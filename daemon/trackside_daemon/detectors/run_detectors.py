@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.monitor_blind import RunBlind
-from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
-from trackside_daemon.detectors.straggler import SECONDS, Straggler
+from trackside_daemon.detectors.straggler import Straggler
 from trackside_daemon.model.text import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class WatchedRun:
         self,
         run: RunProgress,
         floor: float,
-        straggler_window: float = SECONDS,
+        straggler_window: float = STRAGGLER_WINDOW,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
     ) -> None:
         self.run = run

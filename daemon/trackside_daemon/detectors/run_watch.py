@@ -17,9 +17,8 @@ from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
 from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, slowness, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunProgress
-from trackside_daemon.detectors.settings import DetectorThresholds
-from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
-from trackside_daemon.detectors.straggler import SECONDS
+from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
+from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import training as f
@@ -79,8 +78,8 @@ class RunWatch:
     def __init__(
         self,
         *,
-        stall_after: float = FLOOR,
-        straggler_window: float = SECONDS,
+        stall_after: float = STALL_AFTER,
+        straggler_window: float = STRAGGLER_WINDOW,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},

@@ -7,8 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.detectors.outlier import SCALES, SHARE
 from trackside_daemon.model.setting_types import Seconds, bound, share
+
+STALL_AFTER = 60.0  # seconds of silence that never count as a stall
+STRAGGLER_WINDOW = 10.0  # least seconds between two comparisons of the ranks
 
 
 class DetectorThresholds(Section):
@@ -19,13 +21,13 @@ class DetectorThresholds(Section):
     ] = 0.1
     loss_spike_scales: Annotated[
         float, bound("LossSpike, LossHardBatch: deviation of a loss, in robust standard deviations.")
-    ] = SCALES
+    ] = 8.5
     loss_spike_ratio: Annotated[
         float,
         bound(
             "LossSpike, LossHardBatch: deviation of a loss, as a ratio of its level; less if it has more robust standard deviations."
         ),
-    ] = SHARE
+    ] = 0.17
     loss_diverging_ratio: Annotated[
         float, bound("LossDiverging: rise above the lowest level, as a ratio of that level.")
     ] = 0.15
@@ -79,3 +81,7 @@ class DetectorThresholds(Section):
     checkpoint_after: Annotated[
         Seconds, Field(ge=1, description="CheckpointOverdue: time without a checkpoint that is always allowed.")
     ] = 600.0
+
+
+DEFAULTS = DetectorThresholds()
+"""Also the defaults of each detector: they stand nowhere else."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class SlowDrift:
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def __init__(self, *, ratio: float = 1.15, lost: float = 0.0) -> None:
+    def __init__(self, *, ratio: float = DEFAULTS.throughput_ratio, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._lost = lost
         self._block: list[float] = []

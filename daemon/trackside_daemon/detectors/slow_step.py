@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.text import duration
@@ -78,7 +79,9 @@ class SlowStep:
 
     alerts: tuple[str, ...] = ("SlowStep",)
 
-    def __init__(self, *, ratio: float = 1.5, scales: float = 9.0, lost: float = 0.0) -> None:
+    def __init__(
+        self, *, ratio: float = DEFAULTS.slow_step_ratio, scales: float = DEFAULTS.slow_step_scales, lost: float = 0.0
+    ) -> None:
         self._ratio = ratio
         self._scales = scales
         self._learnt = 1 + LEARNT_PART * (ratio - 1)

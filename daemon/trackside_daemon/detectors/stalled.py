@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
-FLOOR = 60.0  # seconds of silence that never count as a stall
 CONSEQUENCE = 60.0  # seconds around the death of a rank in which silence of the run is its consequence
 
 NAMED = 4  # ranks that an alert names

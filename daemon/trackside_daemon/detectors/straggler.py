@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
-STEPS, SECONDS = 20, 10.0  # least steps and seconds of a window
+STEPS = 20  # least steps of a window
 
 WINDOWS = 50  # recent windows that are remembered per rank
 # A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer.

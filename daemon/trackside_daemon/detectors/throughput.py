@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.model.text import duration, percent
 
@@ -28,21 +29,21 @@ WORTH = 60.0  # seconds lost from which it is a warning; less is info
 # Share of the run's time that slower steps must lose where that is less than the floor in seconds: a training of a few
 # seconds is judged by its own length.
 SHARE = 0.1
+SCALES = 3.0
 
 
 class Throughput:
     """`ThroughputRegression`: for 40 samples, steps take *ratio* times as long as before.
 
-    The increase must also exceed *scales* deviations of the levels, and all slower steps together must lose *lost* seconds,
+    The increase must also exceed `SCALES` deviations of the levels, and all slower steps together must lose *lost* seconds,
     or `SHARE` of the run's time if that is less.
     """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def __init__(self, *, ratio: float = 1.15, scales: float = 3.0, lost: float = 0.0) -> None:
+    def __init__(self, *, ratio: float = DEFAULTS.throughput_ratio, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._lost = lost
-        self._scales = scales
         self._block: list[float] = []
         self._window = Window(BEFORE)
         self._slower: list[float] = []
@@ -77,7 +78,7 @@ class Throughput:
             self._window.add(level)
             return
         usual = self._window.median()
-        least = max((self._ratio - 1) * usual, self._scales * self._window.spread())
+        least = max((self._ratio - 1) * usual, SCALES * self._window.spread())
         if level - usual <= least:
             # The slower blocks join only now: those of a lasting slowdown must not become part of the usual duration.
             for held in (*self._slower, level):

@@ -6,9 +6,8 @@ from math import inf, isinf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.rank_detectors import DEFAULTS
 from trackside_daemon.detectors.replay import Replay, Wanted
-from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

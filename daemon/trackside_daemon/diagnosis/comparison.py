@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from trackside_daemon.diagnosis.measures import Measures
     from trackside_daemon.diagnosis.settings import CostSection
 
-MOST_RUNS = 64  # most runs of a comparison, with its baseline
-MOST_KEYS = 64  # most keys of it
 TOKENS = "_at_tokens"
 """End of the name of a quantity that is compared at equally many tokens instead of steps."""
 

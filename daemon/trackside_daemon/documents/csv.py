@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def write(document: Document) -> str:
     """Return the document's tables as CSV."""
-    return "\n".join("".join(map(csv_line, _lines(table))) for table in document.tables)
+    return "\n".join("".join(csv_line(line, signed=True) for line in _lines(table)) for table in document.tables)
 
 
 def _lines(table: Table) -> list[list[str]]:

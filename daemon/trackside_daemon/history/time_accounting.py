@@ -9,7 +9,7 @@ import msgspec
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.history.read.attempts import highest, last_time
-from trackside_daemon.model.records import Account, EarlierAttempts, bounded
+from trackside_daemon.model.records import Account, EarlierAttempts
 from trackside_daemon.model.time_ledger import lost_in
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class StepTimes(msgspec.Struct, omit_defaults=True):
 
     def update(self, record: BatchIngested, earlier: Mapping[str, float]) -> None:
         """Apply a message with rows; *earlier* has the seconds by phase of the message before."""
-        phases, last = bounded(record.phases), max(columns.times[-1] for columns in record.columns)
+        phases, last = record.phases, max(columns.times[-1] for columns in record.columns)
         closed = max(last, record.closed)
         # The phases are those of the moment when the message was closed. A pause may have begun after the last push.
         most = {phase: (closed - last) / 1e9 if phase in PAUSES else 0.0 for phase in phases}

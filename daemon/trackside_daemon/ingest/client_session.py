@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from trackside.limits import IN_FLIGHT
 from trackside.wire import (
     GATHER_SECONDS,
     HOOK_FAILED,
@@ -24,7 +25,7 @@ from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.ingest.messages import CAUSE_BYTES, events
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened, bounded
+from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
 from trackside_daemon.training.end_state import verdict
 from trackside_daemon.training.export_limits import cut
@@ -46,9 +47,6 @@ LATE_SECONDS = 60.0  # an older batch is not shown on the page
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no messages but answers
 HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
 MEDIA_WAITING = 1024  # images, texts and tables of an owner that may wait for the history: a tenth of a second of it
-
-# How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
-REFUSED = 64
 
 NOT_GREETED = ClientClock(Clock(0, 0), Moment(0.0, 0.0), same_boot=False, late=True)
 
@@ -209,7 +207,7 @@ class ClientSession:
         if self.media:
             self.media = {waiting: items for waiting, items in self.media.items() if waiting > number}
         if refused:
-            self.refused = {**dict(list(self.refused.items())[-REFUSED:]), number: refused}
+            self.refused = {**dict(list(self.refused.items())[-IN_FLIGHT:]), number: refused}
 
     def answer(self, number: int) -> list[bytes]:
         """Return the ack of all messages up to *number*, or the nack of this one."""
@@ -295,7 +293,7 @@ class ClientSession:
             number,
             columns,
             self.clock.shift,
-            bounded(message.totals.phases),
+            message.totals.phases,
             self._pause(message.totals.paused),
             late,
             message.distributions,
@@ -353,15 +351,13 @@ class ClientSession:
         if message.steps is not None:
             fields["steps"] = "{} to {}".format(*message.steps)
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields=fields)
-        outbox.deliver(
-            [BatchIngested(ref, number, phases=bounded(message.totals.phases)), gap], Receipt(ref.id, number)
-        )
+        outbox.deliver([BatchIngested(ref, number, phases=message.totals.phases), gap], Receipt(ref.id, number))
 
     def _close(self, number: int, message: Bye, now: Moment, outbox: Outbox) -> None:
         """Apply the end of the session."""
         ref, runs, receipt = self.ref, self._shared.runs, Receipt(self.ref.id, number)
         message.clock = self.clock.receive(message.clock, now)
-        ingested = BatchIngested(ref, number, phases=bounded(message.totals.phases))
+        ingested = BatchIngested(ref, number, phases=message.totals.phases)
         if (exported := self.exported) is not None:
             outbox.batches.extend(runs.close(exported, message, now))
             outbox.deliver([ingested], receipt)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
+from trackside.limits import BATCH_MESSAGES, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.redact import redact, redact_text
 from trackside.wire import REASONS, TrainingEvent, WireError, decode_body, is_commit
@@ -20,6 +21,7 @@ from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.model.text import byte_size
 from trackside_daemon.training.export_limits import OwnerRate, redacted
+from trackside_daemon.training.totals import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +50,7 @@ MOST: dict[str, tuple[int, Any]] = {
     "tags": (64 * 1024, ()),
     "about": (256 * 1024, None),
 }
-TEXT_BYTES = 1 << 20  # limit of the texts of a batch's events and alerts: a client closes it after 64 of 4 KiB
+TEXT_BYTES = 4 * BATCH_MESSAGES * TEXT_LENGTH  # limit of the texts of a batch's events and alerts
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 # How many pairs of sender and reason of one owner are remembered, so that each is logged once; later ones are only counted.
@@ -67,12 +69,14 @@ log = logging.getLogger("trackside")
 def read(kind: str, frame: bytes) -> tuple[Any, list[Columns]]:
     """Return the body of a message of a kind, and the rows of a batch as columns; other kinds have none.
 
-    The texts of a bye are as they may be in the log, in alerts and in a session that keeps it: short, and without secrets.
+    Totals are within their limits. The texts of a bye are as they may be in the log, in alerts and in a session that keeps it: short, and without secrets.
 
     Raises:
         WireError: It cannot be decoded, or breaks a rule of its kind.
     """
     body = decode_body(kind, frame)
+    if getattr(body, "totals", None) is not None:
+        bounded(body.totals)
     if kind == "bye":
         texts = {name: redacted(getattr(body, name), CAUSE_BYTES) for name in ("status", "cause", "requested")}
         return replace(body, **texts), []
@@ -95,13 +99,13 @@ def family(hello: Hello) -> Family:
     return () if parents is None else ((hello.identity.pid, hello.identity.start), *parents)
 
 
-def checked(hello: Hello, bounded: Identity) -> Hello:
-    """Return the hello with its *bounded* identity, and without what is larger than `MOST`: a session keeps parts of both."""
+def checked(hello: Hello, identity: Identity) -> Hello:
+    """Return the hello with its bounded *identity*, and without what is larger than `MOST`: a session keeps parts of both."""
     # Older clients send any text that a planted .git leads to.
-    commit = bounded.git_commit if is_commit(bounded.git_commit) else ""
+    commit = identity.git_commit if is_commit(identity.git_commit) else ""
     sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in MOST}
     over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
-    return replace(hello, identity=replace(bounded, git_commit=commit), **over)
+    return replace(hello, identity=replace(identity, git_commit=commit), **over)
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Event]:

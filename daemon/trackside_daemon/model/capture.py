@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
+from msgspec.structs import asdict
 
 KindName = Literal["profile", "stacks", "flight_recorder", "memory", "layers"]
 State = Literal["asked", "recording", "written", "summarised", "failed"]
@@ -18,7 +19,7 @@ KINDS, STATES, TRIGGERS = get_args(KindName), get_args(State), get_args(Trigger)
 FINAL = frozenset(("summarised", "failed"))  # the states that a capture never leaves
 
 
-class AlertLink(NamedTuple):
+class AlertLink(msgspec.Struct, frozen=True):
     """The alert that caused a capture; the three fields identify it."""
 
     alert: str
@@ -41,7 +42,7 @@ class CaptureFile(NamedTuple):
     kind: str
 
 
-class ProfileOptions(NamedTuple):
+class ProfileOptions(msgspec.Struct, frozen=True):
     """Options of a profile.
 
     Attributes:
@@ -101,20 +102,6 @@ class Capture:
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Link(msgspec.Struct):
-    alert: str
-    started: float
-    labels: dict[str, str] = {}
-
-
-class _Options(msgspec.Struct):
-    steps: int | None = 10
-    seconds: float | None = None
-    shapes: bool = False
-    stacks: bool = False
-    memory: bool = False
-
-
 class CaptureJson(msgspec.Struct):
     """A capture as `as_json` returns it; unknown fields are ignored."""
 
@@ -124,10 +111,10 @@ class CaptureJson(msgspec.Struct):
     asked: float
     attempt: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     ranks: tuple[int, ...] = ()
-    options: _Options = msgspec.field(default_factory=_Options)
+    options: ProfileOptions = PROFILE
     state: State = "asked"
     reason: str = ""
-    cause: _Link | None = None
+    cause: AlertLink | None = None
     step: int | None = None
     ended: float | None = None
     files: list[Any] = []
@@ -136,16 +123,14 @@ class CaptureJson(msgspec.Struct):
     def record(self, run: str, id_: str) -> Capture:
         """Return the capture as one of a run, with another id and without files."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        link = None if self.cause is None else AlertLink(**msgspec.structs.asdict(self.cause))
-        options = ProfileOptions(**msgspec.structs.asdict(self.options))
-        return Capture(**{**fields, "id": id_, "run": run, "cause": link, "options": options, "files": ()})
+        return Capture(**{**fields, "id": id_, "run": run, "files": ()})
 
 
 def as_json(capture: Capture) -> dict[str, Any]:
     """Return a capture with names for all its fields, as the API has it."""
     return {
         **{name: getattr(capture, name) for name in capture.__slots__},
-        "options": capture.options._asdict(),
-        "cause": None if capture.cause is None else capture.cause._asdict(),
+        "options": asdict(capture.options),
+        "cause": None if capture.cause is None else asdict(capture.cause),
         "files": [file._asdict() for file in capture.files],
     }

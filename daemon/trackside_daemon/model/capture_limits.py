@@ -7,11 +7,11 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from trackside.limits import CAPTURE_RANKS, PROFILE_SECONDS
 from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
 
 MOST_STEPS = 1000  # more of them would make a summary too large
-MOST_SECONDS = 120.0
-RANGES = {"steps": (1, MOST_STEPS), "seconds": (0.01, MOST_SECONDS)}
+RANGES = {"steps": (1, MOST_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
 
 
 class Takes(NamedTuple):
@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
     kind: KindName = "profile"
     trigger: Literal["person", "api"] = "api"
-    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
+    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=CAPTURE_RANKS)] = []
     steps: int | None = None
     seconds: float | None = None
     shapes: bool = False
@@ -63,7 +63,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
         Raises:
             OptionError: The kind does not take one, or a number is out of its range.
         """
-        takes, given = TAKES[self.kind], {name: getattr(self, name) for name in ProfileOptions._fields}
+        takes, given = TAKES[self.kind], {name: getattr(self, name) for name in ProfileOptions.__struct_fields__}
         for name, value in given.items():
             if value not in (None, False) and name not in takes.others and not (name == "steps" and takes.steps):
                 raise OptionError((name,), f"a capture of kind {self.kind} has none")

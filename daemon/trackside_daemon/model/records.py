@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.model.capture import Capture
@@ -36,16 +35,6 @@ CONTINUITY = "continuity"
 
 # The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
 MODEL = "model"
-
-# The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
-# `bounded` drops the rest, so that another program on the socket cannot fill the page.
-PHASES = 65
-PHASE_BYTES = 512
-
-
-def bounded(values: Mapping[str, T]) -> dict[str, T]:
-    """Return a session's values by phase or by device, within the limits of a client."""
-    return dict(islice((item for item in values.items() if len(item[0].encode()) <= PHASE_BYTES), PHASES))
 
 
 class Account(NamedTuple):
@@ -210,6 +199,9 @@ LIFE_CYCLE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 STALLS = frozenset({"TrainingStalled", "RankSilent"})
 
 
+AlertKey = tuple[str, str, tuple[tuple[str, str], ...], float]
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.
@@ -233,6 +225,11 @@ class Alert:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     silenced: bool = False
     notified: Mapping[str, Notified] = field(default_factory=dict)
+
+    @property
+    def key(self) -> AlertKey:
+        """The fields that identify it, in the history too."""
+        return self.alert, self.run, tuple(sorted(self.labels.items())), self.started
 
     @property
     def fingerprint(self) -> str:

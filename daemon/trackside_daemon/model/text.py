@@ -6,6 +6,7 @@ The page's `format.js` spells them alike; `tests/model/spelling.json` has cases 
 from __future__ import annotations
 
 import math
+import re
 import time
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 GAP = "  "  # between the columns of a table
 _SEPARATING = frozenset(',;"')  # separate cells of CSV, or quote them
+
+# A spreadsheet takes a cell for a formula if it begins so; Excel also accepts the wide forms. The apostrophe before it makes
+# it a text. A cell that has apostrophes already gets one more, so that an import can remove it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\uFF1D\uFF0B\uFF0D\uFF20]")
+_SIGNED = re.compile(r"[+-]([\d.,]+(e[+-]?\d+)?( [%\w/]+)?)?")
 NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
 
@@ -26,18 +32,27 @@ def shown(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def csv_line(names: Iterable[str]) -> str:
-    """Return a line of CSV, for any characters: the csv module quotes no lone CR, and on Python 3.10 refuses a NUL.
+def csv_line(names: Iterable[str], *, signed: bool = False) -> str:
+    """Return a line of CSV that no spreadsheet evaluates, for any characters.
 
-    A semicolon is quoted, too: it separates columns in some countries.
+    The csv module quotes no lone CR, and on Python 3.10 refuses a NUL. A semicolon is quoted, too: it separates columns in some
+    countries. With *signed*, numbers and ``-`` stay as they are.
     """
+    cells = (
+        f"'{name}" if _FORMULA.match(name) and not (signed and _SIGNED.fullmatch(name)) else name for name in names
+    )
     return (
         ",".join(
-            name if name.isprintable() and _SEPARATING.isdisjoint(name) else '"{}"'.format(name.replace('"', '""'))
-            for name in names
+            cell if cell.isprintable() and _SEPARATING.isdisjoint(cell) else '"{}"'.format(cell.replace('"', '""'))
+            for cell in cells
         )
         + "\n"
     )
+
+
+def csv_name(cell: str) -> str:
+    """Return what a cell of `csv_line` stands for, which was read from a file."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def shown_lines(text: str) -> str:

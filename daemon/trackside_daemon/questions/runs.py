@@ -50,7 +50,9 @@ class Runs(Question, frozen=True, kw_only=True):
         asked = msgspec.structs.asdict(self)
         selection = reader.RunFilter(**{name: asked[name] for name in reader.RunFilter._fields})
         alive = live.runs()
-        runs = _merged(connection, reader.runs(connection, selection), alive, selection)
+        runs = _merged(
+            connection, reader.runs(connection, selection._replace(limit=self.limit or MOST_RUNS)), alive, selection
+        )
         more: dict[str, Mapping[str, Any]] = {}
         if self.config:
             more["config"] = run_columns.configurations(connection)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Request
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
-    from trackside_daemon.service.hangs import Ask
     from trackside_daemon.service.reports import Reports
 
 _log = logging.getLogger("trackside")
@@ -92,7 +92,7 @@ class Alerting:
         history: Recorder,
         about: DaemonInfo,
         *,
-        ask: Ask,
+        ask: AskRanks,
         processes: Callable[[], Sequence[Process]],
         push: Callable[[Sequence[Batch]], None],
         command: Callable[[str, int], object],

@@ -6,11 +6,10 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.escalation import Escalation
-from trackside_daemon.alerts.sinks.sink_filter import alert_key
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import rank_dump
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from trackside.wire import Flight
     from trackside_daemon.captures.hang.dump import RankDump
     from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.collectors.process.process import Process
-    from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.state import State
 
 ALERTS = STALLS | {"TrainingProcessDied"}
@@ -41,14 +40,6 @@ WAITING = 64  # most alerts that wait for a verdict, each in a thread; further o
 RANKS = 65_536  # most ranks of a run that are named as unseen
 
 log = logging.getLogger("trackside")
-
-
-class Ask(Protocol):
-    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and the answers within 3 s."""
-
-    def __call__(  # noqa: D102
-        self, kind: str, run: str, ranks: frozenset[int] | None = None
-    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
 
 
 # Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
@@ -81,7 +72,7 @@ class Hangs:
     """Listener of alerts in the pipeline's thread, where it only queues them.
 
     Args:
-        ask: See `Ask`.
+        ask: See `AskRanks`.
         state: Newest values of all families.
         processes: Returns the processes of the training as of the last tick.
         publish: Called with a batch that has the verdict as an `AlertNote`.
@@ -90,7 +81,7 @@ class Hangs:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: AskRanks,
         state: State,
         processes: Callable[[], Sequence[Process]],
         publish: Callable[[Batch], None],
@@ -122,11 +113,11 @@ class Hangs:
                 continue
             change = self._escalation.of(alert)
             # With its end, or with another try in its place, the present try is not wanted any more.
-            if (change or alert.ended is not None) and (before := self._firing.pop(alert_key(alert), None)) is not None:
+            if (change or alert.ended is not None) and (before := self._firing.pop(alert.key, None)) is not None:
                 before.set()
             # The pipeline, which stops later, must not wait here.
             if change and not self._stopping.is_set() and self._room.acquire(blocking=False):
-                self._firing[alert_key(alert)] = unwanted = threading.Event()
+                self._firing[alert.key] = unwanted = threading.Event()
                 self._threads.submit(self._handle, alert, unwanted)
 
     def judge_now(self, run: str) -> dict[str, Any] | None:
@@ -152,7 +143,7 @@ class Hangs:
                     return
                 found = self._judge(_hang(alert))
                 # An alert that has got worse since is judged again, but this verdict holds until then.
-                if found is not None and alert_key(alert) in self._firing and not self._stopping.is_set():
+                if found is not None and alert.key in self._firing and not self._stopping.is_set():
                     evidence = {CONCLUSION: found.text, "hang": found._asdict()}
                     note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
                     self._publish(Batch("hangs", records=[note]))

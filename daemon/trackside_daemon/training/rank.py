@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.model.families import models as model_families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, Sample
-from trackside_daemon.model.records import ENDED, bounded
+from trackside_daemon.model.records import ENDED
 from trackside_daemon.training.layer_values import LayerValues
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.rl_values import RlValues, rl_totals
-from trackside_daemon.training.totals import summed
+from trackside_daemon.training.totals import bounded, summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -151,8 +151,8 @@ class RankStatus:
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
-        session.totals = max(_cut(totals), totals if session.totals is None else session.totals, key=_age)
-        every = _cut(summed(self._all_totals()))
+        session.totals = max(bounded(totals), totals if session.totals is None else session.totals, key=_age)
+        every = bounded(summed(self._all_totals()))
         self.peak_flops = None if every.device is None else every.device.peak_flops
         self.lost_time.update(every)
         samples = [
@@ -182,7 +182,7 @@ class RankStatus:
         self.state = "starting"
         self.end = None
         self._pushed = None
-        self._earlier = _cut(summed(self._all_totals()))
+        self._earlier = bounded(summed(self._all_totals()))
         self._began = self._started()
         self._sessions = []
 
@@ -329,16 +329,6 @@ class RankStatus:
         admitted = self._admit(self, key)
         self.keys += admitted
         return admitted
-
-
-def _cut(totals: Totals) -> Totals:
-    """Cut totals to the phases and devices of one session, also the sum of many sessions."""
-    totals.phases = bounded(totals.phases)
-    if totals.device is not None:
-        totals.device.phases = bounded(totals.device.phases)
-        totals.device.memory = bounded(totals.device.memory)
-        totals.device.amounts = bounded(totals.device.amounts)
-    return totals
 
 
 def _age(totals: Totals) -> tuple[float, ...]:

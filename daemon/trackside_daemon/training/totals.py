@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
+from trackside.limits import PHASE_LENGTH, SESSION_PHASES
 from trackside.wire import CheckpointTotals, DataWaits, Device, Histogram, Memory, Totals
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ def summed(sessions: Iterable[Totals]) -> Totals:
         device=_device([one.device for one in every if one.device is not None]),
         saves=_saves([one.saves for one in every if one.saves is not None]),
     )
+
+
+def bounded(totals: Totals) -> Totals:
+    """Return the totals within the limits of one client, also the sum of many: another program may have any number of phases."""
+    totals.phases = _first(totals.phases)
+    if totals.device is not None:
+        totals.device.phases = _first(totals.device.phases)
+        totals.device.memory = _first(totals.device.memory)
+        totals.device.amounts = _first(totals.device.amounts)
+    return totals
+
+
+def _first(values: Mapping[str, A]) -> dict[str, A]:
+    return dict(islice((item for item in values.items() if len(item[0]) <= PHASE_LENGTH), SESSION_PHASES + 1))
 
 
 def _by_key(several: Sequence[Mapping[K, N]]) -> dict[K, N]:

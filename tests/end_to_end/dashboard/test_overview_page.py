@@ -105,7 +105,7 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     gpus = page.locator(".gpus > li")
     expect(gpus).to_have_count(8)
     expect(gpus.nth(3)).to_contain_text("hw slowdown")
-    expect(gpus.nth(0)).to_contain_text(re.compile(r"\d+ %.*[\d.]+ / 80 GiB.*\d+ W · \d+ °C", re.DOTALL))
+    expect(gpus.nth(0)).to_contain_text(re.compile(r"\d+ %.*[\d.]+ GiB of 79.6 GiB.*\d+ W · \d+ °C", re.DOTALL))
     assert "undefined" not in page.locator("main").inner_text()
     assert "NaN %" not in page.locator("main").inner_text()
     host = daemon.api("overview").json()["host"]

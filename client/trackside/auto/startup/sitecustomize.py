@@ -9,9 +9,10 @@ import sys
 
 if sys.version_info >= (3, 10) and os.environ.get("TRACKSIDE_AUTO", "").lower() not in ("", "0", "false", "no", "off"):
     try:
-        import trackside_imports  # type: ignore[import-not-found]  # in this directory
+        import trackside_imports  # type: ignore[import-not-found]  # in this directory, as the next one
+        import trackside_patched_methods  # type: ignore[import-not-found]
 
-        trackside_imports.watch()
+        trackside_imports.watch(trackside_patched_methods.PATCHED_METHODS)
     except Exception:  # noqa: BLE001, S110  the command must start in any case
         pass
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
-from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of
+from trackside_daemon.alerts.sinks.sink_filter import notification_of
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.records import Alert, AlertKey, AlertNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ class Delivery:
         self._configured = configured or ConfiguredSinks()
         self._configured.register(sinks)
         self._lock = threading.Lock()
-        self._firing: dict[Key, Alert] = {}
+        self._firing: dict[AlertKey, Alert] = {}
         self._started = False
         self._workers = [SinkWorker(sink, self._register_sent) for sink in sinks]
 
@@ -54,7 +54,7 @@ class Delivery:
         with self._lock:
             for alert in alerts:
                 if alert.ended is None:
-                    self._firing[alert_key(alert)] = alert
+                    self._firing[alert.key] = alert
                 for worker in self._workers:
                     if self._configured.owes(worker.sink.name, alert):
                         worker.restore(alert)
@@ -73,9 +73,9 @@ class Delivery:
         with self._lock:
             for alert in alerts:
                 # A new record lacks the earlier notifications, so they are copied.
-                before = self._firing.pop(alert_key(alert), alert)
+                before = self._firing.pop(alert.key, alert)
                 if alert.ended is None:
-                    self._firing[alert_key(alert)] = replace(alert, notified=before.notified)
+                    self._firing[alert.key] = replace(alert, notified=before.notified)
             for worker in self._workers:
                 worker.put(alerts)
 
@@ -142,7 +142,7 @@ class Delivery:
         for alert in alerts:
             notified = {sink: notification_of(alert)}
             with self._lock:
-                firing = self._firing.get(alert_key(alert))
+                firing = self._firing.get(alert.key)
                 if firing is not None:
-                    self._firing[alert_key(alert)] = replace(firing, notified={**firing.notified, **notified})
+                    self._firing[alert.key] = replace(firing, notified={**firing.notified, **notified})
             self._note(AlertNote(alert.alert, alert.started, alert.run, alert.labels, notified=notified))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.required import is_explained
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink_filter import notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
-from trackside_daemon.model.records import STALLS
+from trackside_daemon.model.records import STALLS, AlertKey
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
@@ -67,7 +67,7 @@ class GroupOutbox:
         self.filter = filter_
         self.dropped = 0
         self._most = most
-        self._entries: dict[Key, _Entry] = {}
+        self._entries: dict[AlertKey, _Entry] = {}
         self._due: dict[str, float] = {}
         self._last: dict[tuple[str, bool], float] = {}
 
@@ -76,11 +76,11 @@ class GroupOutbox:
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `Outbox`."""
-        self._update(self._entries.get(alert_key(alert)) or _Entry(alert, sent), now)
+        self._update(self._entries.get(alert.key) or _Entry(alert, sent), now)
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
-        entry = self._entries.get(alert_key(alert))
+        entry = self._entries.get(alert.key)
         if entry is not None:
             entry.alert = alert
             self._update(entry, now)
@@ -114,7 +114,7 @@ class GroupOutbox:
         for severe in {False, any(map(_is_severe, message.alerts))}:
             self._last[message.group, severe] = now
         for alert in message.alerts:
-            entry = self._entries.get(alert_key(alert))
+            entry = self._entries.get(alert.key)
             if entry is not None:
                 entry.in_flight = entry.queued = False
                 entry.sent = notification_of(alert)
@@ -124,7 +124,7 @@ class GroupOutbox:
     def failed(self, message: Message, now: float, *, never: bool) -> None:
         """See `Outbox`."""
         for alert in message.alerts:
-            entry = self._entries.get(alert_key(alert))
+            entry = self._entries.get(alert.key)
             if entry is None:
                 continue
             entry.in_flight, entry.failed = False, True
@@ -154,9 +154,9 @@ class GroupOutbox:
             entry.ended = now
         if not entry.in_flight and not self._matters(entry):
             self.dropped += entry.queued and entry.sent is None and not alert.silenced
-            self._entries.pop(alert_key(alert), None)
+            self._entries.pop(alert.key, None)
             return
-        self._entries[alert_key(alert)] = entry
+        self._entries[alert.key] = entry
         self._queue(entry, now)
         if len(self) > self._most:
             self._drop()
@@ -198,7 +198,7 @@ class GroupOutbox:
         """Give up a notification; an alert that was sent before stays, so that its end is sent."""
         self.dropped += 1
         if entry.sent is None or entry.ended is not None:
-            del self._entries[alert_key(entry.alert)]
+            del self._entries[entry.alert.key]
         else:
             entry.queued = False
 

@@ -12,7 +12,6 @@ from trackside_daemon.model.records import Notified
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
-Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 """Name, run, labels and start of an alert, which identify it in the history too."""
 
 
@@ -36,11 +35,6 @@ class SinkFilter(NamedTuple):
 def severity_rank(alert: Alert) -> int:
     """Return the index of the alert's severity, 0 for info; 1 for an unknown one."""
     return next((index for index, severity in enumerate(SEVERITIES) if severity == alert.severity), 1)
-
-
-def alert_key(alert: Alert) -> Key:
-    """Return the key that identifies an alert."""
-    return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
 
 
 def notification_of(alert: Alert) -> Notified:

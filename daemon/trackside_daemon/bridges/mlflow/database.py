@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, MAX_RUNS
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
 from trackside_daemon.bridges.sqlite_file import reading, rows, tables
 from trackside_daemon.history.files.left_out import DAMAGED_ROW
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TABLES = {"runs", "metrics", "params", "tags", "experiments"}
-MAX_RUNS = 10_000
 
 
 class DatabaseRun(TrackedRun):
@@ -29,11 +28,8 @@ class DatabaseRun(TrackedRun):
 
     def __init__(self, path: Path, id: str, fields: dict[str, str]) -> None:  # noqa: A002  the field's word
         super().__init__(id, f"{path} ({id})", fields)
+        self.paths = [path, path.with_name(f"{path.name}-wal")]
         self._path = path
-
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
 
     def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         params, tags = (list(self._texts_of(table)) for table in ("params", "tags"))

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trackside_daemon.bridges.foreign_run import MAX_KEYS, ForeignRunError
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, MAX_RUNS, ForeignRunError
 from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorization
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
 from trackside_daemon.history.files.left_out import NO_NUMBER
@@ -15,7 +15,6 @@ from trackside_daemon.http_client.errors import SendError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_RUNS = 10_000
 PAGE = 1000
 HISTORY_PAGE = 25_000  # samples of a metric in one answer, the server's limit
 

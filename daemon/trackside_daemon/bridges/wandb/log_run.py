@@ -6,7 +6,7 @@ import json
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun, newest
+from trackside_daemon.bridges.foreign_run import ForeignRun
 from trackside_daemon.bridges.protobuf import (
     BYTES,
     FIXED64,
@@ -45,9 +45,6 @@ class LogRun(ForeignRun):
     Args:
         id: Its id.
         paths: Its logs, one for each attempt, oldest first.
-
-    Attributes:
-        paths: See above.
     """
 
     live = True
@@ -72,10 +69,6 @@ class LogRun(ForeignRun):
                     yield from self._record(attempt, record)
                 except (ProtobufError, RecursionError, ValueError):
                     log.leave_out(DAMAGED, begin, len(record))
-
-    def modified(self) -> float:
-        """See `ForeignRun`."""
-        return newest(self.paths)
 
     def extend(self, other: ForeignRun) -> None:
         """See `ForeignRun`."""

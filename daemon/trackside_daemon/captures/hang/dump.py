@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
 
     from trackside.wire import Flight, FlightEntry
 
-GROUPS = 64
-ENTRIES = 100
 OLDEST = 1e9  # seconds; a greater age is none
 CHARACTERS = 100  # most characters of a name, a shape or a line in a verdict
 
@@ -88,10 +87,10 @@ class RankDump(NamedTuple):
 def rank_dump(body: Flight) -> RankDump:
     """Return a client's answer as the verdict needs it."""
     groups: dict[GroupKey, Group] = {}
-    for group in body.groups[:GROUPS]:
+    for group in body.groups[:FLIGHT_GROUPS]:
         title = cleaned(group.description if group.description not in ("", "undefined") else f"group {group.name}")
         for p2p in (False, True):
-            calls = {entry.sequence: _call(entry) for entry in group.entries[-ENTRIES:] if entry.p2p is p2p}
+            calls = {entry.sequence: _call(entry) for entry in group.entries[-FLIGHT_ENTRIES:] if entry.p2p is p2p}
             if calls:
                 key = cleaned(group.backend), f"{cleaned(group.name)}{' p2p' if p2p else ''}"
                 groups[key] = Group(title, frozenset(group.ranks), p2p, calls)

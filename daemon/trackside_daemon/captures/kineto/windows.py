@@ -6,10 +6,10 @@ import time
 from math import ceil
 from typing import TYPE_CHECKING
 
+from trackside.limits import PROFILE_SECONDS
 from trackside.wire import StepsQuestion
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window
-from trackside_daemon.model.capture_limits import MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ class Windows:
                 return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
         start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + LOOP_SECONDS
-        return Window(None, min(seconds, MOST_SECONDS), start)
+        return Window(None, min(seconds, PROFILE_SECONDS), start)
 
     def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from trackside.limits import PROFILE_SECONDS
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.capture_limits import MOST_SECONDS, MOST_STEPS, Asked, OptionError
+from trackside_daemon.model.capture_limits import MOST_STEPS, Asked, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def capture(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help=f"Duration in seconds, {MOST_SECONDS:g} at most, instead of steps.", show_default=False),
+        typer.Option(help=f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.", show_default=False),
     ] = None,
     ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
     stacks: Annotated[

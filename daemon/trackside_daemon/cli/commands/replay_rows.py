@@ -69,7 +69,7 @@ class Rows:
         pushed = _pushed(line)
         if pushed.kind != "samples":
             return None
-        values = _flat(line) if pushed.values is None else _numbers(pushed.values)
+        values = _unwrapped(line) if pushed.values is None else _numbers(pushed.values)
         if values is None:
             raise ValueError('"values" is required: numbers by key')
         rank = pushed.rank or 0
@@ -149,7 +149,7 @@ def read_table(stream: io.BufferedReader, file: str) -> Iterator[Row]:
         warn(f"{file}: {note}")
 
 
-def _flat(line: bytes) -> dict[str, float] | None:
+def _unwrapped(line: bytes) -> dict[str, float] | None:
     """Return the numbers of a line that has them next to the step; None if it has none."""
     fields = _object(line)
     own = _Pushed.__struct_fields__

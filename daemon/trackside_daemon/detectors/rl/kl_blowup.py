@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.text import number
 
@@ -22,7 +23,7 @@ class KlBlowup(LevelAlert):
     alerts: tuple[str, ...] = ("KlBlowup",)
     severity = "warning"
 
-    def __init__(self, most: float = 1.0) -> None:
+    def __init__(self, most: float = DEFAULTS.kl_most) -> None:
         super().__init__(NOW, USUAL)
         self._most = most
         self._limit = most

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import exp, log
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.text import number
 
@@ -24,7 +25,7 @@ class Mismatch(LevelAlert):
     alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
     severity = "warning"
 
-    def __init__(self, most: float = 0.3) -> None:
+    def __init__(self, most: float = DEFAULTS.mismatch_most) -> None:
         super().__init__(NOW, USUAL)
         self._most = most
         self._limit = most
@@ -57,7 +58,7 @@ class ImportanceRatio(LevelAlert):
     alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
     severity = "warning"
 
-    def __init__(self, most: float = 2.0) -> None:
+    def __init__(self, most: float = DEFAULTS.importance_ratio_most) -> None:
         super().__init__(RATIO_NOW, 1)
         self._most = log(most)
 

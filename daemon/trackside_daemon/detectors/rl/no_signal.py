@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import SampleAlert, Shares
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import number, percent
 
 SAMPLES = 20  # samples whose mean share of groups decides
@@ -21,7 +22,7 @@ class ZeroVariance(SampleAlert):
     alerts: tuple[str, ...] = ("NoLearningSignal",)
     severity = "warning"
 
-    def __init__(self, most: float = 0.8) -> None:
+    def __init__(self, most: float = DEFAULTS.no_signal_ratio) -> None:
         super().__init__()
         self._most = most
         self._shares = Shares(SAMPLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, sqrt
 
 from trackside_daemon.detectors.rl.levels import SampleAlert
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.text import number
@@ -32,7 +33,7 @@ class RewardCollapse(SampleAlert):
     alerts: tuple[str, ...] = ("RewardCollapse",)
     severity = "warning"
 
-    def __init__(self, share: float = 0.5) -> None:
+    def __init__(self, share: float = DEFAULTS.reward_collapse_ratio) -> None:
         super().__init__()
         self._share = share
         self._recent = Window(BLOCK)

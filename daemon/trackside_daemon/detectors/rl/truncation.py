@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trackside_daemon.detectors.rl.levels import LevelAlert
+from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.text import number, percent
 
@@ -27,7 +28,7 @@ class Truncation(LevelAlert):
     alerts: tuple[str, ...] = ("TruncationRising",)
     severity = "warning"
 
-    def __init__(self, most: float = 0.5) -> None:
+    def __init__(self, most: float = DEFAULTS.truncated_ratio) -> None:
         super().__init__(NOW, USUAL)
         self._most = most
 

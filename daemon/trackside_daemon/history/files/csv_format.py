@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history.files.export import COLUMNS, unescape_formula
+from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.items import (
     EARLY,
     INT64,
@@ -22,6 +22,7 @@ from trackside_daemon.history.files.items import (
     Push,
 )
 from trackside_daemon.history.files.left_out import DAMAGED_LINE, NO_NUMBER, TORN_LINE, lines
+from trackside_daemon.model.text import csv_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -223,7 +224,7 @@ def _columns(header: Sequence[str], file: str) -> _Columns:
         ValueError: There is no column for the step, or a name occurs twice.
     """
     if tuple(header[:4]) == COLUMNS:
-        columns = _Columns(0, 1, 2, 3, list(enumerate(map(unescape_formula, header)))[4:])
+        columns = _Columns(0, 1, 2, 3, list(enumerate(map(csv_name, header)))[4:])
     else:
         names = [name.strip().lower() for name in header]
         if names == TENSORBOARD:

@@ -11,7 +11,6 @@ Numbers are written so that reading restores every bit; NaN and infinities are `
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -48,10 +47,6 @@ if TYPE_CHECKING:
 Format = Literal["csv", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 COLUMNS = ("attempt", "rank", "step", "time")  # the first columns of our CSV; one column per key follows
-
-# A spreadsheet takes a cell for a formula if it begins so; Excel also accepts the wide forms. The apostrophe before it makes
-# it a text. A key that has apostrophes already gets one more, so that an import can remove it.
-_FORMULA = re.compile(r"'*[=+\-@\t\r\uFF1D\uFF0B\uFF0D\uFF20]")
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
@@ -97,16 +92,6 @@ def export(database: Readable, uid: str, form: Format, selection: Selection = AL
     return _encode_chunks(write[form](database, run, selection))
 
 
-def escape_formula(key: str) -> str:
-    """Return a key as a cell that no spreadsheet evaluates."""
-    return f"'{key}" if _FORMULA.match(key) else key
-
-
-def unescape_formula(cell: str) -> str:
-    """Return the key of a cell of `escape_formula`."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-
-
 def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
     chunk: list[str] = []
     size = 0
@@ -148,7 +133,7 @@ def _csv_lines(
 ) -> Iterator[str]:
     """Yield the header, and a line for each push, then for each time of the machine, which has no attempt, rank and step."""
     keys = list(columns)
-    yield csv_line([*COLUMNS, *map(escape_formula, keys)])
+    yield csv_line([*COLUMNS, *keys])
     for place, part, lines in parts:
         column = [columns[series.key] for series in part]
         for step, time, places, values in lines:

@@ -242,7 +242,7 @@ def _line(line: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
         return _push(samples, clock)
     if (item_type := _KINDS.get(fields.get("kind", ""))) is not None:
         return item_type({name: value for name, value in fields.items() if name != "kind"})
-    return _flat(fields, clock, left_out)
+    return _other_tools_push(fields, clock, left_out)
 
 
 def _push(samples: _Samples, clock: Clock) -> Push | None:
@@ -265,7 +265,7 @@ def _machine(samples: _Samples) -> MachineValues:
     return MachineValues(microseconds(samples.time), {key: number(value) for key, value in samples.values.items()})
 
 
-def _flat(fields: dict[str, Any], clock: Clock, left_out: LeftOut) -> Push | None:
+def _other_tools_push(fields: dict[str, Any], clock: Clock, left_out: LeftOut) -> Push | None:
     """Return the push of another tool's line, which has the step and the keys in one object."""
     names = {name.lower(): name for name in fields}
     step = next((fields.pop(names[name]) for name in STEP if name in names), None)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
+from trackside.limits import BATCH_ROWS
 from trackside.packing import writable
 from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.model.capture import Capture
 
-ROWS = 512  # pushes per message
 SAMPLE_BYTES = 64 * 1024
 MOVED = "its files stayed where it was recorded"
 
@@ -82,7 +82,7 @@ class ImportedSession:
         block.times.append(push.time * 1000)
         block.values.extend(push.values)
         self._rows += 1
-        return self.flush() if self._rows == ROWS else None
+        return self.flush() if self._rows == BATCH_ROWS else None
 
     def flush(self) -> BatchIngested | None:
         """Return a message of the collected pushes; None without any."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Sequence
 
-    from trackside_daemon.history.frames.frame import Frame
-
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
 SHOWN_RUNS = 20  # runs that a notebook shows
 
@@ -104,7 +102,7 @@ class History:
             name: Only runs with this in their names.
             tag: Only runs with this tag.
             state: Only runs in this state, such as ``finished`` or ``failed``.
-            limit: Number of runs; 0 for all, 10,000 at most.
+            limit: Number of runs; 0 for all.
 
         Raises:
             HistoryError: There is no history, or it cannot be read.
@@ -254,10 +252,7 @@ class RunHistory:
             ModuleNotFoundError: The library is not installed.
             ValueError: A part of the file is damaged.
         """
-        frame = self._frame(keys, ranks, attempt)
-        from trackside_daemon.history.frames.libraries import to_arrow
-
-        return to_arrow(frame)
+        return self._converted("to_arrow", keys, ranks, attempt)
 
     def to_pandas(
         self,
@@ -267,10 +262,7 @@ class RunHistory:
         attempt: int | None = None,
     ) -> Any:
         """Return the samples as a ``pandas.DataFrame``, as `to_arrow` does; a missing key is NaN, too."""
-        frame = self._frame(keys, ranks, attempt)
-        from trackside_daemon.history.frames.libraries import to_pandas
-
-        return to_pandas(frame)
+        return self._converted("to_pandas", keys, ranks, attempt)
 
     def to_polars(
         self,
@@ -280,10 +272,7 @@ class RunHistory:
         attempt: int | None = None,
     ) -> Any:
         """Return the samples as a ``polars.DataFrame``, as `to_arrow` does."""
-        frame = self._frame(keys, ranks, attempt)
-        from trackside_daemon.history.frames.libraries import to_polars
-
-        return to_polars(frame)
+        return self._converted("to_polars", keys, ranks, attempt)
 
     def __repr__(self) -> str:
         return f"<trackside run {self.name!r} ({self.id}), {self.about['state']}>"
@@ -303,14 +292,18 @@ class RunHistory:
             reader.span(connection, self.id)  # raises an error if the run was deleted
             yield connection
 
-    def _frame(self, keys: str | Sequence[str] | None, ranks: Collection[int] | None, attempt: int | None) -> Frame:
+    def _converted(
+        self, to: str, keys: str | Sequence[str] | None, ranks: Collection[int] | None, attempt: int | None
+    ) -> Any:
         from trackside_daemon.history.frames.optional_library import library
 
         library("numpy")  # the error has the command that installs it
+        from trackside_daemon.history.frames import libraries
         from trackside_daemon.history.frames.frame import read_frame
 
         with self._reading() as connection:
-            return read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
+            frame = read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
+        return getattr(libraries, to)(frame)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class MediaFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         file: Name of its file.
-        kind: One of `trackside.wire.MEDIA_KINDS`.
+        kind: One of those of `trackside.limits.MEDIA_BYTES`.
         key: Name that the training code gave it.
         time: Unix seconds.
         step: Its step; None before the first.

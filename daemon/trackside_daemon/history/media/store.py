@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside.limits import BATCH_ROWS, MEDIA_BYTES, MEDIA_KEY_LENGTH
 from trackside.media.png import PngError, check
 from trackside.os_errors import os_error_text
 from trackside_daemon.history.media.index import DIRECTORY, INDEX, SUFFIXES, MediaFile, directory_of, read
@@ -23,16 +24,9 @@ if TYPE_CHECKING:
     from trackside.wire import MediaItem
     from trackside_daemon.model.session import SessionRef
 
-MAX_BYTES = {
-    "image": 1024 * 1024,
-    "text": 320 * 1024,
-    "table": 320 * 1024,
-    "histogram": 64 * 1024,
-}  # of an item, by its kind
-KEY = 256  # characters of a key
 BINS = 1024  # most bins of a histogram
 ITEMS = 20_000  # most files of a run
-BATCH_ITEMS = 2048  # most items of a batch, which a client closes at 512 steps
+BATCH_ITEMS = 4 * BATCH_ROWS  # most items of a batch
 KEPT = 0.9  # part of a quota that is kept when it is exceeded, so that not each file deletes another
 
 log = logging.getLogger("trackside")
@@ -104,7 +98,7 @@ class MediaStore:
         entry = MediaFile(
             file,
             item.kind,
-            item.key[:KEY],
+            item.key[:MEDIA_KEY_LENGTH],
             session.attempt,
             session.rank,
             (item.time + shift) / 1e9,
@@ -173,7 +167,7 @@ def _checked(item: MediaItem) -> tuple[bytes, int, int]:
     Raises:
         ValueError: It is too large, of an unknown kind, or not what its kind states.
     """
-    if len(item.data) > MAX_BYTES.get(item.kind, 0):
+    if len(item.data) > MEDIA_BYTES.get(item.kind, 0):
         raise ValueError(f"{len(item.data)} bytes of this kind are too many")
     if item.kind == "image":
         try:

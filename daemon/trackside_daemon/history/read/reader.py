@@ -37,7 +37,6 @@ _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
     "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted"
 )
-MAX_RUNS = 10_000  # runs in one list
 _AMBIGUOUS = frozenset(("kl", "entropy"))  # which other trainings have as well
 
 
@@ -54,7 +53,7 @@ class RunFilter(NamedTuple):
         state: The run's state.
         since: Earliest start, in Unix seconds.
         until: Latest start, in Unix seconds.
-        limit: Number of runs, the newest first; 0 for `MAX_RUNS`.
+        limit: Number of runs, the newest first; 0 for all.
         launch: Id of the ``trackside run`` command that started it.
     """
 
@@ -100,7 +99,7 @@ def runs(
             conditions.append(condition)
             values += [value] * condition.count("?")
     query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
-    found = [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
+    found = [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
     for run in found:
         if run["step"] is None:  # nothing of it is packed, as of a run that was imported just now
             run.update(newest(connection, run["id"]))

@@ -38,7 +38,6 @@ from trackside_daemon.model.records import (
     RunState,
     SessionOpened,
     Silence,
-    bounded,
 )
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class Store:
         if record.columns and record.number:
             session.steps.update(record, session.phases)
         if record.phases:
-            session.phases = bounded(record.phases)
+            session.phases = record.phases
         self._dirty[record.session.id] = session
         if record.columns:
             self._append(session.stream, record.columns, int64(record.shift))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from trackside_daemon.nvml.readers.clocks import REASONS
+from trackside_daemon.nvml.readers.fabric import CONDITIONS
+from trackside_daemon.nvml.readers.fields import LIMIT_REASONS, NVLINK_ERRORS, PCIE_ERRORS
 from trackside_daemon.nvml.simulation.fault_times import xids
 
 if TYPE_CHECKING:
@@ -25,54 +28,8 @@ MEMORY_CONTROLLER = 0.55  # fraction of the utilization
 PCIE_TRANSMIT = 0.4e9
 PCIE_RECEIVE = 1.6e9
 
-PCIE_ERRORS = (
-    "correctable",
-    "bad_tlp",
-    "bad_dllp",
-    "receiver",
-    "nak_sent",
-    "nak_received",
-    "lcrc",
-    "lane",
-    "non_fatal",
-    "fatal",
-    "unsupported_request",
-    "l0_to_recovery",
-)
-NVLINK_ERRORS = ("crc_flit", "crc_data", "replay", "recovery", "ecc")
 HOPPER_NVLINK_ERRORS = ("crc",)
-FABRIC_PROBLEMS = (
-    "registration_failed",
-    "degraded_bandwidth",
-    "route_recovery",
-    "route_unhealthy",
-    "access_timeout_recovery",
-    "incorrect_configuration",
-)
-
-ACTIVE_REASONS = (
-    "gpu_idle",
-    "applications_clocks",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal",
-    "hw_thermal",
-    "hw_power_brake",
-    "display",
-)
-COUNTED_REASONS = (
-    "sw_power_cap",
-    "thermal",
-    "sync_boost",
-    "board_limit",
-    "low_utilization",
-    "reliability",
-    "sw_thermal",
-    "hw_thermal",
-    "hw_power_brake",
-)
-# Reasons by the fault that causes them, of both `ACTIVE_REASONS` and `COUNTED_REASONS`, whose names differ in part.
+# Reasons by the fault that causes them, of both `REASONS` and `LIMIT_REASONS`, whose names differ in part.
 FAULT_REASONS = {
     "hot": {"hw_slowdown", "sw_thermal", "hw_thermal", "thermal"},
     "throttled": {"hw_slowdown", "sw_power_cap", "hw_power_brake"},
@@ -158,10 +115,10 @@ def _clocks(gpu: SimulatedGpu) -> list[Value]:
         *(("clock_hertz", (domain,), gpu.clock(domain)) for domain in gpu.board.clocks),
         *(("clock_max_hertz", (domain,), 1e6 * maximum) for domain, maximum in gpu.board.clocks.items()),
         ("performance_state", (), 0.0),
-        *(("clock_limit_active", (reason,), float(reason in active)) for reason in ACTIVE_REASONS),
+        *(("clock_limit_active", (reason,), float(reason in active)) for reason in REASONS),
         *(
             ("clock_limited_seconds_total", (reason,), gpu.now if reason in active else 0.0)
-            for reason in COUNTED_REASONS
+            for reason in LIMIT_REASONS.values()
         ),
     ]
 
@@ -177,7 +134,7 @@ def _pcie(gpu: SimulatedGpu) -> list[Value]:
         ("pcie_link_width_lanes", (), 16.0),
         ("pcie_link_max_width_lanes", (), 16.0),
         ("pcie_replays_total", (), 0.0),
-        *(("pcie_errors_total", (error,), 0.0) for error in PCIE_ERRORS),
+        *(("pcie_errors_total", (error,), 0.0) for error in PCIE_ERRORS.values()),
     ]
 
 
@@ -191,7 +148,7 @@ def _pcie_rates(gpu: SimulatedGpu) -> list[Value]:
 def _nvlink(gpu: SimulatedGpu) -> list[Value]:
     board = gpu.board
     sent = math.floor(board.link_traffic * gpu.busy_seconds)
-    errors = (*NVLINK_ERRORS, *(HOPPER_NVLINK_ERRORS if board.gpm else ()))
+    errors = (*NVLINK_ERRORS.values(), *(HOPPER_NVLINK_ERRORS if board.gpm else ()))
     return [
         ("nvlink_transmit_bytes_total", (), sent),
         ("nvlink_receive_bytes_total", (), sent),
@@ -228,5 +185,5 @@ def _fabric(gpu: SimulatedGpu) -> list[Value]:
         ("recovery_action", (), float(xids(gpu.faults, gpu.now) > 0)),
         ("fabric_state", (), 3.0),
         ("fabric_healthy", (), 1.0),
-        *(("fabric_problem", (condition,), 0.0) for condition in FABRIC_PROBLEMS),
+        *(("fabric_problem", (condition,), 0.0) for condition in ("registration_failed", *CONDITIONS)),
     ]

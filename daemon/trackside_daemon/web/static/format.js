@@ -54,6 +54,11 @@ export function bytes(value) {
   return `${text} ${power ? `${PREFIXES[power].toUpperCase()}iB` : "B"}`;
 }
 
+// Formats a part of a whole: "56.5 GiB of 80 GiB".
+export function usedOfTotal(used, total, format = bytes) {
+  return format(used) && format(total) ? `${format(used)} of ${format(total)}` : format(used);
+}
+
 export function percent(ratio) {
   if (!Number.isFinite(ratio)) return "";
   const value = 100 * ratio;

@@ -12,7 +12,7 @@ from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink import Message, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo
-    from trackside_daemon.model.records import Alert, Notified
+    from trackside_daemon.model.records import Alert, AlertKey, Notified
 
 RESEND_SECONDS = 60.0  # seconds between two messages with all alerts
 
@@ -80,7 +80,7 @@ class AlertmanagerOutbox:
         self.filter = filter_
         self.dropped = 0
         self._wall = wall
-        self._entries: dict[tuple[Key, str], _Entry] = {}
+        self._entries: dict[tuple[AlertKey, str], _Entry] = {}
         self._due: float | None = None
         self._resend = 0.0
 
@@ -90,10 +90,10 @@ class AlertmanagerOutbox:
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `Outbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
         if alert.ended is None:
-            if (alert_key(alert), alert.severity) in self._entries:
+            if (alert.key, alert.severity) in self._entries:
                 return
             self.put(alert, now)
-            entry = self._entries.get((alert_key(alert), alert.severity))
+            entry = self._entries.get((alert.key, alert.severity))
             if entry is not None:
                 entry.sent = sent
                 if sent is not None:
@@ -102,12 +102,12 @@ class AlertmanagerOutbox:
             severity = alert.severity if sent is None else sent.severity
             entry = _Entry(replace(alert, severity=severity), sent=sent, ended=now)
             entry.until = None if sent is None else now + OVER_SECONDS
-            self._entries[alert_key(alert), severity] = entry
+            self._entries[alert.key, severity] = entry
             self._due = now
 
     def put(self, alert: Alert, now: float) -> None:
         """See `Outbox`."""
-        name = (alert_key(alert), alert.severity)
+        name = (alert.key, alert.severity)
         over = alert.ended is not None or alert.silenced
         # An alert that got worse ends with its former severity.
         for severity in SEVERITIES:
@@ -152,26 +152,26 @@ class AlertmanagerOutbox:
         """See `Outbox`."""
         new = []
         for alert in message.alerts:
-            entry = self._entries.get((alert_key(alert), alert.severity))
+            entry = self._entries.get((alert.key, alert.severity))
             if entry is None or entry.sent == notification_of(alert):
                 continue
             if entry.sent is None:
                 entry.fires_until = now + LEAST_SECONDS
             entry.sent = notification_of(alert)
             # The end of a former severity is not the end of the alert.
-            if entry.until is None or not self._fires(alert_key(alert)):
+            if entry.until is None or not self._fires(alert.key):
                 new.append(alert)
         return new
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
         """See `Outbox`. A rejected alert is resent with the others, once a minute."""
         for alert in message.alerts:
-            entry = self._entries.get((alert_key(alert), alert.severity))
+            entry = self._entries.get((alert.key, alert.severity))
             if entry is not None and not never:
                 entry.queued = True
                 self._due = now
 
-    def _fires(self, key: Key) -> bool:
+    def _fires(self, key: AlertKey) -> bool:
         """Return True if an alert fires with any severity."""
         entries = (self._entries.get((key, severity)) for severity in SEVERITIES)
         return any(entry is not None and entry.until is None for entry in entries)
@@ -193,7 +193,7 @@ class AlertmanagerOutbox:
             elif entry.sent is None and not self.filter.accepts(entry.alert):
                 del self._entries[name]
 
-    def _end(self, name: tuple[Key, str], alert: Alert, now: float, *, held: bool) -> None:
+    def _end(self, name: tuple[AlertKey, str], alert: Alert, now: float, *, held: bool) -> None:
         """End an alert; one that is *held* only after Alertmanager has seen it fire for some time."""
         entry = self._entries.get(name)
         if entry is None or entry.until is not None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
+from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-    from trackside_daemon.model.records import Alert, Notified
+    from trackside_daemon.model.records import Alert, AlertKey, Notified
 
 MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered
 
@@ -55,7 +55,7 @@ class LogOutbox:
     def __init__(self, filter_: SinkFilter) -> None:
         self.filter = filter_
         self.dropped = 0
-        self._logged: dict[Key, Notified] = {}
+        self._logged: dict[AlertKey, Notified] = {}
         self._lines: deque[tuple[Alert, str]] = deque()
 
     def __len__(self) -> int:
@@ -64,12 +64,12 @@ class LogOutbox:
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
         """See `Outbox`. What ended before is in the log of the earlier daemon, or not worth a line any more."""
         if alert.ended is None and sent is not None and self.filter.accepts(alert):
-            self._logged[alert_key(alert)] = sent
+            self._logged[alert.key] = sent
         self.put(alert, now)
 
     def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  every line is due at once
         """See `Outbox`."""
-        key = alert_key(alert)
+        key = alert.key
         logged = self._logged.pop(key, None)
         notification = notification_of(alert)
         by = f"run {alert.labels.get('run', '')}: " if alert.alert in BY_TRAINING else ""
@@ -103,7 +103,7 @@ class LogOutbox:
 
     def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  of the protocol
         """See `Outbox`."""
-        return list({alert_key(alert): alert for alert in message.alerts}.values())
+        return list({alert.key: alert for alert in message.alerts}.values())
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:  # noqa: ARG002  of the protocol
         """See `Outbox`."""

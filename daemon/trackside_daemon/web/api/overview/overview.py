@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.firing_alerts import FiringAlerts
     from trackside_daemon.history.database import Database
-    from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.records import Alert, AlertKey
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
     from trackside_daemon.web.api.overview.runs import VisibleRun
 
 MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
 
-_Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 log = logging.getLogger("trackside")
 
 
@@ -44,11 +43,11 @@ class AlertIds:
     """A cache of the ids that the history assigned to firing alerts."""
 
     def __init__(self) -> None:
-        self._ids: dict[_Key, int] = {}
+        self._ids: dict[AlertKey, int] = {}
 
     def without_id(self, alerts: Iterable[Alert]) -> list[Alert]:
         """Return the alerts whose id is not cached, and drop cached ids of all other alerts."""
-        keys = {_key(alert): alert for alert in alerts}
+        keys = {alert.key: alert for alert in alerts}
         self._ids = {key: id_ for key, id_ in self._ids.items() if key in keys}
         return [alert for key, alert in keys.items() if key not in self._ids]
 
@@ -56,11 +55,11 @@ class AlertIds:
         """Read the ids of alerts from the history; an unwritten alert has none yet."""
         for alert in alerts:
             if (id_ := alert_id(connection, alert)) is not None:
-                self._ids[_key(alert)] = id_
+                self._ids[alert.key] = id_
 
     def get(self, alert: Alert) -> int | None:
         """Return an alert's id; None until the history has written it."""
-        return self._ids.get(_key(alert))
+        return self._ids.get(alert.key)
 
 
 def worst(alerts: Sequence[Alert]) -> list[Alert]:
@@ -100,10 +99,6 @@ def alert_json(alert: Alert, id_: int | None) -> dict[str, Any]:
         "started": alert.started,
         "silenced": alert.silenced,
     }
-
-
-def _key(alert: Alert) -> _Key:
-    return alert.alert, alert.run, tuple(sorted(alert.labels.items())), alert.started
 
 
 def ray_json(state: State, now: float) -> dict[str, Any] | None:

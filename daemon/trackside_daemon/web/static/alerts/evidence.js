@@ -4,7 +4,7 @@ import { rankValues } from "/static/alerts/rank_values.js";
 import { sampleChart } from "/static/alerts/samples.js";
 import { displayName, displayValue } from "/static/alerts/format.js";
 import { h } from "/static/dom.js";
-import { span } from "/static/format.js";
+import { percent, span } from "/static/format.js";
 
 const SECTIONS = {
   occurrences: ["Times that it came while the alert fired", (times, alert) => recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
@@ -70,7 +70,7 @@ function facts(values) {
 }
 
 function causes(values) {
-  const share = (ratio) => (ratio === undefined ? "" : ` It can explain ${Math.round(ratio * 100)} % of the lost time at most.`);
+  const share = (ratio) => (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
   return h("ol", {}, values.map(({ text, explains_ratio: ratio }) => h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
 }
 

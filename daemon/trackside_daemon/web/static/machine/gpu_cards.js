@@ -3,7 +3,7 @@
 import { h, syncRows, setText } from "/static/dom.js";
 import { formatCelsius, limitReasons, formatWatts } from "/static/machine/gpu_tiles.js";
 import { badge, facts, rerender } from "/static/components.js";
-import { bytes, percent, plural, runAddress } from "/static/format.js";
+import { percent, plural, runAddress, usedOfTotal } from "/static/format.js";
 
 export function gpuCards() {
   const list = h("ul.cards.plain");
@@ -46,16 +46,12 @@ function numbers(now, rankList) {
   return [
     ["Utilization", percent(now.utilization_ratio), now.utilization_ratio],
     ["SM active", percent(now.sm_active_ratio), now.sm_active_ratio],
-    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes, bytes), now.memory_used_bytes / now.memory_bytes, [0.92, 0.98]],
+    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes), now.memory_used_bytes / now.memory_bytes, [0.92, 0.98]],
     ["Power", usedOfTotal(now.power_watts, now.power_limit_watts, formatWatts), now.power_watts / now.power_limit_watts],
     ["Temperature", formatCelsius(now.temperature_celsius)],
     ["Training", now.ranks.length ? rankList : ""],
     ["Limited by", limitReasons(now)],
   ];
-}
-
-function usedOfTotal(used, total, format) {
-  return format(used) && format(total) ? `${format(used)} of ${format(total)}` : format(used);
 }
 
 function rankItem({ run, name, rank }) {

@@ -2,10 +2,9 @@
 
 import { h, syncRows, setText } from "/static/dom.js";
 import { badge, bar, rerender } from "/static/components.js";
-import { percent, runAddress } from "/static/format.js";
+import { percent, runAddress, usedOfTotal } from "/static/format.js";
 
 const COMPACT_ABOVE = 16;
-const GIB = 1024 ** 3;
 
 export const limitReasons = (gpu) => gpu.limited.map((reason) => reason.replaceAll("_", " ")).join(", ");
 
@@ -40,7 +39,7 @@ function tile(first) {
     setText(ratio, percent(gpu.utilization_ratio));
     state.update(gpu.up ? undefined : "down", "down");
     usageBar.update(gpu.utilization_ratio);
-    setText(memory, memoryText(gpu));
+    setText(memory, usedOfTotal(gpu.memory_used_bytes, gpu.memory_bytes));
     setText(power, [formatWatts(gpu.power_watts), formatCelsius(gpu.temperature_celsius) && "·"].filter(Boolean).join(" "));
     setText(temperature, formatCelsius(gpu.temperature_celsius));
     limited.update(gpu.limited.length ? "warning" : undefined, limitReasons(gpu));
@@ -52,11 +51,6 @@ function tile(first) {
 
 export const formatWatts = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} W` : "");
 export const formatCelsius = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} °C` : "");
-
-function memoryText(gpu) {
-  const [used, total] = [gpu.memory_used_bytes / GIB, gpu.memory_bytes / GIB];
-  return Number.isFinite(used) && Number.isFinite(total) ? `${used.toFixed(1)} / ${total.toFixed(0)} GiB` : "";
-}
 
 // Returns a link to the first rank's run, and the number of further ranks.
 function rankLinks(gpu) {

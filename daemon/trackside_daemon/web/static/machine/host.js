@@ -2,7 +2,7 @@
 
 import { h, syncRows, setText } from "/static/dom.js";
 import { bar, facts } from "/static/components.js";
-import { bytes, percent } from "/static/format.js";
+import { bytes, percent, usedOfTotal } from "/static/format.js";
 
 const LEVELS = { cpu: [0.8, 0.95], memory: [0.85, 0.95], disk: [0.85, 0.95] };
 const usedRatio = (disk) => (disk.size_bytes > 0 ? (disk.size_bytes - disk.avail_bytes) / disk.size_bytes : undefined);
@@ -23,10 +23,6 @@ const cpuText = (host) => [percent(host.cpu_ratio), host.cpus && `of ${host.cpus
 function networkText(host) {
   const [down, up] = [host.receive_bytes_per_second, host.transmit_bytes_per_second].map(bytes);
   return [down && `in ${down}/s`, up && `out ${up}/s`].filter(Boolean).join(", ");
-}
-
-function usedOfTotal(used, total) {
-  return Number.isFinite(used) && Number.isFinite(total) ? `${bytes(used)} of ${bytes(total)}` : "";
 }
 
 // Returns the host in one line.

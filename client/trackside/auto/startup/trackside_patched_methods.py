@@ -1,0 +1,65 @@
+"""The methods of other libraries that ``--auto`` replaces, and by which functions.
+
+Each process with ``$TRACKSIDE_AUTO`` loads this file at its start, so it imports nothing.
+"""
+
+_SUMMARY_WRITER = (
+    ("SummaryWriter.add_scalar", "trackers.add_scalar"),
+    ("SummaryWriter.add_scalars", "trackers.add_scalars"),
+    ("SummaryWriter.add_hparams", "trackers.add_hparams"),
+)
+_LIGHTNING = (
+    ("Trainer.__init__", "callbacks.add_lightning"),
+    ("_LoggerConnector.log_metrics", "callbacks.push_logged"),  # Lightning has no public name for it
+)
+
+PATCHED_METHODS = {
+    "accelerate.accelerator": (
+        ("Accelerator.init_trackers", "trackers.init_accelerate"),
+        # Accelerate's own trackers get the same numbers, which count once.
+        ("Accelerator.log", "method_wrapping.muting"),
+        ("Accelerator.log", "trackers.log_accelerate"),
+    ),
+    "aim.sdk.run": (
+        ("Run.add_tag", "trackers.add_tag"),
+        ("BasicRun.track", "trackers.track"),
+        ("BasicRun.__setitem__", "trackers.set_item"),
+    ),
+    "lightning.pytorch.trainer.trainer": _LIGHTNING,
+    "mlflow.tracking.client": (  # which the functions of the package, such as `mlflow.log_metrics`, call
+        ("MlflowClient.create_run", "trackers.create_run"),
+        ("MlflowClient.log_metric", "trackers.log_metric"),
+        ("MlflowClient.log_batch", "trackers.log_batch"),
+        ("MlflowClient.log_param", "trackers.log_param"),
+        ("MlflowClient.set_tag", "trackers.set_tag"),
+    ),
+    "pytorch_lightning.trainer.trainer": _LIGHTNING,
+    "swanlab": (("init", "trackers.init"),),
+    "swanlab.sdk.internal.run": (("Run.log", "trackers.log_swanlab"),),
+    "tensorboardX.writer": _SUMMARY_WRITER,
+    "torch": (
+        ("optim.Optimizer", "pytorch.register_step_hook"),
+        # `Tensor.backward` calls it, which `torch.compile` treats in a special way.
+        ("autograd.backward", "pytorch.backward"),
+        ("amp.GradScaler.scale", "pytorch.scale"),
+        ("amp.GradScaler.step", "pytorch.scaler_step"),
+        ("save", "pytorch.save"),
+        ("utils.data.dataloader._BaseDataLoaderIter.__next__", "pytorch.next_batch"),  # the base of all iterators
+    ),
+    "torch._dynamo.trace_rules": (("add", "pytorch.exclude_hooks"),),
+    "torch.distributed.fsdp.sharded_grad_scaler": (("ShardedGradScaler.scale", "pytorch.scale"),),
+    "torch.utils.tensorboard.writer": _SUMMARY_WRITER,
+    "trackio": (("init", "trackers.init"),),
+    "trackio.run": (("Run.log", "trackers.log_trackio"),),
+    "transformers.trainer": (
+        ("DEFAULT_CALLBACKS", "callbacks.add_transformers"),
+        ("CallbackHandler.on_log", "method_wrapping.muting"),  # it passes on to trackers what the callback has pushed
+    ),
+    "wandb.sdk.wandb_init": (("init", "trackers.init_wandb"),),
+    "wandb.sdk.wandb_run": (("Run.log", "trackers.log_wandb"),),
+}
+"""By module, once it is imported: its methods, and the functions of `trackside.auto` that return what replaces each.
+
+Such a function gets what is replaced, and a name for the daemon's log. What it does besides needs no replacement: a list gets
+one more entry, a function is called once.
+"""
