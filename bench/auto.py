@@ -14,7 +14,7 @@ from typing import Any
 
 from processes import ROOT, Daemon, clean_environ
 
-from bench.table import head, machine, row, verdict
+from bench.table import head, interval, machine, row, verdict
 from trackside.auto.environment import variables
 
 PAIRS = 600
@@ -52,13 +52,12 @@ def main() -> None:
     head("a step", "pairs", "step", "longer by", "null pairs")
     microseconds = [part / 100 * step["step"] * 1e6 for part in step["longer"]]
     null = [part / 100 * step["step"] * 1e6 for part in step["null"]]
-    shown = "{:+.1f} µs [{:.1f}, {:.1f}]"
     row(
         "batch, backward, optimizer",
         f"{step['pairs']:,}",
         f"{step['step'] * 1e6:.0f} µs",
-        shown.format(*microseconds),
-        shown.format(*null),
+        interval(microseconds, "+.1f", " µs"),
+        interval(null, "+.1f", " µs"),
     )
     head("limit", "measured", "target", "")
     plain, torch, first = starts.values()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from processes import ROOT, Daemon, eventually
 
+from bench.table import head, row
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.importing import import_run
@@ -94,10 +95,6 @@ def floats() -> Callable[[], float]:
     return lambda: array("f", [2.5 + rng.gauss(0, 0.1)])[0]
 
 
-def median(times: list[float]) -> float:
-    return statistics.median(times) * 1000
-
-
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
     """Return median milliseconds, and the last result."""
     times = []
@@ -105,7 +102,7 @@ def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
         begun = time.perf_counter()
         found = work()
         times.append(time.perf_counter() - begun)
-    return median(times), found
+    return statistics.median(times) * 1000, found
 
 
 def chart(database: Database, run: str, key: str, window: Window) -> charts.Chart:
@@ -334,28 +331,25 @@ def main() -> None:
         directory = Path(place) / "list"
         directory.mkdir()
         query, api = listing(directory)
-    print(
-        "\n| window of 10,000,000 samples | buckets | unit | query, ms | API, ms | query with 100M in the file, ms | API with 100M, ms |"
+    head(
+        "window of 10,000,000 samples",
+        *("buckets", "unit", "query, ms", "API, ms", "query with 100M in the file, ms", "API with 100M, ms"),
     )
-    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, (one, buckets, unit, through) in several["10"].items():
         ten, _, _, ten_through = several["100"][name]
-        print(f"| {name} | {buckets:,} | {unit:,} | {one:.1f} | {through:.1f} | {ten:.1f} | {ten_through:.1f} |")
-    print(f"| all, from plain rows with an index | 2,000 | | {asked:,.0f} | | | |")
+        row(name, f"{buckets:,}", f"{unit:,}", *(f"{took:.1f}" for took in (one, through, ten, ten_through)))
+    row("all, from plain rows with an index", "2,000", "", f"{asked:,.0f}", "", "", "")
     print(f"\nThe list of 10,000 runs: {query:.1f} ms in the query, {api:.1f} ms through the API.", flush=True)
     written, packed = throughput()
-    print("\n| written | samples/s | bytes per sample |")
-    print("|---|---:|---:|")
-    print(f"| 20 values per step, committed | {written:,.0f} | |")
-    rng = random.Random(3)
-    print(f"| the same, packed | {packed:,.0f} | {at_rest(20, floats()):.2f} |")
-    print(f"| one value per step, float32 | | {at_rest(1, floats()):.2f} |")
-    print(f"| 20 values per step, full float64 | | {at_rest(20, rng.random):.2f} |")
-    real = logs()
-    print(
-        f"| {real[0]:,} samples of 137 real training logs | | {real[1]:.2f} |" if real else f"| no logs at {LOGS} | | |"
-    )
-    print(f"| plain rows with an index | {rate:,.0f} | {size:.1f} |", flush=True)
+    rng, real = random.Random(3), logs()
+    head("written", "samples/s", "bytes per sample")
+    row("20 values per step, committed", f"{written:,.0f}", "")
+    row("the same, packed", f"{packed:,.0f}", f"{at_rest(20, floats()):.2f}")
+    row("one value per step, float32", "", f"{at_rest(1, floats()):.2f}")
+    row("20 values per step, full float64", "", f"{at_rest(20, rng.random):.2f}")
+    if real:
+        row(f"{real[0]:,} samples of 137 real training logs", "", f"{real[1]:.2f}")
+    row("plain rows with an index", f"{rate:,.0f}", f"{size:.1f}")
     held = sorted(waits())
     print(
         f"\nWhile the daemon packs 1,000 keys of 4,096 samples, it acknowledges a message after {statistics.median(held):.1f} ms "

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import torch
 from processes import Daemon
 
-from bench import device, scalars
+from bench import device
 from bench.gpu_report.result import Figure, Result, Table
 
 LIMIT = 25.0
@@ -37,6 +36,3 @@ def measure(result: Result, *, rehearse: bool) -> None:
     result.figures.append(Figure(f"waits for the device in {device.WATCHED} such pushes", text, "0", met))
     rows = [[name, *(f"{times[column]:,.2f}" for column in ("p50", "p99", "max"))] for name, times in measured.items()]
     result.tables.append(Table(["push of two values, host µs", "p50", "p99", "max"], rows))
-    if torch.cuda.is_available():
-        columns = ["ways to read scalars of a step", "scalars", "host, µs a step (p50)", "p99", "whole step, µs"]
-        result.tables.append(Table(columns, list(scalars.measured((1, 4), 150))))
