@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from end_to_end.dashboard.conftest import FLAGS
+from histories import history
 from playwright.sync_api import sync_playwright
 from processes import Daemon, clean_environ, eventually
 
 from bench.history import BEGIN, SECOND, Filling, floats
 from bench.table import head, machine, row, verdict
 from trackside.wire import Clock, Hello, Identity, Totals
-from trackside_daemon.history.database import Database
-from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef
 
@@ -213,24 +211,20 @@ def once(browser: Browser, url: str, ready: str) -> Seen:
     return seen
 
 
-def fill(history: Path, samples: int) -> None:
+def fill(directory: Path, samples: int) -> None:
     """Write a history of many short runs, and of one run with a long key."""
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
-    filling = Filling(writer, LONG, ["loss"], floats())
-    filling.fill(samples)
-    filling.settle()
-    writer.put([RunState(LONG, 0, "finished", "", time.time())])
-    taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
-    for number in range(RUNS):
-        writer.put(_short(number, taken.columns[0]))
-        eventually(writer.has_room)
-    writer.call(lambda _: None).result()
-    eventually(lambda: writer.call(lambda store: not store.due).result(), LOAD_SECONDS)
-    writer.stop()
-    database.close()
+    with history(directory) as one:
+        writer = one.writer
+        filling = Filling(writer, LONG, ["loss"], floats())
+        filling.fill(samples)
+        filling.settle()
+        writer.put([RunState(LONG, 0, "finished", "", time.time())])
+        taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
+        for number in range(RUNS):
+            writer.put(_short(number, taken.columns[0]))
+            eventually(writer.has_room)
+        writer.call(lambda _: None).result()
+        eventually(lambda: writer.call(lambda store: not store.due).result(), LOAD_SECONDS)
 
 
 def _short(number: int, columns: Columns) -> list[Any]:

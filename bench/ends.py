@@ -6,16 +6,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import NamedTuple
 
 from process_endings import ENDS, End, memory_cgroup, script
 from processes import Daemon, clean_environ, eventually
 
+from bench.daemons import fresh_daemon
 from bench.table import head, machine, row
 
 ROUNDS = 10
@@ -38,10 +37,8 @@ def main() -> None:
         "with TRACKSIDE_DISABLED=1: median",
     )
     head(f"end, {ROUNDS} rounds", "shown as", *(cell for one in columns for cell in (one, "max")))
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, ExitStack() as stack:
+    with fresh_daemon() as daemon, ExitStack() as stack:
         environ = {"oom": {"CGROUP": str(stack.enter_context(memory_cgroup(f"trackside-bench-{os.getpid()}")))}}
-        daemon = Daemon(Path(directory), fresh=True)
-        stack.callback(daemon.stop)
         for kind, end in ENDS.items():
             watched, disabled = measure(daemon, kind, end, environ.get(kind, {}))
             shown = [one.shown for one in watched if one.shown is not None]

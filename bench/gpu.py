@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from nvml.fake.library import Scenario, compile_library
-from processes import Daemon
 
 from bench.cost import cpu, memory
+from bench.daemons import fresh_daemon
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.worker.lock import LOCK_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from processes import Daemon
 
     from trackside_daemon.nvml.reading import Reading, WorkerSettings
 
@@ -62,12 +63,8 @@ def c_driver(directory: Path) -> dict[str, str] | None:
 
 def running(order: WorkerSettings, environ: Mapping[str, str], seconds: int = SECONDS) -> tuple[dict[str, Cost], str]:
     """Run a daemon and its workers for a while; return the cost of each and of all together, and the last page."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ, fresh=True)
-        try:
-            costs, page = _costs(daemon, seconds)
-        finally:
-            daemon.stop()
+    with fresh_daemon(f"--collector.gpu.simulate={order.simulate}", environ=environ) as daemon:
+        costs, page = _costs(daemon, seconds)
     return {**costs, "together": sum(costs.values(), Cost(0.0, 0.0, 0.0))}, page
 
 

@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import histories
 import httpx
 from processes import ROOT, Daemon, eventually
 
 from bench.table import head, row
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.files.importing import import_run
-from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds
@@ -123,11 +122,8 @@ def windows(rows: int) -> Iterator[tuple[str, Window]]:
 
 def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
     """Return milliseconds per window: of the query, and through the API of a real daemon."""
-    history = directory / "history"
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
+    one = histories.History(directory / "history")
+    database, writer = one.database, one.writer
     names = [f"key{number}" for number in range(keys)]
     filling = Filling(writer, "long", names, floats())
     begun = time.perf_counter()
@@ -141,8 +137,7 @@ def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, 
     for name, window in windows(rows):
         asked, made = timed(partial(chart, database, "long", "key0", window))
         found[name] = asked, len(made.points), made.unit
-    writer.stop()
-    database.close()
+    one.close()
     daemon = Daemon(directory, fresh=True)
     try:
         return {
@@ -200,22 +195,19 @@ def plain(directory: Path, rows: int) -> tuple[float, float, float]:
 def at_rest(keys: int, noise: Callable[[], float]) -> float:
     """Return bytes per sample of an ended run, with everything in the file included."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        filling = Filling(writer, "run", [f"metric{number}" for number in range(keys)], noise)
+        one = histories.History(Path(place))
+        filling = Filling(one.writer, "run", [f"metric{number}" for number in range(keys)], noise)
         filling.fill(2_000_000 // keys)
-        writer.put([RunState("run", 0, "finished", "", BEGIN / SECOND)])
+        one.put([RunState("run", 0, "finished", "", BEGIN / SECOND)])
         filling.settle()
-        return closed_size(writer, database) / (filling.rows * keys)
+        return closed_size(one) / (filling.rows * keys)
 
 
-def closed_size(writer: Writer, database: Database) -> int:
+def closed_size(one: histories.History) -> int:
     """Return the size of the file after free pages were released and it was closed."""
-    eventually(lambda: writer.call(free_pages).result() <= 256, 120)
-    writer.stop()
-    database.close()
-    return database.path.stat().st_size
+    eventually(lambda: one.writer.call(free_pages).result() <= 256, 120)
+    one.close()
+    return one.database.path.stat().st_size
 
 
 def logs() -> tuple[int, float] | None:
@@ -223,34 +215,24 @@ def logs() -> tuple[int, float] | None:
     if not LOGS.is_dir():
         return None
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        samples = 0
+        one, samples = histories.History(Path(place)), 0
         for path in sorted(LOGS.glob("*/*.csv")):
-            with path.open("rb") as file:
-                samples += import_run(
-                    writer, open_run_file(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)
-                ).samples
-        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
-        return samples, closed_size(writer, database) / samples
+            samples += one.import_file(path.read_bytes(), f"{path.parent.name}-{path.stem}.csv", begin=0.0).samples
+        one.wait_until_packed()
+        return samples, closed_size(one) / samples
 
 
 def throughput() -> tuple[float, float]:
     """Return samples/s committed, and packed too, in steps of 20 values."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        filling = Filling(writer, "run", [f"metric{number}" for number in range(20)], floats())
-        begun = time.perf_counter()
-        filling.fill(200_000)
-        writer.call(lambda _: None).result()
-        written = time.perf_counter() - begun
-        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
-        packed = time.perf_counter() - begun
-        writer.stop()
-        database.close()
+        with histories.history(Path(place)) as one:
+            filling = Filling(one.writer, "run", [f"metric{number}" for number in range(20)], floats())
+            begun = time.perf_counter()
+            filling.fill(200_000)
+            one.writer.call(lambda _: None).result()
+            written = time.perf_counter() - begun
+            one.wait_until_packed()
+            packed = time.perf_counter() - begun
         return 4_000_000 / written, 4_000_000 / packed
 
 
@@ -285,11 +267,8 @@ def waits() -> list[float]:
 
 def listing(directory: Path) -> tuple[float, float]:
     """Return milliseconds for the list of 10,000 runs: of the query, and through the API."""
-    history = directory / "history"
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
+    one = histories.History(directory / "history")
+    database, writer = one.database, one.writer
     for number in range(10_000):
         name = f"run-{number:05}"
         hello = Hello(
@@ -310,8 +289,7 @@ def listing(directory: Path) -> tuple[float, float]:
 
     query, found = timed(look)
     assert len(found) == 10_000
-    writer.stop()
-    database.close()
+    one.close()
     daemon = Daemon(directory, fresh=True)
     try:
         return query, through_api(daemon, "runs")

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, clean_environ
 
+from bench.daemons import fresh_daemon
 from bench.push import QUIET, RIVALS, _path
 from bench.table import UNAVAILABLE, head, interval, machine, row, verdict
 
@@ -55,12 +55,8 @@ def main() -> None:
         "in its calls",
         "CPU time of its thread, µs",
     )
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
-        try:
-            found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
     head("limit", "measured", "target", "")
     for name, way in WAYS.items():
         if way.ours and (one := found[name]) is not None:

@@ -15,17 +15,16 @@ import os
 import random
 import sys
 import tempfile
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from processes import Daemon
 
 import trackside
 from bench import watch
+from bench.daemons import fresh_daemon
 from bench.hooks import Switch
 from bench.pairs import bootstrapped
 from bench.table import head, interval, machine, row
@@ -61,16 +60,13 @@ def main() -> None:
     vars(watch).update(LAYERS=6)
     machine()
     head("way", "pairs", "step, ms", "a measurement, ms", "each N steps", "share")
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
+    with fresh_daemon() as daemon:
         os.environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
         try:
             for name, begin in WAYS.items():
                 _row(name, *measured(Training(milliseconds), begin, pairs))
         except ImportError as error:
             print(f"not measured: {error}", file=sys.stderr)
-        finally:
-            daemon.stop()
 
 
 def _row(name: str, longer: list[float], step: float, every: int) -> None:

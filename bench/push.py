@@ -13,11 +13,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, clean_environ
 
+from bench.daemons import fresh_daemon
 from bench.table import UNAVAILABLE, at_most, head, interval, machine, row, verdict
 
 RIVALS = ROOT / ".venv-bench" / "bin" / "python"
@@ -64,12 +64,10 @@ Figures = dict[str, float]
 def main() -> None:
     """Print the tables."""
     machine()
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
+    with fresh_daemon() as daemon:
         hot, cold = _calls(daemon.endpoint)
         steps = _steps(daemon.endpoint, full="--full" in sys.argv)
         device = _device(daemon.endpoint)
-        daemon.stop()
     _verdicts(hot, cold, steps, device)
     print()
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-from processes import Daemon
-
 from bench import device
+from bench.daemons import fresh_daemon
 from bench.gpu_report.result import Figure, Result, Table
 
 LIMIT = 25.0
@@ -16,15 +12,9 @@ LIMIT = 25.0
 
 def measure(result: Result, *, rehearse: bool) -> None:
     """Measure pushes against a real daemon; in a rehearsal, of tensors on the CPU."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
-        try:
-            if rehearse:
-                measured = device.measured(daemon.endpoint, "cpu", size=64, steps=200)
-            else:
-                measured = device.measured(daemon.endpoint)
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        rehearsed = ("cpu", 64, 200) if rehearse else ()
+        measured = device.measured(daemon.endpoint, *rehearsed)
     waits = measured.pop("waits")
     result.at_most(
         "push of two GPU scalars, host time, p50", measured["device scalars"]["p50"], LIMIT, "µs", judged=not rehearse
