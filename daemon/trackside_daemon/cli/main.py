@@ -41,9 +41,7 @@ GROUPS = {
             "--sample.interval=500ms --web.listen-address=127.0.0.1:9999",
         ),
         "demo": _Command(
-            "demo:demo",
-            "Run the daemon with a small real training.",
-            "--ranks 4 --gpus 8 --trouble straggler",
+            "demo:demo", "Run the daemon with a small real training.", "--ranks 4 --gpus 8 --trouble straggler"
         ),
         "run": _Command(
             "run:run",
@@ -57,9 +55,7 @@ GROUPS = {
         "runs": _Command("runs:app", "List the runs in the history, the newest first."),
         "show": _Command("runs:app", "Show a run: its state, metrics, configuration and alerts."),
         "top": _Command(
-            "top:top",
-            "Show runs, GPUs, host and alerts in the terminal.",
-            "--url=http://127.0.0.1:21790 --interval 2s",
+            "top:top", "Show runs, GPUs, host and alerts in the terminal.", "--url=http://127.0.0.1:21790 --interval 2s"
         ),
         "open": _Command(
             "open:open_", "Print the link to the dashboard, with its token.", "--url=http://127.0.0.1:21790"
@@ -104,14 +100,10 @@ GROUPS = {
     "Keep": {
         "export": _Command("runs:app", "Export a run with every sample."),
         "import": _Command(
-            "import_runs:import_",
-            "Import runs of TensorBoard, W&B, MLflow and others.",
-            "runs/exp1 --name baseline",
+            "import_runs:import_", "Import runs of TensorBoard, W&B, MLflow and others.", "runs/exp1 --name baseline"
         ),
         "archive": _Command(
-            "archive:archive",
-            "Write ended runs to a directory or bucket, as Parquet.",
-            "s3://training/trackside",
+            "archive:archive", "Write ended runs to a directory or bucket, as Parquet.", "s3://training/trackside"
         ),
         "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
         "delete": _Command("runs:app", "Delete runs from the history permanently."),
@@ -119,20 +111,14 @@ GROUPS = {
     },
     "Notify": {
         "alerts": _Command("alerts:app", "List alerts, show one, or dismiss a false alarm."),
-        "silence": _Command(
-            "silence:silence",
-            "Mute alerts for a while.",
-            'LossSpike --run "debug-*" --for 2h',
-        ),
+        "silence": _Command("silence:silence", "Mute alerts for a while.", 'LossSpike --run "debug-*" --for 2h'),
         "test-alert": _Command(
             "test_alert:raise_test_alert",
             "Raise a test alert, and report which sinks deliver it.",
             "--severity critical",
         ),
         "replay": _Command(
-            "replay:replay",
-            "Run the detectors over a file or a stored run.",
-            "pushes.jsonl --severity warning",
+            "replay:replay", "Run the detectors over a file or a stored run.", "pushes.jsonl --severity warning"
         ),
         "tune": _Command(
             "tune:tune",
@@ -148,9 +134,7 @@ GROUPS = {
     "Administer": {
         "doctor": _Command("doctor:doctor", "Check the daemon, its sockets and disk, the driver and GPUs."),
         "check-config": _Command(
-            "check_config:check_config",
-            "Check a configuration file.",
-            "/etc/trackside/trackside.yml",
+            "check_config:check_config", "Check a configuration file.", "/etc/trackside/trackside.yml"
         ),
         "dashboards": _Command(
             "dashboards:dashboards", "Write the Grafana dashboards and their provisioning.", "/etc/grafana"
