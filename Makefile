@@ -62,17 +62,14 @@ soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest pythons
 	@$(BIN)/python -m pytest --soak
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
-	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++ chromium'
+	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway g++ chromium'
 	$(SAY) 'benchmarks: about half an hour; use an idle machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
-	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
-	@PYTHONPATH=tests:. $(BIN)/python bench/host.py
-	@PYTHONPATH=tests $(BIN)/python bench/history.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/history.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/bridges.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/open_history.py
-	@PYTHONPATH=tests:. $(BIN)/python bench/waits.py
-	@PYTHONPATH=tests $(BIN)/python bench/ends.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
@@ -80,10 +77,8 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/rl.py
-	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py
-	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/zoom.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gate.py
@@ -92,9 +87,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
 	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 10 20
 	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 30 8
-	@PYTHONPATH=tests:. $(BIN)/python bench/layer_map.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/checkpoints.py
-	@$(BIN)/python bench/console.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:

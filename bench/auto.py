@@ -7,14 +7,13 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, clean_environ
 
-from bench.table import head, machine, row, verdict
+from bench.daemons import fresh_daemon
+from bench.table import head, interval, machine, row, verdict
 from trackside.auto.environment import variables
 
 PAIRS = 600
@@ -37,28 +36,23 @@ def main() -> None:
     """Print the tables."""
     machine()
     head("a start, ms", "without", "with", "longer by, median of pairs")
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
-        try:
-            starts = {
-                "a command that imports no PyTorch": _starts(PLAIN, STARTS, daemon.endpoint),
-                "`import torch`": _starts(TORCH, TORCH_STARTS, daemon.endpoint),
-                "`import torch` and a first step, which opens the run": _starts(STEP, TORCH_STARTS, daemon.endpoint),
-            }
-            step = _step(daemon.endpoint)
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        starts = {
+            "a command that imports no PyTorch": _starts(PLAIN, STARTS, daemon.endpoint),
+            "`import torch`": _starts(TORCH, TORCH_STARTS, daemon.endpoint),
+            "`import torch` and a first step, which opens the run": _starts(STEP, TORCH_STARTS, daemon.endpoint),
+        }
+        step = _step(daemon.endpoint)
     threads = _threads()
     head("a step", "pairs", "step", "longer by", "null pairs")
     microseconds = [part / 100 * step["step"] * 1e6 for part in step["longer"]]
     null = [part / 100 * step["step"] * 1e6 for part in step["null"]]
-    shown = "{:+.1f} µs [{:.1f}, {:.1f}]"
     row(
         "batch, backward, optimizer",
         f"{step['pairs']:,}",
         f"{step['step'] * 1e6:.0f} µs",
-        shown.format(*microseconds),
-        shown.format(*null),
+        interval(microseconds, "+.1f", " µs"),
+        interval(null, "+.1f", " µs"),
     )
     head("limit", "measured", "target", "")
     plain, torch, first = starts.values()

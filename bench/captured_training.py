@@ -1,6 +1,5 @@
 """Train as the captures' benchmark commands.
 
-python bench/captured_training.py ranks               train without end, as a rank of torchrun
 python bench/captured_training.py paired 10000        pairs of steps of 1 ms with the profiler's hook and without; print JSON
 python bench/captured_training.py steps FILE          train until standard input ends, and write when each step began and ended
 """
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 import trackside
@@ -31,14 +29,12 @@ IDLE_SECONDS = 20.0
 class Training:
     """A model with some hundred operators a step, of about 1 ms or of *size* times as long."""
 
-    def __init__(self, layers: int, *, distributed: bool = False) -> None:
+    def __init__(self, layers: int) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(0)
         self.model: torch.nn.Module = torch.nn.Sequential(
             *(part for _ in range(layers) for part in (torch.nn.Linear(128, 128), torch.nn.ReLU()))
         )
-        if distributed:
-            self.model = DistributedDataParallel(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self._batch = torch.ones(64, 128)
 
@@ -49,15 +45,6 @@ class Training:
         loss.backward()
         self.optimizer.step()
         return loss
-
-
-def ranks() -> None:
-    """Push without end."""
-    torch.distributed.init_process_group("gloo")
-    training, step = Training(8, distributed=True), 0
-    while True:
-        step += 1
-        trackside.push(step=step, loss=training.step())
 
 
 def paired(pairs: int) -> None:
@@ -102,9 +89,7 @@ def steps(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "ranks":
-        ranks()
-    elif sys.argv[1] == "paired":
+    if sys.argv[1] == "paired":
         paired(int(sys.argv[2]))
     else:
         steps(Path(sys.argv[2]))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from bench import table
-from bench.steps import bootstrapped
+from bench.pairs import bootstrapped
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.linux.process_limits import WORKER_BYTES
@@ -64,7 +64,7 @@ def main() -> None:
             longer, null = compared(process, request, step)
             table.verdict(
                 f"steps of a training of {threads} thread{'s' * (threads > 1)} are longer by",
-                f"{shown(longer)}, null pairs {shown(null)}",
+                f"{table.interval(longer)}, null pairs {table.interval(null)}",
                 f"<= {ALLOWED_PERCENT:g} %",
                 met=longer[0] <= ALLOWED_PERCENT,
             )
@@ -139,12 +139,6 @@ def window(worker: int, step: Callable[[], None], *, reads: bool) -> float:
     for _ in range(WINDOW_STEPS):
         step()
     return time.perf_counter() - begun
-
-
-def shown(figures: tuple[float, float, float]) -> str:
-    """Return a middle and its interval as text."""
-    middle, low, high = figures
-    return f"{middle:+.2f} % [{low:.2f}, {high:.2f}]"
 
 
 if __name__ == "__main__":

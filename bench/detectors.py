@@ -1,7 +1,6 @@
 """Measure what the detectors find in labelled logs of real trainings, compared with plain rules, and their cost.
 
-Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--quick`` leaves out the costs, and the choice of
-each constant without one dataset, which takes ten minutes.
+Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``--quick`` leaves out the costs.
 
 The logs are in a directory next to the repository; without them, only the costs are measured. All columns of a run are
 replayed together, as `trackside replay` does. Firing and repeated alerts of the scored key count.
@@ -18,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench import left_out
 from bench.detectors_cost import costs
 from bench.detectors_loss import losses
-from bench.detectors_pace import pace
 from bench.logs import PLACE, logs, scorer
 from bench.replaying import BATCH, COOLDOWN, PREFIXES, TASKS, TOLERANCE, scored
 from bench.table import head, machine, row, verdict
@@ -53,13 +50,10 @@ def main() -> None:
         for task in TASKS:
             _task(score, task)
         losses(score)
-        pace(score)
     else:
         print(f"\nThere are no labelled logs at {PLACE}: the accuracy of the detectors is not measured.")
     if "--quick" in sys.argv:
         return
-    if PLACE.is_dir():
-        left_out.tables(scorer())
     costs(list(chain.from_iterable(logs(scorer(), task) for task in TASKS)) if PLACE.is_dir() else [])
 
 

@@ -1,13 +1,13 @@
-"""Print what the detectors of a loss find by dataset, in first trainings and in RL."""
+"""Print what the detectors of a loss find in first trainings and in RL."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bench.logs import PLACE, logs
-from bench.replaying import TASKS, as_row, refuse
+from bench.replaying import refuse
 from bench.table import head, row
 from trackside_daemon.cli.commands.replay_rows import Rows, read
 from trackside_daemon.detectors.base import Column
@@ -36,21 +36,8 @@ class Found(NamedTuple):
 
 def losses(score: ModuleType) -> None:
     """Print the tables."""
-    _by_dataset(score)
     _first_runs(score)
     _rl(score)
-
-
-def _by_dataset(score: ModuleType) -> None:
-    of: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for log in logs(score, "loss"):
-        of_key = [one for one in _found(log.lines) if one.key == log.key and one.alert in TASKS["loss"]]
-        of[log.dataset].append(as_row(score, log, [log.places[one.row] for one in of_key]))
-    figures = ("series", "samples", "events", "found", "false", "grey")
-    head("loss, dev", *figures)
-    for name, scored in (*sorted(of.items()), ("all", [one for rows in of.values() for one in rows])):
-        found = score.agg(scored)
-        row(name, *(f"{found[figure]:,}" for figure in figures))
 
 
 def _found(lines: Iterable[bytes]) -> Iterator[Found]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import NamedTuple
 
 from process_endings import ENDS, End, memory_cgroup, script
 from processes import Daemon, clean_environ, eventually
+
+from bench.daemons import fresh_daemon
+from bench.table import head, machine, row
 
 ROUNDS = 10
 PATIENCE_SECONDS = 60.0
@@ -30,22 +30,21 @@ class Measured(NamedTuple):
 
 def main() -> None:
     """Print the table."""
-    print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, {ROUNDS} rounds\n")
-    print(
-        "| end | shown as | from the end to /metrics, ms: median | max | the script takes to end, ms: median | max |"
-        " with TRACKSIDE_DISABLED=1: median | max |"
+    machine()
+    columns = (
+        "from the end to /metrics, ms: median",
+        "the script takes to end, ms: median",
+        "with TRACKSIDE_DISABLED=1: median",
     )
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, ExitStack() as stack:
+    head(f"end, {ROUNDS} rounds", "shown as", *(cell for one in columns for cell in (one, "max")))
+    with fresh_daemon() as daemon, ExitStack() as stack:
         environ = {"oom": {"CGROUP": str(stack.enter_context(memory_cgroup(f"trackside-bench-{os.getpid()}")))}}
-        daemon = Daemon(Path(directory), fresh=True)
-        stack.callback(daemon.stop)
         for kind, end in ENDS.items():
             watched, disabled = measure(daemon, kind, end, environ.get(kind, {}))
             shown = [one.shown for one in watched if one.shown is not None]
             numbers = (shown, [one.leaving for one in watched], [one.leaving for one in disabled])
-            cells = " | ".join(f"{statistics.median(some) * 1e3:.1f} | {max(some) * 1e3:.1f}" for some in numbers)
-            print(f"| {kind} | {end.state}{f': {end.cause}' if end.cause else ''} | {cells} |")
+            cells = (f"{middle(some) * 1e3:.1f}" for some in numbers for middle in (statistics.median, max))
+            row(kind, f"{end.state}{f': {end.cause}' if end.cause else ''}", *cells)
 
 
 def measure(daemon: Daemon, kind: str, end: End, environ: dict[str, str]) -> tuple[list[Measured], list[Measured]]:

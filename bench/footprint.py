@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -11,18 +9,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from processes import Daemon, clean_environ, command
 
-from bench.cost import cpu, memory
-from bench.gpu import c_driver
+from bench.gpu import CPU_LIMIT, GPUS, RSS_LIMIT, c_driver, running
+from bench.table import at_most, head, machine, row
+from trackside_daemon.nvml.reading import WorkerSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-SECONDS = 60
-GPUS = 8
 STARTS = 9
 IMPORTS = (
     *("zmq", "msgspec", "typer", "yaml", "pydantic", "starlette.applications", "uvicorn"),
@@ -47,7 +40,7 @@ print(time.perf_counter() - begun)
 
 def main() -> None:
     """Print the tables."""
-    print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    machine()
     _print_running()
     _print_start()
     _print_commands()
@@ -55,36 +48,29 @@ def main() -> None:
 
 
 def _print_running() -> None:
-    print(f"| host and {GPUS} GPUs at 1 s, a scrape every 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |")
-    print("|---|---:|---:|---:|")
-    _print_daemon("simulated", {}, GPUS)
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        environ = c_driver(Path(directory))
-        if environ is not None:
-            _print_daemon("C fake", environ, 0)
-    print()
-
-
-def _print_daemon(driver: str, environ: Mapping[str, str], simulated: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={simulated}", environ=environ, fresh=True)
-        time.sleep(3.0)  # the start's own work is over
-        pids = daemon.pids()
-        before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
-        for _ in range(SECONDS // 15):
-            time.sleep(15.0)
-            daemon.get("/metrics")
-        took = time.monotonic() - begun
-        rows = {name: ((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
-        rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))  # type: ignore[assignment]
-        for name, (share, rss, pss) in rows.items():
-            print(f"| {driver}: {name} | {share:.2f} | {rss:.1f} | {pss:.1f} |")
-        daemon.stop()
+        drivers = {
+            "simulated": (WorkerSettings(simulate=GPUS), {}),
+            "C fake": (WorkerSettings(), c_driver(Path(directory))),
+        }
+        head(f"host and {GPUS} GPUs at 1 s, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
+        together = {}
+        for driver, (order, environ) in drivers.items():
+            if environ is not None:
+                costs, page = running(order, environ)
+                assert page.count("\ntrackside_gpu_up{") == GPUS
+                together[driver] = costs["together"]
+                for name, cost in costs.items():
+                    row(f"{driver}: {name}", f"{cost.cpu:.2f}", f"{cost.rss:.1f}", f"{cost.pss:.1f}")
+    head("limit, all processes together", "measured", "target", "")
+    for driver, cost in together.items():
+        at_most(f"{driver}: CPU", cost.cpu, CPU_LIMIT, "% of a core")
+        at_most(f"{driver}: RSS", cost.rss, RSS_LIMIT, "MiB")
 
 
 def _print_start() -> None:
     bound = statistics.median(_start() for _ in range(STARTS))
-    print(f"The push socket is bound {bound:.3f} s after exec (median of {STARTS}).\n")
+    print(f"\nThe push socket is bound {bound:.3f} s after exec (median of {STARTS}).")
 
 
 def _start() -> float:
@@ -101,14 +87,13 @@ def _start() -> float:
 
 
 def _print_commands() -> None:
-    print(f"| command | CPU, s (median of {STARTS}) |\n|---|---:|")
+    head("command", f"CPU, s (median of {STARTS})")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), fresh=True)
         daemon.stop()  # it leaves a history, which `runs` reads
         for arguments in ("--version", "--help", f"runs --storage.path={daemon.history}"):
             seconds = statistics.median(_command_cpu(arguments.split()) for _ in range(STARTS))
-            print(f"| `trackside {arguments.split()[0]}` | {seconds:.3f} |")
-    print()
+            row(f"`trackside {arguments.split()[0]}`", f"{seconds:.3f}")
 
 
 def _command_cpu(arguments: list[str]) -> float:
@@ -121,11 +106,11 @@ def _command_cpu(arguments: list[str]) -> float:
 
 def _print_imports() -> None:
     own = statistics.median(float(_run(CLIENT).split()[0]) for _ in range(STARTS))
-    print(f"`import trackside` takes {1000 * own:.1f} ms longer than `import zmq, msgspec` (median of {STARTS}).\n")
-    print("| import, in a fresh interpreter | seconds | RSS, MiB |\n|---|---:|---:|")
+    print(f"\n`import trackside` takes {1000 * own:.1f} ms longer than `import zmq, msgspec` (median of {STARTS}).")
+    head("import, in a fresh interpreter", "seconds", "RSS, MiB")
     for name in IMPORTS:
         seconds, memory = _import(name)
-        print(f"| `{name}` | {seconds:.3f} | {memory:.1f} |")
+        row(f"`{name}`", f"{seconds:.3f}", f"{memory:.1f}")
 
 
 def _import(name: str) -> tuple[float, float]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import random
 import statistics
 import sys
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gated_trainings import LAYERS, SLOWER, gate, train
-from processes import Daemon
 
 from bench import table
+from bench.daemons import fresh_daemon
+
+if TYPE_CHECKING:
+    from processes import Daemon
 
 ROUNDS = 20
 STEPS = (100, 300, 1000)
@@ -32,13 +34,9 @@ def main() -> None:
         *counts,
         "ratio of step_time_p25 of the same code, 5th to 95th percentile",
     )
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
-        try:
-            for each in steps or STEPS:
-                measure(daemon, rounds, each)
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        for each in steps or STEPS:
+            measure(daemon, rounds, each)
 
 
 def measure(daemon: Daemon, rounds: int, steps: int) -> None:

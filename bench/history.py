@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import histories
 import httpx
 from processes import ROOT, Daemon, eventually
 
+from bench.table import head, row
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.files.importing import import_run
-from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds
@@ -94,10 +94,6 @@ def floats() -> Callable[[], float]:
     return lambda: array("f", [2.5 + rng.gauss(0, 0.1)])[0]
 
 
-def median(times: list[float]) -> float:
-    return statistics.median(times) * 1000
-
-
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
     """Return median milliseconds, and the last result."""
     times = []
@@ -105,7 +101,7 @@ def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
         begun = time.perf_counter()
         found = work()
         times.append(time.perf_counter() - begun)
-    return median(times), found
+    return statistics.median(times) * 1000, found
 
 
 def chart(database: Database, run: str, key: str, window: Window) -> charts.Chart:
@@ -126,11 +122,8 @@ def windows(rows: int) -> Iterator[tuple[str, Window]]:
 
 def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, int, float]]:
     """Return milliseconds per window: of the query, and through the API of a real daemon."""
-    history = directory / "history"
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
+    one = histories.History(directory / "history")
+    database, writer = one.database, one.writer
     names = [f"key{number}" for number in range(keys)]
     filling = Filling(writer, "long", names, floats())
     begun = time.perf_counter()
@@ -144,8 +137,7 @@ def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, 
     for name, window in windows(rows):
         asked, made = timed(partial(chart, database, "long", "key0", window))
         found[name] = asked, len(made.points), made.unit
-    writer.stop()
-    database.close()
+    one.close()
     daemon = Daemon(directory, fresh=True)
     try:
         return {
@@ -203,22 +195,19 @@ def plain(directory: Path, rows: int) -> tuple[float, float, float]:
 def at_rest(keys: int, noise: Callable[[], float]) -> float:
     """Return bytes per sample of an ended run, with everything in the file included."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        filling = Filling(writer, "run", [f"metric{number}" for number in range(keys)], noise)
+        one = histories.History(Path(place))
+        filling = Filling(one.writer, "run", [f"metric{number}" for number in range(keys)], noise)
         filling.fill(2_000_000 // keys)
-        writer.put([RunState("run", 0, "finished", "", BEGIN / SECOND)])
+        one.put([RunState("run", 0, "finished", "", BEGIN / SECOND)])
         filling.settle()
-        return closed_size(writer, database) / (filling.rows * keys)
+        return closed_size(one) / (filling.rows * keys)
 
 
-def closed_size(writer: Writer, database: Database) -> int:
+def closed_size(one: histories.History) -> int:
     """Return the size of the file after free pages were released and it was closed."""
-    eventually(lambda: writer.call(free_pages).result() <= 256, 120)
-    writer.stop()
-    database.close()
-    return database.path.stat().st_size
+    eventually(lambda: one.writer.call(free_pages).result() <= 256, 120)
+    one.close()
+    return one.database.path.stat().st_size
 
 
 def logs() -> tuple[int, float] | None:
@@ -226,34 +215,24 @@ def logs() -> tuple[int, float] | None:
     if not LOGS.is_dir():
         return None
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        samples = 0
+        one, samples = histories.History(Path(place)), 0
         for path in sorted(LOGS.glob("*/*.csv")):
-            with path.open("rb") as file:
-                samples += import_run(
-                    writer, open_run_file(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)
-                ).samples
-        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
-        return samples, closed_size(writer, database) / samples
+            samples += one.import_file(path.read_bytes(), f"{path.parent.name}-{path.stem}.csv", begin=0.0).samples
+        one.wait_until_packed()
+        return samples, closed_size(one) / samples
 
 
 def throughput() -> tuple[float, float]:
     """Return samples/s committed, and packed too, in steps of 20 values."""
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
-        database = Database(Path(place))
-        writer = Writer(database, Bounds(0))
-        writer.start()
-        filling = Filling(writer, "run", [f"metric{number}" for number in range(20)], floats())
-        begun = time.perf_counter()
-        filling.fill(200_000)
-        writer.call(lambda _: None).result()
-        written = time.perf_counter() - begun
-        eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
-        packed = time.perf_counter() - begun
-        writer.stop()
-        database.close()
+        with histories.history(Path(place)) as one:
+            filling = Filling(one.writer, "run", [f"metric{number}" for number in range(20)], floats())
+            begun = time.perf_counter()
+            filling.fill(200_000)
+            one.writer.call(lambda _: None).result()
+            written = time.perf_counter() - begun
+            one.wait_until_packed()
+            packed = time.perf_counter() - begun
         return 4_000_000 / written, 4_000_000 / packed
 
 
@@ -288,11 +267,8 @@ def waits() -> list[float]:
 
 def listing(directory: Path) -> tuple[float, float]:
     """Return milliseconds for the list of 10,000 runs: of the query, and through the API."""
-    history = directory / "history"
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
+    one = histories.History(directory / "history")
+    database, writer = one.database, one.writer
     for number in range(10_000):
         name = f"run-{number:05}"
         hello = Hello(
@@ -313,8 +289,7 @@ def listing(directory: Path) -> tuple[float, float]:
 
     query, found = timed(look)
     assert len(found) == 10_000
-    writer.stop()
-    database.close()
+    one.close()
     daemon = Daemon(directory, fresh=True)
     try:
         return query, through_api(daemon, "runs")
@@ -334,28 +309,25 @@ def main() -> None:
         directory = Path(place) / "list"
         directory.mkdir()
         query, api = listing(directory)
-    print(
-        "\n| window of 10,000,000 samples | buckets | unit | query, ms | API, ms | query with 100M in the file, ms | API with 100M, ms |"
+    head(
+        "window of 10,000,000 samples",
+        *("buckets", "unit", "query, ms", "API, ms", "query with 100M in the file, ms", "API with 100M, ms"),
     )
-    print("|---|---:|---:|---:|---:|---:|---:|")
     for name, (one, buckets, unit, through) in several["10"].items():
         ten, _, _, ten_through = several["100"][name]
-        print(f"| {name} | {buckets:,} | {unit:,} | {one:.1f} | {through:.1f} | {ten:.1f} | {ten_through:.1f} |")
-    print(f"| all, from plain rows with an index | 2,000 | | {asked:,.0f} | | | |")
+        row(name, f"{buckets:,}", f"{unit:,}", *(f"{took:.1f}" for took in (one, through, ten, ten_through)))
+    row("all, from plain rows with an index", "2,000", "", f"{asked:,.0f}", "", "", "")
     print(f"\nThe list of 10,000 runs: {query:.1f} ms in the query, {api:.1f} ms through the API.", flush=True)
     written, packed = throughput()
-    print("\n| written | samples/s | bytes per sample |")
-    print("|---|---:|---:|")
-    print(f"| 20 values per step, committed | {written:,.0f} | |")
-    rng = random.Random(3)
-    print(f"| the same, packed | {packed:,.0f} | {at_rest(20, floats()):.2f} |")
-    print(f"| one value per step, float32 | | {at_rest(1, floats()):.2f} |")
-    print(f"| 20 values per step, full float64 | | {at_rest(20, rng.random):.2f} |")
-    real = logs()
-    print(
-        f"| {real[0]:,} samples of 137 real training logs | | {real[1]:.2f} |" if real else f"| no logs at {LOGS} | | |"
-    )
-    print(f"| plain rows with an index | {rate:,.0f} | {size:.1f} |", flush=True)
+    rng, real = random.Random(3), logs()
+    head("written", "samples/s", "bytes per sample")
+    row("20 values per step, committed", f"{written:,.0f}", "")
+    row("the same, packed", f"{packed:,.0f}", f"{at_rest(20, floats()):.2f}")
+    row("one value per step, float32", "", f"{at_rest(1, floats()):.2f}")
+    row("20 values per step, full float64", "", f"{at_rest(20, rng.random):.2f}")
+    if real:
+        row(f"{real[0]:,} samples of 137 real training logs", "", f"{real[1]:.2f}")
+    row("plain rows with an index", f"{rate:,.0f}", f"{size:.1f}")
     held = sorted(waits())
     print(
         f"\nWhile the daemon packs 1,000 keys of 4,096 samples, it acknowledges a message after {statistics.median(held):.1f} ms "

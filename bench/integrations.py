@@ -6,13 +6,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, clean_environ
 
-from bench.push import QUIET, RIVALS, _interval, _path
-from bench.table import UNAVAILABLE, head, machine, row, verdict
+from bench.daemons import fresh_daemon
+from bench.push import QUIET, RIVALS, _path
+from bench.table import UNAVAILABLE, head, interval, machine, row, verdict
 
 PAIRS = 1000
 LIMIT = 0.5
@@ -40,8 +40,6 @@ WAYS = {
     "traceml, `trace_step`": Way("watch.py", ("traceml",), ours=False),
     "Transformers, `TracksideCallback(watch=True)`, every step": Way("trainer_steps.py", ("trackside",)),
     "Transformers, wandb's callback, every tenth step": Way("trainer_steps.py", ("wandb",), ours=False),
-    "Lightning, `TracksideCallback(watch=True)`, epochs of 20 steps": Way("lightning_steps.py", ()),
-    "Accelerate, `TracksideTracker`, and `watch`": Way("accelerate_steps.py", ()),
 }
 
 
@@ -57,12 +55,8 @@ def main() -> None:
         "in its calls",
         "CPU time of its thread, µs",
     )
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
-        try:
-            found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
     head("limit", "measured", "target", "")
     for name, way in WAYS.items():
         if way.ours and (one := found[name]) is not None:
@@ -81,10 +75,9 @@ def _row(name: str, way: Way, endpoint: str) -> dict[str, Any] | None:
         row(f"{name}: not available here", *[UNAVAILABLE] * 6)
         return None
     step = f"{one['step'] * 1e3:.1f} ms"
-    middle, low, high = one["cpu"]
-    more = f"{middle:+,.0f} [{low:,.0f}, {high:,.0f}]"
+    more = interval(one["cpu"], "+.0f", "")
     calls = f"{one['calls']:.2f} %" if one["calls"] else UNAVAILABLE
-    row(name, f"{one['pairs']:,}", step, _interval(one["mean"]), _interval(one["null mean"]), calls, more)
+    row(name, f"{one['pairs']:,}", step, interval(one["mean"]), interval(one["null mean"]), calls, more)
     return one
 
 

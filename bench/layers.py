@@ -1,7 +1,6 @@
 """Measure what distributions of layers cost a training on the CPU, beside other trackers; print a table.
 
     python bench/layers.py 10 20                  steps of about 10 ms, 20 pairs of windows of each way
-    python bench/layers.py 10 20 pairs.jsonl      add them to earlier ones in a file, and print the table of all
 
 A pair is two windows of as many steps, in random order: one with four measurements, and one with all hooks removed. The window
 with measurements ends with steps without hooks, in which the sender thread and other processes have done the rest. *A
@@ -12,26 +11,23 @@ measurements, trackside runs the hook of `run.watch` and nothing else, and wandb
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 import tempfile
-from collections import defaultdict
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from processes import Daemon
 
 import trackside
 from bench import watch
+from bench.daemons import fresh_daemon
 from bench.hooks import Switch
-from bench.steps import bootstrapped
-from bench.table import head, machine, row
+from bench.pairs import bootstrapped
+from bench.table import head, interval, machine, row
 from bench.watch import Training
 
 if TYPE_CHECKING:
@@ -62,38 +58,22 @@ def main() -> None:
     milliseconds, pairs = float(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
     vars(watch).update(LAYERS=6)
-    found: dict[str, list[Any]] = defaultdict(list)
-    file = Path(sys.argv[3]) if sys.argv[3:] else None
-    if file is not None and file.exists():
-        for line in file.read_text().splitlines():
-            name, *one = json.loads(line)
-            found[name].append(one)
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), fresh=True)
+    machine()
+    head("way", "pairs", "step, ms", "a measurement, ms", "each N steps", "share")
+    with fresh_daemon() as daemon:
         os.environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
         try:
             for name, begin in WAYS.items():
-                found[name].append(measured(Training(milliseconds), begin, pairs))
-                if file is not None:
-                    with file.open("a") as target:
-                        target.write(f"{json.dumps([name, *found[name][-1]])}\n")
+                _row(name, *measured(Training(milliseconds), begin, pairs))
         except ImportError as error:
             print(f"not measured: {error}", file=sys.stderr)
-        finally:
-            daemon.stop()
-    _print(found)
 
 
-def _print(found: dict[str, list[Any]]) -> None:
-    machine()
-    head("way", "pairs", "step, ms", "a measurement, ms", "each N steps", "share")
-    for name, parts in found.items():
-        longer = np.array([one for more, *_ in parts for one in more])
-        step, every = median(one for _, one, _ in parts), parts[-1][-1]
-        each = longer / MEASURED
-        share = _interval(bootstrapped(each / every / step * 100), ".2f")
-        cost = _interval(bootstrapped(each * 1e3), ".1f")
-        row(name, str(len(longer)), f"{step * 1e3:.1f}", cost, f"{every:,}", f"{share} %")
+def _row(name: str, longer: list[float], step: float, every: int) -> None:
+    each = np.array(longer) / MEASURED
+    share = interval(bootstrapped(each / every / step * 100), ".2f")
+    cost = interval(bootstrapped(each * 1e3), ".1f", "")
+    row(name, str(len(longer)), f"{step * 1e3:.1f}", cost, f"{every:,}", share)
 
 
 def measured(training: Training, begin: Callable[[Training], Way], pairs: int) -> tuple[list[float], float, int]:
@@ -131,11 +111,6 @@ def measured(training: Training, begin: Callable[[Training], Way], pairs: int) -
     switch.on()
     way.stop()
     return longer, median(plain), every
-
-
-def _interval(found: tuple[float, float, float], form: str) -> str:
-    middle, low, high = (format(one, form) for one in found)
-    return f"{middle} [{low}, {high}]"
 
 
 def _trackside(**wanted: Any) -> Callable[[Training], Way]:

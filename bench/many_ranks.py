@@ -14,7 +14,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from bench.feeder import KEYS, values
-from bench.nodes import enter
 from trackside.environment.identity import identify
 from trackside.limits import BATCH_ROWS
 from trackside.row_queue import RowQueue
@@ -46,7 +45,6 @@ class Job(NamedTuple):
         steps: Steps in all.
         nan: The step at which the last rank pushes NaN as its loss; 0 for none.
         past: The first of these steps, which are pushed at once, with the keys that have detectors.
-        nodes: Network namespaces, one for each process; none to stay in that of the daemon.
     """
 
     world: int
@@ -54,7 +52,6 @@ class Job(NamedTuple):
     steps: int
     nan: int = 0
     past: int = 0
-    nodes: tuple[str, ...] = ()
 
 
 def value_rows(rank: int, job: Job) -> NDArray[np.float64]:
@@ -88,8 +85,6 @@ def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     # The ranks of a real job do not use the daemon's cores. The first core is left to the daemon.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[1:] or [0])
     logging.getLogger("trackside").setLevel(logging.ERROR)  # each rank would log the same
-    if job.nodes:
-        enter(job.nodes[ranks.start // len(ranks)])
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 64 * len(ranks) + 1024), hard))
     runs = [_open(endpoint, rank, job.world) for rank in ranks]
@@ -142,7 +137,7 @@ class _Restart:
             time.sleep(min(left, WATCH_SECONDS if self._at else left))
 
 
-def identity_of(rank: int, world: int) -> Identity:
+def _identity(rank: int, world: int) -> Identity:
     """Return the identity of a rank, of which each `NODE` have a machine."""
     os.environ |= {
         "RANK": str(rank),
@@ -158,7 +153,7 @@ def identity_of(rank: int, world: int) -> Identity:
 
 
 def _open(endpoint: str, rank: int, world: int) -> Run:
-    session = Session(identity_of(rank, world))
+    session = Session(_identity(rank, world))
     sender = Sender(endpoint)
     queue = RowQueue(session, sender)
     sender.add(session)

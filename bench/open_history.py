@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from histories import history
 from processes import ROOT
 
 import trackside
@@ -26,9 +27,6 @@ from bench.table import head, machine, row, verdict
 from trackside_daemon.bridges.parquet.fleet import ask, prepared
 from trackside_daemon.bridges.parquet.schema import schemas
 from trackside_daemon.bridges.parquet.store import Store
-from trackside_daemon.history.database import Database
-from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import RunState
 
 if TYPE_CHECKING:
@@ -160,17 +158,11 @@ def fleet(place: Path) -> None:
 
 
 def _fill(directory: Path, steps: int, keys: int) -> None:
-    directory.mkdir()
-    database = Database(directory)
-    writer = Writer(database, Bounds(0))
-    writer.start()
-    filling = Filling(writer, "run", [f"key{number}" for number in range(keys)], floats())
-    filling.fill(steps)
-    filling.settle()
-    writer.put([RunState("run", 0, "finished", "", BEGIN / SECOND + steps / 10)])
-    writer.call(lambda _: None).result()
-    writer.stop()
-    database.close()
+    with history(directory) as one:
+        filling = Filling(one.writer, "run", [f"key{number}" for number in range(keys)], floats())
+        filling.fill(steps)
+        filling.settle()
+        one.put([RunState("run", 0, "finished", "", BEGIN / SECOND + steps / 10)])
 
 
 def _plain_rows(path: Path, table: Any) -> tuple[float, float]:

@@ -13,12 +13,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, clean_environ
 
-from bench.table import UNAVAILABLE, head, machine, row, verdict
+from bench.daemons import fresh_daemon
+from bench.table import UNAVAILABLE, at_most, head, interval, machine, row, verdict
 
 RIVALS = ROOT / ".venv-bench" / "bin" / "python"
 """The interpreter of the alternatives, which are installed apart from what the tests need."""
@@ -64,12 +64,10 @@ Figures = dict[str, float]
 def main() -> None:
     """Print the tables."""
     machine()
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
+    with fresh_daemon() as daemon:
         hot, cold = _calls(daemon.endpoint)
         steps = _steps(daemon.endpoint, full="--full" in sys.argv)
         device = _device(daemon.endpoint)
-        daemon.stop()
     _verdicts(hot, cold, steps, device)
     print()
 
@@ -175,8 +173,8 @@ def _steps(endpoint: str, *, full: bool) -> dict[tuple[float, int], Any]:
         row(
             f"{one['step'] / 1000:.2f} ms through {mebibytes} MiB",
             f"{one['pairs']:,}",
-            _interval(one["push"]),
-            _interval(one["null"]),
+            interval(one["push"], "+.3f"),
+            interval(one["null"], "+.3f"),
             f"{one['share']:.3f} %",
         )
     return found
@@ -185,11 +183,6 @@ def _steps(endpoint: str, *, full: bool) -> dict[tuple[float, int], Any]:
 def _is_steady(found: dict[str, Any], milliseconds: float) -> bool:
     """Return whether the machine kept the speed at which the steps were calibrated."""
     return bool(abs(found["step"] / 1000 / milliseconds - 1) <= DRIFT)
-
-
-def _interval(found: list[float]) -> str:
-    middle, low, high = found
-    return f"{middle:+.3f} % [{low:.3f}, {high:.3f}]"
 
 
 def _device(endpoint: str) -> dict[str, Any]:
@@ -211,13 +204,13 @@ def _verdicts(
 ) -> None:
     head("limit", "measured", "target", "")
     for name in OURS:
-        _most(f"`{name}` back to back, p50", hot[name]["p50"], 0.8, "µs")
-        _most(f"`{name}` back to back, p99", hot[name]["p99"], 6, "µs")
-    _most("`run.push` without a daemon / with one, p50", hot[ALONE]["p50"] / hot["run.push"]["p50"], 1.1)
-    _most("`run.push` / gauges back to back", hot["run.push"]["p50"] / hot[GAUGES]["p50"], 0.5)
+        at_most(f"`{name}` back to back, p50", hot[name]["p50"], 0.8, "µs")
+        at_most(f"`{name}` back to back, p99", hot[name]["p99"], 6, "µs")
+    at_most("`run.push` without a daemon / with one, p50", hot[ALONE]["p50"] / hot["run.push"]["p50"], 1.1)
+    at_most("`run.push` / gauges back to back", hot["run.push"]["p50"] / hot[GAUGES]["p50"], 0.5)
     for mebibytes, one in cold.items():
         ratio = one["run.push"]["p50"] / one[GAUGES]["p50"]
-        _most(f"`run.push` / gauges between steps of 1 ms through {mebibytes} MiB", ratio, 0.5)
+        at_most(f"`run.push` / gauges between steps of 1 ms through {mebibytes} MiB", ratio, 0.5)
     wandb = hot["wandb, offline"]["p50"] / hot["run.push"]["p50"] if "wandb, offline" in hot else None
     verdict(
         *("wandb / `run.push` back to back", UNAVAILABLE if wandb is None else f"{wandb:.0f}", ">= 100"),
@@ -228,18 +221,14 @@ def _verdicts(
             what = f"share of a {milliseconds:g} ms step through {mebibytes} MiB in the call"
             limit = SHARES[milliseconds]
             if _is_steady(one, milliseconds):
-                _most(what, one["share"], limit, "%")
+                at_most(what, one["share"], limit, "%")
             else:
                 verdict(what, f"{one['share']:.3g} % of {one['step'] / 1000:.1f} ms", f"<= {limit:g} %", met=None)
-    _most("the sender's CPU, a push each ms, of a core", cold[LARGE]["run.push"]["background"] * 100, 1, "%")
+    at_most("the sender's CPU, a push each ms, of a core", cold[LARGE]["run.push"]["background"] * 100, 1, "%")
     if device:
-        _most("device scalars, host time, p50", device["device scalars"]["p50"], 25, "µs")
+        at_most("device scalars, host time, p50", device["device scalars"]["p50"], 25, "µs")
     else:
         verdict("device scalars, host time, p50", "no GPU here", "<= 25 µs", met=None)
-
-
-def _most(what: str, measured: float, limit: float, unit: str = "") -> None:
-    verdict(what, f"{measured:.3g} {unit}".strip(), f"<= {limit:g} {unit}".strip(), met=measured <= limit)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from end_to_end.inbox import Inbox
-from processes import Daemon, command, eventually, run
+from processes import Daemon, eventually
 
 from bench.cost import cpu, memory
 from bench.feeder import KEYS
-from bench.many_ranks import PAST_KEYS, RUN, Job, Trained, train, value_rows
-from bench.nodes import DAEMON, nodes
-from bench.prepared_ranks import PreparedRanks
+from bench.many_ranks import RUN, Job, Trained, train, value_rows
 from bench.table import head, machine, row, verdict
-from trackside.limits import BATCH_ROWS
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 
@@ -52,7 +49,6 @@ LOOK_SECONDS = 0.1
 SCRAPE_SECONDS = 0.97  # not the time between two steps, so that scrapes meet each moment between them
 NAN_AFTER = 10.0  # seconds from the begin of the delays to the NaN of the last rank
 PAST_STEPS = 512  # steps from which detectors restore their windows
-PREPARED_STEPS = 8  # steps that are pushed after a restart by ranks whose messages are made before
 BEFORE_SECONDS, AFTER_SECONDS = 12.0, 25.0  # how long the ranks push before and after a restart
 EVERYTHING = ("--collector.gpu.simulate=8",)
 
@@ -102,12 +98,6 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, help="only this number of ranks")
     parser.add_argument("--rate", type=float, default=1.0, help="steps a second, with --ranks")
     parser.add_argument("--restart", action="store_true", help="only restarts of the daemon")
-    parser.add_argument(
-        "--nodes",
-        type=int,
-        default=0,
-        help="machines: the ranks push over CURVE from so many network namespaces, as root",
-    )
     parser.add_argument("--seconds", type=float, default=COST_SECONDS, help="how long CPU is measured")
     arguments = parser.parse_args()
     machine()
@@ -127,8 +117,7 @@ def main() -> None:
     )
     head(f"ranks, {len(KEYS)} values a step", *columns)
     curve = CURVE if arguments.ranks is None else ((arguments.ranks, arguments.rate),)
-    with nodes(arguments.nodes) as names:
-        found = {(ranks, rate): _measure(ranks, rate, arguments.seconds, names) for ranks, rate in curve}
+    found = {(ranks, rate): _measure(ranks, rate, arguments.seconds) for ranks, rate in curve}
     head("limit", "measured", "target", "")
     if (few := found.get((8, 10.0))) is not None:
         verdict("8 ranks with 10 steps/s", f"{few.cpu:.1%} of a core", "<= 3 %", met=few.cpu <= 0.03)
@@ -156,12 +145,11 @@ def _restarts(every: Sequence[int]) -> None:
         "start",
         "first acknowledgement of a rank, median",
         "of the last rank",
-        "the daemon's CPU until then",
         "detectors",
         "losses that are lost",
     )
     head("restart with ranks, 1 step/s", *columns)
-    found = [restart(ranks) for ranks in every for restart in (_restart, _restart_prepared)]
+    found = [_restart(ranks) for ranks in every]
     head("limit", "measured", "target", "")
     for name, last, detectors, lost in found:
         restored, seconds = map(float, detectors) if detectors else (0.0, float("inf"))
@@ -199,28 +187,17 @@ def _restart(ranks: int) -> Restarted:
         finally:
             daemon.stop()
         waits = [seconds for one in trained for seconds in one.restarted]
-        return _restarted(f"{ranks:,} ranks", daemon, job, start, waits)
-
-
-def _restart_prepared(ranks: int) -> Restarted:
-    """Restart with ranks whose messages are made before, since on two cores a thousand clients have less than they need."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
-        daemon = Daemon(Path(directory), *EVERYTHING, fresh=True)
-        job = Job(ranks, 1.0, PAST_STEPS + PREPARED_STEPS)
-        try:
-            prepared = PreparedRanks(job)
-            prepared.prepare(range(PAST_STEPS), BATCH_ROWS, PAST_KEYS)
-            prepared.send(daemon.endpoint)
-            prepared.prepare(range(PAST_STEPS, job.steps), 2)
-            daemon, start = _kill_and_start(daemon)
-            used = cpu(daemon.process.pid)
-            waits = prepared.send(daemon.endpoint)
-            used = cpu(daemon.process.pid) - used
-            eventually(lambda: _restored(daemon))
-        finally:
-            daemon.stop()
-        return _restarted(f"{ranks:,} prepared ranks", daemon, job, start, waits, used=used)
+        last = max(waits)
+        lost, detectors = sum(_lost(daemon.history, job, KEYS[:1])), _restored(daemon)
+    row(
+        f"{ranks:,} ranks",
+        f"{start:.1f} s",
+        f"{statistics.median(waits):.2f} s",
+        f"{last:.2f} s",
+        "{} ranks after {} s".format(*detectors) if detectors else "not restored",
+        f"{lost:,} of {job.world * job.steps:,}",
+    )
+    return Restarted(f"{ranks:,} ranks", last, detectors, lost)
 
 
 def _kill_and_start(daemon: Daemon) -> tuple[Daemon, float]:
@@ -236,35 +213,14 @@ def _restored(daemon: Daemon) -> tuple[str, ...]:
     return found.groups() if found else ()
 
 
-def _restarted(
-    name: str, daemon: Daemon, job: Job, start: float, waits: Sequence[float], *, used: float | None = None
-) -> Restarted:
-    last = max(waits) if len(waits) == job.world else float("inf")
-    lost, detectors = sum(_lost(daemon.history, job, KEYS[:1])), _restored(daemon)
-    row(
-        name,
-        f"{start:.1f} s",
-        f"{statistics.median(waits):.2f} s",
-        f"{last:.2f} s",
-        "" if used is None else f"{used:.2f} s",
-        "{} ranks after {} s".format(*detectors) if detectors else "not restored",
-        f"{lost:,} of {job.world * job.steps:,}",
-    )
-    return Restarted(name, last, detectors, lost)
-
-
-def _measure(ranks: int, rate: float, seconds: float, names: Sequence[str] = ()) -> Measured:
+def _measure(ranks: int, rate: float, seconds: float) -> Measured:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
         os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
         webhook = {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
-        network = _keys(Path(directory)) if names else ()
-        daemon = Daemon(Path(directory), *EVERYTHING, *network, environ=webhook, fresh=True)
-        if names:
-            endpoints = daemon.api("status").json()["push_endpoints"]
-            daemon.endpoint = next(one for one in endpoints if one.startswith("tcp://"))
+        daemon = Daemon(Path(directory), *EVERYTHING, environ=webhook, fresh=True)
         before = round((SETTLE_SECONDS + seconds + NAN_AFTER) * rate)
         steps = round((SETTLE_SECONDS + seconds + DELAY_SECONDS) * rate)
-        job = Job(ranks, rate, steps, before, nodes=tuple(names))
+        job = Job(ranks, rate, steps, before)
         try:
             ends = _start(daemon, job)
             begun = time.monotonic()
@@ -294,14 +250,6 @@ def _measure(ranks: int, rate: float, seconds: float, names: Sequence[str] = ())
     return measured
 
 
-def _keys(directory: Path) -> list[str]:
-    """Make keys, which clients find in their environment; return the daemon's flags."""
-    place = directory / "keys"
-    run(command("keys", str(place), "--client", "rank"), check=True)
-    os.environ["TRACKSIDE_KEY_FILE"] = str(place / "clients" / "rank.key")
-    return [f"--push.endpoint=tcp://{DAEMON}:0", f"--push.keys={place}"]
-
-
 def _show(ranks: int, rate: float, measured: Measured) -> None:
     clients = measured.clients
     row(
@@ -322,10 +270,9 @@ def _show(ranks: int, rate: float, measured: Measured) -> None:
 def _start(daemon: Daemon, job: Job) -> list[Connection]:
     """Start the ranks, and return once all have greeted."""
     ends = []
-    each = job.world // len(job.nodes) if job.nodes else PROCESS_RANKS
-    for first in range(0, job.world, each):
+    for first in range(0, job.world, PROCESS_RANKS):
         here, there = SPAWN.Pipe()
-        ranks = range(first, min(job.world, first + each))
+        ranks = range(first, min(job.world, first + PROCESS_RANKS))
         SPAWN.Process(target=train, args=(there, daemon.endpoint, ranks, job), daemon=True).start()
         there.close()
         ends.append(here)

@@ -6,9 +6,7 @@ import http.client
 import random
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 import trackside
+from bench.daemons import fresh_daemon
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.exposition import render
@@ -96,8 +95,7 @@ def test_render(benchmark: BenchmarkFixture, who: str, openmetrics: bool, size: 
 @pytest.fixture(scope="module", params=SIZES)
 def filled(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     """Start the real daemon with this many series on its page, pushed by the real client."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
+    with fresh_daemon() as daemon:
         chance, runs = random.Random(0), []
         for number in range(request.param // 1000):
             runs.append(trackside.init(f"bench-{number}", endpoint=daemon.endpoint))
@@ -106,7 +104,6 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Daemon]:
         yield daemon
         for run in runs:
             run.finish()
-        daemon.stop()
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])

@@ -10,7 +10,6 @@ uses the CPU time of the thread, which does all work of a step, so that other lo
 from __future__ import annotations
 
 import json
-import random
 import sys
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
@@ -19,16 +18,14 @@ import numpy as np
 import torch
 
 import trackside
-from bench.steps import bootstrapped
+from bench.pairs import Pairs
 from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
 WIDTH, LAYERS, TOKENS = 128, 4, 16
-WARM_UP = 50
+WARM_UP = 100
 
 
 def main() -> None:
@@ -40,13 +37,16 @@ def main() -> None:
     model = torch.nn.TransformerEncoder(layer, LAYERS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
     rows = calibrated(model, optimizer, milliseconds)
-    chance = random.Random(4711)
-    tested = [True] * pairs + [False] * pairs
-    chance.shuffle(tested)
-    first = [chance.random() < 0.5 for _ in tested]
-    arms = [one for test, early in zip(tested, first, strict=True) for one in (test and early, test and not early)]
-    steps = timed(model, optimizer, rows, [True, False] * WARM_UP + arms)[2 * WARM_UP :].reshape(-1, 2)
-    print(json.dumps(compared(steps, np.array(tested), np.array(first))))
+    plan = Pairs(pairs, WARM_UP)
+    steps = timed(model, optimizer, rows, plan.arms)
+    plain, watched, null = plan.compared(steps)
+    with_, without = plan.split(steps)
+    fastest, fastest_null = (  # the fastest tenth, which other load disturbs least
+        float(np.percentile(with_[some], 10) - np.percentile(without[some], 10)) / plain * 100
+        for some in (plan.tested, ~plan.tested)
+    )
+    found = {"watched": watched, "null": null, "fastest": fastest, "fastest null": fastest_null}
+    print(json.dumps({"step": plain, "pairs": pairs, **found}))
 
 
 def step_of(model: Any, optimizer: Any, rows: int) -> Callable[[], float]:
@@ -78,7 +78,7 @@ def calibrated(model: Any, optimizer: Any, milliseconds: float) -> int:
         rows += 1
 
 
-def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np.float64]:
+def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> list[float]:
     """Return CPU microseconds of the thread per step; some steps are watched."""
     run = trackside.init("stages", endpoint="ipc:///nowhere/push.sock")
     step = step_of(model, optimizer, rows)
@@ -97,29 +97,9 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
             place.update(those if watched else {})
         begun = thread_time_ns()
         run.push(step=number, loss=step())
-        taken.append(thread_time_ns() - begun)
+        taken.append((thread_time_ns() - begun) / 1000)
     run.finish()
-    return np.array(taken) / 1000
-
-
-def compared(steps: NDArray[np.float64], tested: NDArray[np.bool_], first: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return differences within pairs in percent of the median step, and that of the fastest tenth, which other load disturbs least."""
-    plain = float(np.median(np.where(first, steps[:, 1], steps[:, 0])))
-    difference = np.where(first, steps[:, 0] - steps[:, 1], steps[:, 1] - steps[:, 0])
-    return {
-        "step": plain,
-        "pairs": int(tested.sum()),
-        "watched": bootstrapped(difference[tested] / plain * 100),
-        "null": bootstrapped(difference[~tested] / plain * 100),
-        "fastest": fastest(steps[tested], first[tested]) / plain * 100,
-        "fastest null": fastest(steps[~tested], first[~tested]) / plain * 100,
-    }
-
-
-def fastest(steps: NDArray[np.float64], first: NDArray[np.bool_]) -> float:
-    """Return how much longer the fastest tenth of one arm takes than that of the other."""
-    with_, without = np.where(first, steps[:, 0], steps[:, 1]), np.where(first, steps[:, 1], steps[:, 0])
-    return float(np.percentile(with_, 10) - np.percentile(without, 10))
+    return taken
 
 
 if __name__ == "__main__":

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 UNAVAILABLE = "-"
 
@@ -26,3 +30,15 @@ def row(*cells: str) -> None:
 def verdict(what: str, measured: str, limit: str, *, met: bool | None) -> None:
     """Print a row of a table of limits; None if it could not be measured."""
     row(what, measured, limit, UNAVAILABLE if met is None else "met" if met else "**MISSED**")
+
+
+def at_most(what: str, measured: float, limit: float, unit: str = "") -> None:
+    """Print the row of an upper limit."""
+    verdict(what, f"{measured:.3g} {unit}".strip(), f"<= {limit:g} {unit}".strip(), met=measured <= limit)
+
+
+def interval(found: Sequence[float], form: str = "+.2f", unit: str = " %") -> str:
+    """Return a middle and its interval as text: ``+0.12 % [0.08, 0.16]``."""
+    middle, low, high = found
+    plain = form.lstrip("+")
+    return f"{middle:{form}}{unit} [{low:{plain}}, {high:{plain}}]"

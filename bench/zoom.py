@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from end_to_end.dashboard.conftest import FLAGS
+from histories import history
 from playwright.sync_api import sync_playwright
 from processes import Daemon, eventually
 
 from bench.history import Filling, floats
 from bench.table import head, machine, row, verdict
-from trackside_daemon.history.database import Database
-from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.record.writer import Writer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -103,17 +101,12 @@ def zoom(page: Page, url: str) -> dict[str, Any]:
     return {**page.evaluate(END), **page.evaluate("({ first: drawn[0], last: drawn.at(-1) })")}
 
 
-def fill(history: Path, samples: int) -> None:
+def fill(directory: Path, samples: int) -> None:
     """Write a run with long keys."""
-    history.mkdir()
-    database = Database(history)
-    writer = Writer(database, Bounds(0))
-    writer.start()
-    filling = Filling(writer, RUN, KEYS, floats())
-    filling.fill(samples)
-    filling.settle()
-    writer.stop()
-    database.close()
+    with history(directory) as one:
+        filling = Filling(one.writer, RUN, KEYS, floats())
+        filling.fill(samples)
+        filling.settle()
 
 
 if __name__ == "__main__":

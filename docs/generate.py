@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.cli.main import GROUPS as COMMANDS
+from trackside_daemon.cli.main import load
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
@@ -27,7 +30,7 @@ from trackside_daemon.collectors.host.thermal import ThermalCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.config.environment import variables
-from trackside_daemon.config.names import describe
+from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.model.families import alerts, daemon, derived, layers, models, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.model.troubles import GROUPS
@@ -244,6 +247,16 @@ Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…
 Times are Unix seconds. This page is generated from the daemon's OpenAPI document.
 """
 
+COMMANDS_PAGE = """# Commands
+
+`trackside COMMAND --help` prints the same. Commands that read the history ask the running daemon, or read the file if there is
+none. `--web.credentials-file FILE`, before or after any command, names the
+[credentials of a daemon that requires them](web.md#our-commands). The exit status is 0, 1 for what a command could not do, and 2
+for a wrong command line or configuration.
+
+An option that is one of the [settings](configuration.md) is described there.
+"""
+
 
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
@@ -302,6 +315,81 @@ def configuration_page() -> str:
         what = describe(Config, name).replace("|", "\\|")
         rows.append(f"| `{name}` | `{variable}` | {what} |\n")
     return CONFIGURATION + "".join(rows) + ALERTS + SINKS + STORAGE + CLIENT
+
+
+def commands_page() -> str:
+    """Return the text of docs/commands.md, made from the commands' own help."""
+    parts = [COMMANDS_PAGE]
+    for group, commands in COMMANDS.items():
+        parts.append(f"\n## {group}\n\n| command | |\n|---|---|\n")
+        parts += [f"| [`{name}`](#{name}) | {one.summary} |\n" for name, one in commands.items()]
+        parts += [_command(name, load(name), 3) for name in commands]
+    return "".join(parts)
+
+
+def _command(name: str, command: Any, level: int) -> str:
+    """Return the section of a command: its usage, its sentence, its options and its examples; then those of its own commands."""
+    members = getattr(command, "commands", {})
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    usage = " ".join([f"trackside {name}", *map(_argument, arguments), *(["COMMAND"] if members else [])])
+    paths = set(map("__".join, setting_paths(Config)))
+    settings = [one for one in command.params if one.name in paths and "__" in one.name]
+    rows = [
+        f"| `{_spelling(one)}` | {_meaning(one)} |\n"
+        for one in command.params
+        if one not in settings and not one.hidden
+    ]
+    parts = [f"\n{'#' * level} {name}\n\n`{usage}`\n\n{_paragraphs(command.help)}\n"]
+    if rows:
+        parts += ["\n| argument or option | meaning |\n|---|---|\n", *rows]
+    if settings:
+        names = ", ".join(f"`{one.opts[0]}`" for one in settings)
+        parts.append(f"\n{_filled(f'Settings as options: {names}.')}\n")
+    for example in (line for line in (command.epilog or "").split("\n") if line.startswith("Example: ")):
+        parts.append(f"\nExample: `{example.removeprefix('Example: ')}`\n")
+    parts += [_command(f"{name} {under}", one, level + 1) for under, one in members.items()]
+    return "".join(parts)
+
+
+def _paragraphs(text: str) -> str:
+    """Return a help text as Markdown; a paragraph that click leaves as it is becomes a block."""
+    parts = []
+    for one in text.split("\n\n"):
+        kept = one.startswith("\b\n")
+        parts.append(f"```\n{one.removeprefix(chr(8)).strip()}\n```" if kept else _filled(one))
+    return "\n\n".join(parts)
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 128, break_long_words=False, break_on_hyphens=False)
+
+
+def _argument(argument: Any) -> str:
+    """Return an argument as in a usage: ``RUN``, ``[RUN]``, ``RUN...``."""
+    name = (argument.metavar or argument.name.upper()).strip("{}")
+    name = name.upper() if name.islower() else name
+    if not argument.required and not name.startswith("["):
+        name = f"[{name}]"
+    return name if argument.nargs == 1 or name.endswith("...") else f"{name}..."
+
+
+def _spelling(parameter: Any) -> str:
+    """Return how a parameter is written: ``RUN``, ``--limit N``, ``--clear / --no-clear``."""
+    if parameter.param_type_name == "argument":
+        return _argument(parameter).replace("|", "\\|")
+    names = ", ".join(parameter.opts) + "".join(f" / {one}" for one in parameter.secondary_opts)
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
+    return f"{names}{value}".replace("|", "\\|")
+
+
+def _meaning(parameter: Any) -> str:
+    """Return the help of a parameter in one line, with its default."""
+    text, default = " ".join((parameter.help or "").split()), parameter.default
+    if isinstance(parameter.show_default, str):
+        text += f" [default: {parameter.show_default}]"
+    elif parameter.show_default is not False and default not in (None, False, "", (), []) and not callable(default):
+        text += f" [default: {'on' if default is True else getattr(default, 'value', default)}]"
+    return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def http_api_page() -> str:
@@ -377,6 +465,7 @@ def main() -> None:
     alerts_md.write_text(alerts_page(alerts_md.read_text(encoding="utf-8")), encoding="utf-8")
     (DOCS / "http-api.md").write_text(http_api_page(), encoding="utf-8")
     (DOCS / "configuration.md").write_text(configuration_page(), encoding="utf-8")
+    (DOCS / "commands.md").write_text(commands_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,14 @@ from __future__ import annotations
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
+import typer
 from processes import ROOT
 
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric
+
+NEW_TYPER = tuple(map(int, typer.__version__.split(".")[:2])) >= (0, 29)
+"""Whether typer writes help in the layout that is recorded, and gives the help of arguments."""
 
 
 def generator() -> Any:

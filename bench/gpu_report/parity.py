@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from processes import Daemon
-
+from bench.daemons import fresh_daemon
 from bench.gpu_report import nvidia_smi
 from bench.gpu_report.parity_columns import COLUMNS, TEXTS, Column, number
 from bench.gpu_report.result import Figure, Result, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from processes import Daemon
 
 ROUNDS = 8
 SETTLING = 12.0
@@ -67,8 +66,7 @@ Comparison = dict[tuple[str, str], Compared]
 def measure(result: Result, *, rehearse: bool) -> None:
     """Compare on an idle GPU, then on a busy one."""
     phases: dict[str, Comparison] = {}
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), "--collector.gpu.extra=all", fresh=True)
+    with fresh_daemon("--collector.gpu.extra=all") as daemon:
         try:
             wait_for_gpus(daemon)
             phases["idle"] = _phase("idle", daemon, result)
@@ -77,7 +75,6 @@ def measure(result: Result, *, rehearse: bool) -> None:
                 phases["busy"] = _phase("busy", daemon, result)
                 _compare_processes(daemon, result)
         finally:
-            daemon.stop()
             result.tables.append(_table(phases))
 
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-import torch
-from processes import Daemon
-
-from bench import device, scalars
+from bench import device
+from bench.daemons import fresh_daemon
 from bench.gpu_report.result import Figure, Result, Table
 
 LIMIT = 25.0
@@ -17,15 +12,9 @@ LIMIT = 25.0
 
 def measure(result: Result, *, rehearse: bool) -> None:
     """Measure pushes against a real daemon; in a rehearsal, of tensors on the CPU."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
-        try:
-            if rehearse:
-                measured = device.measured(daemon.endpoint, "cpu", size=64, steps=200)
-            else:
-                measured = device.measured(daemon.endpoint)
-        finally:
-            daemon.stop()
+    with fresh_daemon() as daemon:
+        rehearsed = ("cpu", 64, 200) if rehearse else ()
+        measured = device.measured(daemon.endpoint, *rehearsed)
     waits = measured.pop("waits")
     result.at_most(
         "push of two GPU scalars, host time, p50", measured["device scalars"]["p50"], LIMIT, "µs", judged=not rehearse
@@ -37,6 +26,3 @@ def measure(result: Result, *, rehearse: bool) -> None:
     result.figures.append(Figure(f"waits for the device in {device.WATCHED} such pushes", text, "0", met))
     rows = [[name, *(f"{times[column]:,.2f}" for column in ("p50", "p99", "max"))] for name, times in measured.items()]
     result.tables.append(Table(["push of two values, host µs", "p50", "p99", "max"], rows))
-    if torch.cuda.is_available():
-        columns = ["ways to read scalars of a step", "scalars", "host, µs a step (p50)", "p99", "whole step, µs"]
-        result.tables.append(Table(columns, list(scalars.measured((1, 4), 150))))

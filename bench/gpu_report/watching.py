@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from client.router import kept
-from processes import Daemon
 
 import trackside
 from bench import watch
+from bench.daemons import fresh_daemon
 from bench.gpu_report.result import Figure, Result, Table
 from trackside.pytorch.step_stages import STAGES, StepStages
 
@@ -33,13 +31,9 @@ def measure(result: Result, *, rehearse: bool) -> None:
     torch.set_num_threads(1)
     # First, because the other measurement replaces methods of the client for as long as this process lives.
     _stages(result, device, *((64, 3) if rehearse else (SIZE, STEPS)))
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), fresh=True)
+    with fresh_daemon() as daemon:
         os.environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
-        try:
-            measured = watch.measured(watch.WAYS["trackside"], *((20, device, 40) if rehearse else (400, device)))
-        finally:
-            daemon.stop()
+        measured = watch.measured(watch.WAYS["trackside"], *((20, device, 40) if rehearse else (400, device)))
     _cost(result, measured, judged=not rehearse)
 
 

@@ -26,10 +26,6 @@ CHROMIUM = (
 )
 
 
-README = ("trackside-training.json", ("Is it going well?", "Ranks"))
-"""The dashboard and the rows that the README shows."""
-
-
 def main() -> None:
     """Render all dashboards."""
     options = _parser().parse_args()
@@ -39,8 +35,6 @@ def main() -> None:
         board = json.loads(text)
         results = DashboardQueries(options.prometheus, board, end - options.seconds, end, {})
         _screenshot(page(board, results), options.directory / f"{Path(name).stem}.png")
-        if name == README[0]:
-            _screenshot(page(board, results, README[1]), options.directory / "readme.png")
 
 
 def _screenshot(html: str, target: Path) -> None:

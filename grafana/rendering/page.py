@@ -9,7 +9,7 @@ from grafana.rendering.charts import chart, heatmap, timeline
 from grafana.rendering.style import format_value, mapped_text, overrides_of, series_styles, threshold_color
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from grafana.rendering.queries import Board, DashboardQueries, Line
 
@@ -36,16 +36,10 @@ th { color: #6e9fff; font-weight: 500; } .bars { padding: 4px 10px; } .bars div 
 """
 
 
-def page(board: Board, results: DashboardQueries, only: Collection[str] = ()) -> str:
-    """Return the page with all rows expanded.
-
-    Args:
-        board: The dashboard.
-        results: The results of its queries.
-        only: Titles of the rows to include; empty for all.
-    """
+def page(board: Board, results: DashboardQueries) -> str:
+    """Return the page of a dashboard with all rows expanded."""
     subtitle = f"<small>run<b>{escape(run)}</b></small>" if (run := results.values.get("run", ".+")) != ".+" else ""
-    panels = list(_positions(board, only))
+    panels = list(_positions(board))
     height = max(top + panel["gridPos"]["h"] for panel, top in panels) * ROW
     body = "".join(_panel(panel, top, results) for panel, top in panels)
     return (
@@ -54,8 +48,8 @@ def page(board: Board, results: DashboardQueries, only: Collection[str] = ()) ->
     )
 
 
-def _positions(board: Board, only: Collection[str]) -> Iterator[tuple[Board, int]]:
-    """Yield the included panels and their vertical position in the grid."""
+def _positions(board: Board) -> Iterator[tuple[Board, int]]:
+    """Yield the panels and their vertical position in the grid."""
     rows: list[list[Board]] = []
     for panel in board["panels"]:
         if panel["type"] == "row":
@@ -63,8 +57,6 @@ def _positions(board: Board, only: Collection[str]) -> Iterator[tuple[Board, int
         rows[-1] += [panel, *panel.get("panels", [])]
     top = 0
     for row in rows:
-        if only and row[0]["title"] not in only:
-            continue
         first = row[0]["gridPos"]["y"]
         yield from ((panel, top + panel["gridPos"]["y"] - first) for panel in row)
         top += max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in row) - first

@@ -17,10 +17,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 from behavior import findings
 from behavior.questions import NOT_ASKED, Asked, answering, helps
 from behavior.recorded_history import RUNS
+from documents import NEW_TYPER
 
 from bench.logs import PLACE
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 RECORDED = Path(__file__).with_name("recorded")
-TYPER = (0, 29)
-"""The version from which on the help has the recorded layout."""
-
 LINES = 40
 """Lines of a difference that are shown of each file."""
 
@@ -55,7 +52,7 @@ def test_an_answer_about_the_recorded_history_is_as_recorded(
 
 @pytest.mark.filterwarnings("ignore:The 'is_flag' and 'flag_value' parameters:DeprecationWarning")
 def test_the_help_of_each_command_is_as_recorded(update_golden: bool) -> None:
-    if tuple(map(int, typer.__version__.split(".")[:2])) < TYPER:
+    if not NEW_TYPER:
         pytest.skip("typer is older than the recorded layout of the help")
     compare("help", helps(), update=update_golden)
 

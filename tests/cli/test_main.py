@@ -76,6 +76,15 @@ def test_no_line_of_the_list_of_commands_is_cut_off() -> None:
     assert not re.search(r"[^\]]\.\.\.$", run("--help").stdout, re.MULTILINE)
 
 
+def test_the_list_of_commands_has_groups_in_columns_of_one_width() -> None:
+    _, *parts = re.split(r"^(\w+):\n", run("--help").stdout, flags=re.MULTILINE)
+    assert parts[::2] == ["Options", "Run", "Look", "Explain", "Keep", "Notify", "Administer"]
+    widths = {
+        len(line) - len(re.sub(r"^  \S+ +", "", line)) for part in parts[3::2] for line in part.split("\n") if line
+    }
+    assert len(widths) == 1
+
+
 def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
     assert {"daemon", "demo", "check-config"} <= set(commands())
     for name in commands():

@@ -64,7 +64,7 @@ def test_a_slow_leak_is_told_by_longer_bins() -> None:
 
 
 def recorded() -> dict[str, list[float]]:
-    """Return what ``bench/bounded_memory.py`` recorded, by behaviour."""
+    """Return the private memory of real processes after each step, in bytes, by what each does: cache, reuse, map, leak."""
     text = gzip.decompress((Path(__file__).parent / "data" / "bounded_memory.csv.gz").read_bytes()).decode()
     names, *rows = csv.reader(text.splitlines())
     return {name: [float(row[at]) for row in rows] for at, name in enumerate(names)}

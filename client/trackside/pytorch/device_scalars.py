@@ -223,7 +223,7 @@ class _Ring:
                 continue
             # One copy per value, byte by byte: no kernel is launched, nothing is allocated, and an int64 arrives as exactly
             # as a bfloat16. A step has one to three values. Stacking them would cost a kernel and memory to save a call
-            # or two (bench/scalars.py measures the alternatives).
+            # or two.
             try:
                 slot = self._slot(end % SLOTS, value.dtype)
                 self._cuda.copy(slot, _plain(value))

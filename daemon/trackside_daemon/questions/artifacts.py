@@ -68,8 +68,8 @@ class Checkpoints(OfRun, frozen=True, kw_only=True):
     about = (
         "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
         "reason says why one is damaged, and in which file. value is that of the metric as reported with it, else the last "
-        "one at or before its step, of the attempt that wrote it: by default of the first metric that was reported with a "
-        "checkpoint, else of the loss."
+        "one at or before its step, of the attempt that wrote it. By default the metric is the first that was reported with a "
+        "checkpoint, else the loss."
     )
     metric: Annotated[str, Meta(description="A pushed key.")] = ""
 

@@ -61,8 +61,8 @@ class Performance(OfRun, frozen=True, kw_only=True):
         "times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
         "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
         "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
-        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, wait, those in "
-        "which it waits for the slowest one, and ratio, own over that of the median rank; straggler_ratio is the ratio from which "
+        "the ranks. In ranks, own is the seconds per step in which a rank waits for no other one, wait those in "
+        "which it waits for the slowest one, and ratio its own over that of the median rank. straggler_ratio is the ratio from which "
         "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases."
     )
     first: FirstTime = msgspec.field(default=None, name="from")
@@ -85,9 +85,9 @@ class Comparison(Question, frozen=True, kw_only=True):
     path = "/comparison"
     fields = ("effects",)
     about = (
-        "An effect has its quantity (step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
-        "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
-        "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
+        "An effect has its quantity, unit, better (lower, higher or empty), value and baseline (means of the runs), ratio, and "
+        "difference. The quantity is step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost or a key. A key "
+        "is compared at the last step that all runs have, and with _at_tokens at their last common number of tokens. low and high are the 95 % interval of the "
         "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
         "reason; nonfinite is baseline or value if that side has NaN or infinite values there, else empty. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none."
     )

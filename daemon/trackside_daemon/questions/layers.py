@@ -87,8 +87,8 @@ class Layer(_LayerPart, frozen=True, kw_only=True):
     fields = ("steps",)
     about = (
         "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
-        "(nonfinite), and the counts of the other values by the upper bounds of their buckets: a bucket reaches from its bound to "
-        "half of it, or to twice of it below zero, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map."
+        "(nonfinite), and the counts of the other values by the upper bounds of their buckets. A bucket reaches from its bound to "
+        "half of it, or to twice of it below zero; the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map."
     )
     layer: Annotated[str, Meta(description="The name of a layer; of attention LAYER/HEAD, percent-encoded.")]
 

@@ -164,7 +164,7 @@ class RunPage {
   }
 }
 
-// The selection for parts that only have steps and times: the window of another axis is none of theirs.
+// The selection for parts that only have steps and times, to which a window of another axis does not apply.
 function onSteps(selection) {
   const isPlain = () => selection.by === "step" || selection.by === "time";
   const get = (name, otherwise) => ({ get: () => (isPlain() ? selection[name] : otherwise), enumerable: true });
