@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trackside_daemon.cli.option_groups import set_parameters
 from trackside_daemon.config.names import describe, dotted, path_of, setting, setting_paths
 from trackside_daemon.service.config import Config
 
@@ -37,8 +38,7 @@ def from_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
             inspect.Parameter("__".join(path), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(path))
             for path in paths
         ]
-        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        set_parameters(with_flags, parameters)
         return with_flags
 
     return decorate
