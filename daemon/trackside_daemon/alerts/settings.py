@@ -68,9 +68,6 @@ class ThresholdsSection(DetectorThresholds, RuleThresholds):
         float,
         bound("PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", least=1.0),
     ] = 1.05
-    performance_after: Annotated[
-        Seconds, Field(ge=0, description="PerformanceRegression: time for which the steps must be slower.")
-    ] = 300.0
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -210,13 +207,6 @@ class AlertsSection(Section):
             description="Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
         ),
     ] = 60.0
-    straggler_window: Annotated[
-        Seconds,
-        Field(
-            ge=0.1,
-            description="Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.",
-        ),
-    ] = 10.0
     thresholds: ThresholdsSection = ThresholdsSection()
     sinks: SinksSection = SinksSection()
     rules: Annotated[

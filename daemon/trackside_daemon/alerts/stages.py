@@ -83,7 +83,6 @@ def sources(
     ranks = RankWatch(section.thresholds, roles)
     runs = RunWatch(
         stall_after=section.stall_after,
-        straggler_window=section.straggler_window,
         thresholds=section.thresholds,
         slow_steps=ranks.slow_steps,
         readings=ranks.readings,

@@ -8,19 +8,16 @@ from pydantic import Field
 
 from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Seconds
 
 
 class MirrorSection(Section):
-    """Selection of the samples that a mirror sends."""
+    """The target of a mirror.
 
-    interval: Annotated[
-        Seconds, Field(ge=0.1, le=3600, description="Time between two searches for new samples in the history.")
-    ] = 5.0
-    ranks: Annotated[
-        Literal["lowest", "all"],
-        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
-    ] = "lowest"
+    Attributes:
+        interval: Seconds between two searches for new samples in the history.
+    """
+
+    interval: ClassVar[float] = 5.0
 
     @property
     def is_configured(self) -> bool:
@@ -28,7 +25,16 @@ class MirrorSection(Section):
         return False
 
 
-class TensorboardSection(MirrorSection):
+class LiveMirrorSection(MirrorSection):
+    """Selection of the samples that a mirror of live runs sends."""
+
+    ranks: Annotated[
+        Literal["lowest", "all"],
+        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
+    ] = "lowest"
+
+
+class TensorboardSection(LiveMirrorSection):
     """Event files for TensorBoard."""
 
     directory: Annotated[
@@ -42,7 +48,7 @@ class TensorboardSection(MirrorSection):
         return bool(self.directory)
 
 
-class MlflowSection(MirrorSection):
+class MlflowSection(LiveMirrorSection):
     """A server of MLflow."""
 
     url: Annotated[str, Field(description="Address of an MLflow server, such as http://HOST:5000.")] = ""
@@ -58,8 +64,11 @@ class MlflowSection(MirrorSection):
         return bool(self.url)
 
 
-class WandbSection(MirrorSection):
+class WandbSection(LiveMirrorSection):
     """W&B, by its own client; needs trackside[wandb]."""
+
+    # Each batch resumes the run, which takes W&B's client a second or two.
+    interval: ClassVar[float] = 30.0
 
     project: Annotated[str, Field(description="Project for the runs.")] = ""
     entity: Annotated[str, Field(description="User or team of the project; by default that of the API key.")] = ""
@@ -71,18 +80,13 @@ class WandbSection(MirrorSection):
         str, Field(description="Directory for the client's logs; by default wandb-mirror next to the history.")
     ] = ""
 
-    # Each batch resumes the run, which takes W&B's client a second or two.
-    interval: Annotated[
-        Seconds, Field(ge=1, le=3600, description="Time between two searches for new samples in the history.")
-    ] = 30.0
-
     @property
     def is_configured(self) -> bool:
         """See `MirrorSection`."""
         return bool(self.project)
 
 
-class OtlpSection(MirrorSection):
+class OtlpSection(LiveMirrorSection):
     """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
 
     url: Annotated[
@@ -112,8 +116,6 @@ class ParquetSection(MirrorSection):
             examples=["s3://training/trackside?region=eu-central-1"],
         ),
     ] = ""
-    # A run's file is complete, so all ranks are the default here.
-    ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"
 
     @property
     def is_configured(self) -> bool:

@@ -10,7 +10,7 @@ from trackside_daemon.detectors.monitor_blind import RunBlind
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
-from trackside_daemon.detectors.straggler import SECONDS, Straggler
+from trackside_daemon.detectors.straggler import Straggler
 from trackside_daemon.model.text import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ class WatchedRun:
         self,
         run: RunProgress,
         floor: float,
-        straggler_window: float = SECONDS,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
     ) -> None:
         self.run = run
         self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
-        self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
+        self.straggler = Straggler(run, thresholds.straggler_ratio)
         self.detectors: tuple[RunDetector, ...] = (
             Stalled(run),
             RankSilent(run, floor),

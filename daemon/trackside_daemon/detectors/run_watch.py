@@ -18,7 +18,6 @@ from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, slo
 from trackside_daemon.detectors.run_view import RankProgress, RunProgress
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
-from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import training as f
@@ -66,7 +65,6 @@ class RunWatch:
 
     Args:
         stall_after: Seconds of silence that are never a stall; beyond that the run's own pace decides.
-        straggler_window: Least seconds between two comparisons of the ranks of a run.
         thresholds: Where findings begin.
         slow_steps: Returns the slow steps of a run and its attempt.
         readings: Returns why losses of a run and its attempt are read as objectives, by key.
@@ -78,7 +76,6 @@ class RunWatch:
         self,
         *,
         stall_after: float = FLOOR,
-        straggler_window: float = SECONDS,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
@@ -88,7 +85,6 @@ class RunWatch:
         self._thresholds = thresholds
         self._slow_steps, self._readings, self._roles, self._report = slow_steps, readings, roles, report
         self._floor = stall_after
-        self._straggler_window = straggler_window
         self._clock = Clock()
         self._runs: dict[RankRef, WatchedRun] = {}
         self._ranks: dict[RankRef, RankProgress] = {}
@@ -198,7 +194,7 @@ class RunWatch:
         if watched is None:
             run = RunProgress(ref.run, ref.attempt, self._clock.at, self._floor)
             run.pace = self._paces.pop(ref, run.pace)
-            watched = WatchedRun(run, self._floor, self._straggler_window, self._thresholds)
+            watched = WatchedRun(run, self._floor, self._thresholds)
             for alert in self._restored.pop(ref, ()):
                 watched.restore(alert)
             self._runs[ref] = watched

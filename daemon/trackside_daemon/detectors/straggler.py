@@ -49,22 +49,20 @@ class Straggler:
 
     Args:
         run: The run.
-        window: Least seconds between two comparisons of the ranks.
         slower: Factor over the time of the median rank from which a rank is slow.
     """
 
     alert = "StragglerRank"
 
-    def __init__(self, run: RunProgress, window: float, slower: float) -> None:
+    def __init__(self, run: RunProgress, slower: float) -> None:
         self._run = run
         self._slower = slower
-        self._window = window
         self._restored: Alert | None = None
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
         # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
-        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window
+        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * SECONDS
         self._steps = 0.0
         self._reported: int | None = None
 
@@ -89,7 +87,7 @@ class Straggler:
         if self._restored is not None:
             yield run.restored_finding(self._restored, clock.now)
             self._restored = None
-        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
+        if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < SECONDS:
             return
         self._began, self._steps = clock.at, run.steps
         times = self._times()
