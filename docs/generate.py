@@ -120,7 +120,8 @@ The daemon works without any configuration. A setting has the same name everywhe
 
 A flag overrides the environment, and the environment overrides the file. Durations are `500ms`, `2s`, `1h30m` or a number of
 seconds. Sizes are `10GiB`, `500MB` or a number of bytes. In the environment, separate the items of a list with commas.
-`trackside check-config FILE` reports errors in a file.
+`trackside check-config FILE` reports errors in a file. `trackside daemon --help` lists the flags that people set most often, and
+`--help-all` all.
 
 The daemon reads the file again on SIGHUP or, if you set `web.enable-lifecycle`, on `POST /-/reload`. `sample.interval`,
 `run.linger`, `storage.interval`, `storage.retention.*`, `alerts.off`, `alerts.sinks.*` and `log.*` change at once; all other

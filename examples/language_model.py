@@ -42,9 +42,12 @@ def batch(size: int, length: int) -> torch.Tensor:
 TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 
 
-def load() -> tuple[nn.Module, object]:
-    """Return the model, and the function that makes its inputs for a batch size and a length."""
-    return LanguageModel(), lambda size, length: batch(size, length or LENGTH)
+def load(checkpoint: str = "") -> tuple[nn.Module, object]:
+    """Return the model with the weights of a checkpoint, and the function that makes its inputs."""
+    model = LanguageModel()
+    if checkpoint:
+        model.load_state_dict(torch.load(checkpoint, weights_only=True))
+    return model, lambda size, length: batch(size, length or LENGTH)
 
 
 def train(steps: int) -> nn.Module:

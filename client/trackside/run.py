@@ -340,7 +340,6 @@ class Run:
         batch_sizes: Sequence[int] = (),
         lengths: Sequence[int] = (),
         seconds: float = 5.0,
-        precision: float = 0.01,
     ) -> dict[str, Any]:
         """Measure latency, throughput and agreement of a model in this process, and add the results to the run.
 
@@ -350,12 +349,11 @@ class Run:
         Args:
             model: A ``torch.nn.Module``, or a function.
             inputs: Its arguments: a mapping by name, a tuple by place, anything else as the only one; or a function of a
-                batch size, and a length, that returns them. None generates some for the first layer.
+                batch size, and a length, that returns them; *batch_sizes* and *lengths* need such a function.
             variants: ``fp32``, ``bf16``, ``int8-dynamic`` and others; the first is what the others are compared with.
             batch_sizes: Inputs in a call.
             lengths: Lengths of each input.
-            seconds: Most seconds for each combination of those.
-            precision: Half width of the intervals, as a share, from which a measurement ends earlier.
+            seconds: Seconds for each combination of those.
 
         Returns:
             ``variants`` and ``comparisons``, each value with its 95 % interval, and ``sentences``. See docs/benchmark.md.
@@ -368,10 +366,10 @@ class Run:
             ['int8-dynamic is 1.42 to 1.51 times faster than fp32']
         """
         from trackside.benchmark.in_process import benchmark
-        from trackside.benchmark.messages import Load, Plan
+        from trackside.benchmark.messages import Load
 
         loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
-        return benchmark(self, model, inputs, loads, variants=variants, plan=Plan(seconds, precision))
+        return benchmark(self, model, inputs, loads, variants=variants, seconds=seconds)
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert from the training code.

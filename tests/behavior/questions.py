@@ -364,6 +364,7 @@ def _text(value: Any, indent: str) -> str:
 def helps() -> dict[str, str]:
     """Return the help of each command by the path of its file."""
     found = {"help/trackside.txt": _help(get_command(app), "trackside")}
+    found["help/daemon-all.txt"] = _help(load("daemon"), "trackside daemon", "--help-all")
     for name in COMMANDS:
         command = load(name)
         found[f"help/{name}.txt"] = _help(command, f"trackside {name}")

@@ -17,6 +17,8 @@ TOKENS = 6
 class StreamingServer:
     """The server; the prompts ``fail``, ``refuse``, ``hang``, ``cut`` and ``unfinished`` fail in their ways.
 
+    The answer to ``whole`` has all tokens in one part.
+
     Args:
         first: Seconds until the first token.
         gap: Seconds between two tokens.
@@ -52,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         begun = time.perf_counter()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append({**body, "path": self.path, "headers": dict(self.headers)})
-        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        prompt = body["messages"][0]["content"]
         if prompt == "fail":
             self.send_response(500)
             self.end_headers()
@@ -63,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         if prompt == "refuse":
             self._event({"error": {"message": "too long"}})
             return
-        for number, moment in enumerate(self.server.schedule):
+        for number, moment in enumerate(self.server.schedule[: 1 if prompt == "whole" else None]):
             if prompt == "hang" and number:
                 time.sleep(1.0)
                 return

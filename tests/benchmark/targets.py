@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import time
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +64,6 @@ def broken() -> Any:
 
 
 def stored(checkpoint: str) -> Callable[[], bytes]:
-    """A call that takes as long as the checkpoint is large, with a note of the process."""
-    with Path(os.environ["NOTES"]).open("a") as notes:
-        notes.write(f"{os.getpid()} {os.getpriority(os.PRIO_PROCESS, 0)} {checkpoint}\n")
-    with zipfile.ZipFile(checkpoint) as archive:
-        data = archive.read("archive/data/0")
+    """A call on what a checkpoint has."""
+    data = Path(checkpoint).read_bytes()
     return lambda: hashlib.sha256(data).digest()

@@ -6,10 +6,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmark.streaming_server import TOKENS, StreamingServer
+from benchmark.streaming_server import StreamingServer
 
 from trackside.benchmark.endpoint import EACH, FAILED_ROUNDS, Endpoint
-from trackside.benchmark.messages import LATENCY, Load, Requests
+from trackside.benchmark.in_process import findings
+from trackside.benchmark.messages import LATENCY, Load, Request, Requests, Spec
+from trackside.benchmark.results import Measured, results
 from trackside.benchmark.rounds import Sampling, TargetError
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int
             assert found["completed"] == [float(concurrency * EACH)]
             assert median(found["ttft_seconds"]) == pytest.approx(first, rel=tolerance)
             assert median(found["tpot_seconds"]) == pytest.approx(gap, rel=tolerance)
-            assert len(found["itl_seconds"]) == concurrency * EACH * (TOKENS - 1)
+            assert len(found["tpot_seconds"]) == concurrency * EACH
 
 
 def test_what_fails_is_counted_and_not_averaged_in() -> None:
@@ -45,35 +47,30 @@ def test_what_fails_is_counted_and_not_averaged_in() -> None:
     assert len(found[LATENCY]) == len(found["ttft_seconds"]) == outcomes["completed"]
 
 
-def test_an_open_loop_sends_while_earlier_requests_wait_and_counts_from_when_they_were_due() -> None:
-    with StreamingServer(0.1, 0.002) as server:
-        endpoint = Endpoint(server.url, Requests(limits={"ttft_seconds": 10.0}))
-        endpoint.begin(Load(rate=200.0))
-        found = endpoint.measure(Sampling())
-    assert found["completed"][0] >= 16
-    assert found["requests_per_second"][0] > 2 / 0.1  # more than two connections could
-    assert found["goodput_per_second"] == found["requests_per_second"]
-    assert min(found["ttft_seconds"]) >= 0.1
-
-
-def test_answers_over_a_limit_are_no_goodput() -> None:
-    with StreamingServer(0.02, 0.001) as server:
-        endpoint = Endpoint(server.url, Requests(limits={"ttft_seconds": 0.001}))
-        endpoint.begin(Load(concurrency=2))
-        found = endpoint.measure(Sampling())
-    assert found["goodput_per_second"] == [0.0]
-    assert found["requests_per_second"][0] > 0
-
-
 def test_requests_have_prompt_model_and_headers() -> None:
     with StreamingServer(0.001, 0.001) as server:
         requests = Requests(model="m", prompts=("one", "two"), tokens=9, headers={"Authorization": "Bearer x"})
-        for url in (server.url, f"{server.url}/completions"):
-            Endpoint(url, requests).begin(Load(concurrency=1))
-    chat, plain = server.requests
-    assert (chat["path"], plain["path"]) == ("/v1/chat/completions", "/v1/completions")
-    assert (chat["model"], chat["max_tokens"], chat["stream"], plain["prompt"]) == ("m", 9, True, "one")
-    assert chat["headers"]["Authorization"] == "Bearer x"
+        endpoint = Endpoint(server.url, requests)
+        for _ in range(2):
+            endpoint.begin(Load(concurrency=1))
+    one, two = server.requests
+    assert (one["path"], one["model"], one["max_tokens"], one["stream"]) == ("/v1/chat/completions", "m", 9, True)
+    assert [request["messages"][0]["content"] for request in (one, two)] == ["one", "two"]
+    assert one["headers"]["Authorization"] == "Bearer x"
+
+
+def test_answers_in_one_part_have_no_time_per_token() -> None:
+    with StreamingServer(0.002, 0.002) as server:
+        specs = [Spec(name, server.url) for name in ("one", "other")]
+        request = Request("measure", specs, [Load(concurrency=2)], 0.1, requests=Requests(prompts=("whole",)))
+        measured = Measured(["one", "other"])
+        measured.begin()
+        for finding in findings(request):
+            measured.add(finding)
+    contents = results(measured)
+    assert contents["variants"][0]["latency_seconds"]["p50"]["value"] > 0
+    assert contents["variants"][0]["tpot_seconds"]["p50"]["value"] is None
+    assert {one["measure"] for one in contents["comparisons"]} == {LATENCY, "ttft_seconds"}
 
 
 def test_an_endpoint_that_never_works_is_named_with_its_reason() -> None:

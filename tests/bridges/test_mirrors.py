@@ -29,7 +29,7 @@ from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
-from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.settings import BridgesSection, MirrorSection
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
 from trackside_daemon.history.codec import BLOCK
@@ -479,9 +479,12 @@ def test_otlp_has_each_sample_after_every_kind_of_failure_and_no_other(
     assert sorted(set(points)) == [(BEGIN + s, s / 4) for s in range(9, 54)]
 
 
-def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Path) -> None:
+def test_workers_mirror_are_restarted_when_they_die_and_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "tb"
-    sections = BridgesSection.model_validate({"tensorboard": {"directory": str(place), "interval": 0.1}}).configured()
+    monkeypatch.setattr(MirrorSection, "interval", 0.1)
+    sections = BridgesSection.model_validate({"tensorboard": {"directory": str(place)}}).configured()
     with history(tmp_path) as one:
         running = Mirrors(sections, one.database.path)
         running.start()

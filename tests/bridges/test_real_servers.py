@@ -29,7 +29,7 @@ from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.mirrors.worker import Mirror
-from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.settings import BridgesSection, WandbSection
 from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
@@ -271,7 +271,7 @@ def test_values_over_otlp_equal_those_of_metrics(
 ) -> None:
     with server(tmp_path) as (asked, path):
         config = place / "trackside.yml"
-        config.write_text(json.dumps({"bridges": {"otlp": {"url": path, "interval": "0.5s"}}}))
+        config.write_text(json.dumps({"bridges": {"otlp": {"url": path}}}))
         daemon = start_daemon(f"--config.file={config}", "--collector.gpu.simulate=2", "--storage.interval=1s")
         with trackside.init("gpt", endpoint=daemon.endpoint) as run:
             for step in range(50):
@@ -487,10 +487,11 @@ def recover(server: WandbServer) -> None:
 
 @pytest.mark.parametrize("mode", ["slow", "stop"])
 def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_sends_each_row_once(
-    wandb_server: WandbServer, tmp_path: Path, mode: str
+    wandb_server: WandbServer, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, server = time.time() - 1, wandb_server
-    sections = BridgesSection.model_validate({"wandb": {"project": "p", "interval": 1}}).configured()
+    monkeypatch.setattr(WandbSection, "interval", 1.0)
+    sections = BridgesSection.model_validate({"wandb": {"project": "p"}}).configured()
     with history(tmp_path) as one:
         one.put([opened("a", name="gpt", started=begin)])
         running = Mirrors(sections, one.database.path)

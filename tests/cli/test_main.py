@@ -17,6 +17,7 @@ import pytest
 from processes import DEADLINE, ROOT, clean_environ, command, eventually, http
 
 from trackside_daemon import __version__
+from trackside_daemon.cli.commands.daemon import GROUPS, USUAL
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.schema import MIGRATIONS
 
@@ -96,6 +97,21 @@ def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
         assert set(re.findall(r"--[\w.-]+", example[1])) <= known
 
 
+def test_the_help_of_the_daemon_has_the_usual_options_in_groups_and_help_all_has_those_of_every_collector() -> None:
+    usual, whole = (run("daemon", flag).stdout for flag in ("--help", "--help-all"))
+    options = [set(re.findall(r"^  (--[a-z.-]+)", text, re.MULTILINE)) for text in (usual, whole)]
+    groups = [re.findall(r"^([A-Z][a-z ]+):$", text, re.MULTILINE) for text in (usual, whole)]
+    assert groups[0] == groups[1] == ["Options", *dict.fromkeys(GROUPS.values())]
+    assert 20 <= len(options[0]) <= 25
+    assert {
+        "--config.file",
+        "--require-gpu",
+        *(f"--{name}" for name in USUAL if not name.endswith(".enabled")),
+    } <= options[0]
+    assert options[0] < options[1]
+    assert {"--collector.cpu", "--path.procfs", "--capture.kineto", "--storage.synchronous"} <= options[1] - options[0]
+
+
 def test_without_a_command_it_shows_what_there_is() -> None:
     ended = run()
     assert ended.returncode == 2
@@ -107,6 +123,7 @@ def test_without_a_command_it_shows_what_there_is() -> None:
     [
         (["daemon", "--sample.intervall=1s"], "--sample.interval"),
         (["daemon", "--web.listen-adress=x"], "--web.listen-address"),
+        (["daemon", "--collector.gpu.skipp=x"], "--collector.gpu.skip"),
         (["deamon"], "daemon"),
         (["daemon", "now"], "now"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from histories import BEGIN, History, finished, history, ingested, opened, session
 from session_records import batch_ingested
 
-from trackside.benchmark.intervals import p_value, t_quantile
+from trackside.distributions import p_value, t_quantile
 from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.diagnosis.baseline import find_baseline

@@ -88,9 +88,6 @@ ROWS = {
         "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
     ),
     "UserAlert": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
-    "ModelRegression": Row(
-        "real process", "tests/benchmark/test_command.py::test_a_checkpoint_that_is_worse_raises_the_alert"
-    ),
     "RunStarted": Row("real process", f"{RUNS}::test_a_training_that_stands_still_is_stalled"),
     "RunFinished": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
     "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),

@@ -19,43 +19,28 @@ import msgspec
 from trackside.benchmark.in_process import findings
 from trackside.benchmark.messages import Finding, Request
 
-WRITE_SECONDS = 0.5  # between two writes, so that the reader does not disturb each round
+WRITE_SECONDS = 0.5  # between two writes
 ENDING_SECONDS = 2.0  # from the request to end until the process ends in the middle of a call
-NICE = 10  # of a polite process: a busy training keeps nine tenths of a processor
 OOM_SCORE = 800  # the kernel ends this process before the training next to it
 
 
 class _Writer:
-    """Writer of findings as lines to a pipe; rounds wait for each other."""
+    """Writer of findings as lines to a pipe, seldom, so that the reader does not disturb each round."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
         self._lock = Lock()
-        self._rounds = Finding()
+        self._lines = b""
         self._written = monotonic()
 
     def write(self, finding: Finding) -> None:
-        """Write a finding, some time later if it is a round."""
+        """Write a finding, some time later unless it is the end."""
         with self._lock:
-            if finding.load != self._rounds.load:
-                self._flush()
-            if finding.load is None:
-                self._send(finding)
-                return
-            self._rounds = Finding(finding.load, self._rounds.rounds + finding.rounds)
-            if monotonic() - self._written > WRITE_SECONDS:
-                self._flush()
-
-    def _flush(self) -> None:
-        if self._rounds.rounds:
-            self._send(self._rounds)
-        self._rounds = Finding()
-
-    def _send(self, finding: Finding) -> None:
-        data = msgspec.json.encode({"answer": finding}) + b"\n"
-        while data:
-            data = data[os.write(self._pipe, data) :]
-        self._written = monotonic()
+            self._lines += msgspec.json.encode({"answer": finding}) + b"\n"
+            if finding.end or monotonic() - self._written > WRITE_SECONDS:
+                while self._lines:
+                    self._lines = self._lines[os.write(self._pipe, self._lines) :]
+                self._written = monotonic()
 
 
 def main() -> int:
@@ -66,8 +51,6 @@ def main() -> int:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
-    if request.polite:
-        os.nice(NICE)
     Thread(target=_await_end, args=(writer, stop), daemon=True).start()
     for finding in findings(request):
         writer.write(finding)

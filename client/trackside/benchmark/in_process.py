@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.benchmark.messages import Failure, Finding
 from trackside.benchmark.results import Measured, publish, results, sentence
-from trackside.benchmark.rounds import measure, reason, timed
-from trackside.benchmark.targets import Function, alone, build
+from trackside.benchmark.rounds import Function, measure, reason, timed
+from trackside.benchmark.targets import alone, build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside.benchmark.messages import Load, Plan, Request
-    from trackside.benchmark.results import Receiver
+    from trackside.benchmark.messages import Load, Request
 
 
 def findings(request: Request) -> Iterator[Finding]:
     """Do the work of a request."""
-    if request.is_endpoint:
+    if request.specs[0].is_endpoint:
         from trackside.benchmark.endpoint import Endpoint
 
         endpoints = {spec.name: Endpoint(spec.target, request.requests).begin for spec in request.specs}
-        yield from measure(endpoints, request.loads, request.plan)
+        yield from measure(endpoints, request.loads, request.seconds)
         return
     targets = {}
     for spec in request.specs:
@@ -36,11 +35,11 @@ def findings(request: Request) -> Iterator[Finding]:
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
             yield Finding(failed=Failure(spec.name, None, reason(error)))
     is_compared = request.mode == "compare" and request.specs[0].name in targets
-    yield from _findings(targets, request.loads, request.plan, is_compared=is_compared)
+    yield from _findings(targets, request.loads, request.seconds, is_compared=is_compared)
 
 
 def benchmark(
-    run: Receiver, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], plan: Plan
+    run: Any, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], seconds: float
 ) -> dict[str, Any]:
     """See `trackside.Run.benchmark`."""
     targets = dict(_variants(model, inputs, variants))
@@ -48,7 +47,7 @@ def benchmark(
     measured.begin()
     try:
         measured.add(Finding(facts={name: target.facts() for name, target in targets.items()}))
-        for finding in _findings(targets, loads, plan):
+        for finding in _findings(targets, loads, seconds):
             measured.add(finding)
     except KeyboardInterrupt:
         ended = "cancelled"
@@ -59,13 +58,13 @@ def benchmark(
 
 
 def _findings(
-    targets: Mapping[str, Any], loads: Sequence[Load], plan: Plan, *, is_compared: bool = True
+    targets: Mapping[str, Any], loads: Sequence[Load], seconds: float, *, is_compared: bool = True
 ) -> Iterator[Finding]:
-    if is_compared and len(targets) > 1 and not any(isinstance(one, Function) for one in targets.values()):
+    if is_compared and len(targets) > 1 and not any(type(one) is Function for one in targets.values()):
         from trackside.benchmark.agreement import agreements
 
         yield from agreements(targets, max(load.length for load in loads))
-    yield from measure({name: timed(target.prepare) for name, target in targets.items()}, loads, plan)
+    yield from measure({name: timed(target.prepare) for name, target in targets.items()}, loads, seconds)
 
 
 def _variants(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tuple[str, Any]]:

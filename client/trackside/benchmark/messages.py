@@ -6,12 +6,10 @@ from typing import Any
 
 import msgspec
 
-from trackside.benchmark.intervals import needed
-
 LATENCY = "latency_seconds"
-"""The measure that every target has, and that decides when a measurement ends."""
+"""The measure that every target has."""
 
-TOKENS, *RATES = "tokens_per_second", "requests_per_second", "goodput_per_second"  # of an endpoint, in each round
+TOKENS, REQUESTS = "tokens_per_second", "requests_per_second"  # of an endpoint, in each round
 OUTCOMES = ("completed", "error", "timeout", "cut")  # of its requests
 PERCENTILES = (0.5, 0.9, 0.99)
 
@@ -26,16 +24,14 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
         batch: Inputs in a call.
         length: Length of each input.
         concurrency: Requests in flight.
-        rate: Requests that arrive in a second, on average.
     """
 
     batch: int = 0
     length: int = 0
     concurrency: int = 0
-    rate: float = 0.0
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value:g}" for name, value in msgspec.structs.asdict(self).items() if value)
+        return " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(self).items() if value)
 
     @property
     def key(self) -> str:
@@ -48,30 +44,15 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(1, self.batch) * max(1, self.length)
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The end of the measurement of a load.
-
-    Attributes:
-        seconds: Time limit, after warm-up.
-        precision: Relative half width of the intervals from which it ends earlier.
-        samples: Samples of each variant that are wanted.
-        seed: Seed of the random orders.
-    """
-
-    seconds: float = 10.0
-    precision: float = 0.01
-    samples: int = needed(max(PERCENTILES))
-    seed: int = 0
-
-
 class Spec(msgspec.Struct, frozen=True):
     """A variant to measure.
 
     Attributes:
         name: Its name in the results.
-        target: ``MODULE:FACTORY``, the path of a model, or the address of an endpoint.
-        variant: A name of `trackside.benchmark.torch_model.NAMES`; empty for the target as it is.
-        checkpoint: Path of weights for what the factory returns; empty for none.
+        target: ``MODULE:FACTORY``, or the address of an endpoint.
+        variant: A name of `trackside.benchmark.torch_model.NAMES`, or what the factory makes of it; empty for the target
+            as it is.
+        checkpoint: Path that the factory receives; empty for none.
     """
 
     name: str
@@ -93,7 +74,6 @@ class Requests(msgspec.Struct, frozen=True):
         prompts: Prompts, used in turn.
         tokens: Most tokens of an answer.
         timeout: Seconds from which a request has failed.
-        limits: Upper limits in seconds, by measure, within which a request counts for goodput.
         headers: HTTP headers, such as ``Authorization``.
     """
 
@@ -101,7 +81,6 @@ class Requests(msgspec.Struct, frozen=True):
     prompts: tuple[str, ...] = ("Count from one to one thousand, in words.",)
     tokens: int = 64
     timeout: float = 60.0
-    limits: dict[str, float] = {}
     headers: dict[str, str] = {}
 
 
@@ -113,24 +92,17 @@ class Request(msgspec.Struct, frozen=True):
             first.
         specs: The variants; the first one is the reference.
         loads: The loads.
-        plan: When to end.
+        seconds: Time for each load.
         device: A device of PyTorch; empty for the GPU if there is one.
         requests: Requests to an endpoint.
-        polite: Use processors and disks only when nothing else does.
     """
 
     mode: str
     specs: list[Spec]
     loads: list[Load]
-    plan: Plan = Plan()
+    seconds: float = 10.0
     device: str = ""
     requests: Requests = Requests()
-    polite: bool = False
-
-    @property
-    def is_endpoint(self) -> bool:
-        """True if the targets are addresses of endpoints."""
-        return self.specs[0].is_endpoint
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -1,28 +1,18 @@
 """Results, from measured rounds: percentiles, throughput, facts, agreement and comparisons, with intervals.
 
-As JSON, as sentences, as numbers by key, and as a part of a run: pushed numbers, results, and events with curves.
+As JSON, as sentences, as numbers by key, and as a part of a run: pushed numbers, results, and an event for each variant under each load.
 """
 
 from __future__ import annotations
 
 import re
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside.benchmark.intervals import (
-    LEAST_PARTS,
-    Interval,
-    at_share,
-    mean,
-    needed,
-    paired,
-    percentile,
-    pooled,
-    split,
-)
-from trackside.benchmark.messages import LATENCY, OUTCOMES, PERCENTILES, RATES, TOKENS, Failure, Finding, Load, Round
+from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean, paired, percentile, pooled
+from trackside.benchmark.messages import LATENCY, OUTCOMES, PERCENTILES, REQUESTS, TOKENS, Failure, Finding, Load, Round
 from trackside.benchmark.rounds import settled
 
 if TYPE_CHECKING:
@@ -30,38 +20,10 @@ if TYPE_CHECKING:
 
     from trackside.benchmark.intervals import Effect
 
-MEASURED, VARIANT = "benchmark", "benchmark_variant"
-"""Kinds of events: a variant under a load, and what it has without one."""
-
-REGRESSION = "model_regression"
-"""The kind of the event that raises the alert ModelRegression; its fields are those of `trackside.Run.alert`."""
-
 HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "tpot_p50_seconds", "throughput")
-DIGITS = 6  # of the numbers of events
-
-SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
-"""Shares of samples at which the curve of a distribution is drawn, where there are enough."""
-
 FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
-PARTS = 16  # consecutive parts of the samples, whose means show the noise if there are too few processes
 
 Contents = dict[str, Any]
-
-
-class Receiver(Protocol):
-    """The part of a `trackside.Run` that keeps results."""
-
-    def push(self, values: Mapping[str, Any], /, *, step: int) -> None:
-        """See `trackside.Run.push`."""
-        ...
-
-    def event(self, kind: str, /, **fields: Any) -> None:
-        """See `trackside.Run.event`."""
-        ...
-
-    def summary(self, values: Mapping[str, Any], /) -> None:
-        """See `trackside.Run.summary`."""
-        ...
 
 
 class Measured:
@@ -131,7 +93,7 @@ def results(measured: Measured) -> Contents:
 def _variant(measured: Measured, name: str) -> Contents:
     loads = [one for load in measured.loads if (one := _load(measured, load, name))]
     facts = measured.facts.get(name, {})
-    first = {key: value for key, value in loads[0].items() if key != "curve"} if loads else {}
+    first = loads[0] if loads else {}
     return {"name": name, **first, **facts, "agreement": measured.agreement.get(name, {}), "loads": loads}
 
 
@@ -143,28 +105,22 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
         measure: [[one for values in part for one in values[name][measure]] for part in rounds]
         for measure in rounds[0][0][name]
     }
-    ordered = sorted(one for part in series[LATENCY] for one in part)
-    found: Contents = {"load": str(load), "key": load.key, **msgspec.to_builtins(load), "samples": len(ordered)}
+    samples = sum(map(len, series[LATENCY]))
+    found: Contents = {"load": str(load), "key": load.key, **msgspec.to_builtins(load), "samples": samples}
     for measure, each in series.items():
         if measure.endswith("_seconds"):
             found[measure] = {f"p{share * 100:g}": percentile(each, share)._asdict() for share in PERCENTILES}
             found[measure]["mean"] = _mean(each)._asdict()
     if TOKENS in series:
         found |= _throughput(_mean(series[TOKENS]), "tokens")
-        found |= {rate: _mean(series[rate])._asdict() for rate in RATES}
+        found[REQUESTS] = _mean(series[REQUESTS])._asdict()
         found["requests"] = measured.counts(load, name)
     else:
-        rate = _mean(series[LATENCY]).map(lambda seconds: load.items / seconds)
+        value, low, high, reason = _mean(series[LATENCY])
+        value, low, high = (one and load.items / one for one in (value, high, low))
+        rate = Interval(value, low, high, reason)
         found |= _throughput(rate, "tokens" if load.length else "items" if load.batch else "calls")
-    found["curve"] = [_point(series[LATENCY], ordered, share) for share in SHARES if len(ordered) >= needed(share)]
     return found
-
-
-def _point(series: Sequence[Sequence[float]], ordered: Sequence[float], share: float) -> list[float | None]:
-    """Return a share of samples, the value there, and the ends of its interval."""
-    found = percentile(series, share)
-    values = (at_share(ordered, share), found.low, found.high)
-    return [share, *(None if value is None else float(f"{value:.5g}") for value in values)]
 
 
 def _throughput(rate: Interval, unit: str) -> Contents:
@@ -174,43 +130,37 @@ def _throughput(rate: Interval, unit: str) -> Contents:
 
 
 def _mean(series: Sequence[Sequence[float]]) -> Interval:
-    """Return a mean over processes, or if they are too few over consecutive parts of the samples."""
-    parts = [part for part in series if part]
-    samples = [one for part in parts for one in part]
-    if not samples:
+    """Return a mean with what differs between processes."""
+    means = [fmean(part) for part in series if part]
+    if not means:
         return Interval(None, None, None, "no samples")
-    center, parts = fmean(samples), parts if len(parts) >= LEAST_PARTS else split(samples, PARTS)
-    return mean(center, [fmean(part) for part in parts], f"{len(samples)} samples", least=center / 1e3)
+    center = fmean(one for part in series for one in part)
+    return mean(center, means, f"{len(means)} of {LEAST_PARTS} processes", least=center / 1e3)
 
 
 def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> Iterator[Contents]:
     rounds = measured.rounds(load, reference, name)
     for measure in rounds[0][0][name] if rounds else ():
-        if measure.endswith("_seconds") or measure == TOKENS:
-            usable = [
-                [one for one in part if all(one[each].get(measure, [0])[:1] > [0] for each in (name, reference))]
-                for part in rounds
-            ]
-            sides = [[[median(one[each][measure]) for one in part] for part in usable] for each in (name, reference)]
-            effects = [paired(one, other) for one, other in zip(*sides, strict=True) if one]
+        if measure.endswith("_seconds"):
+            effects = []
+            for part in rounds:
+                pairs = [[median(one[each][measure] or [0.0]) for each in (reference, name)] for one in part]
+                if usable := [pair for pair in pairs if min(pair) > 0]:
+                    effects.append(paired(*zip(*usable, strict=True)))
             if effects:
                 found = {"variant": name, "reference": reference, "load": str(load), "key": load.key}
-                yield {**found, "measure": measure, **_compared(pooled(effects), is_time=measure != TOKENS)}
+                yield {**found, "measure": measure, **_compared(pooled(effects))}
 
 
-def _compared(effect: Effect, *, is_time: bool) -> Contents:
-    value, low, high, reason = ratio = effect.ratio()
-    faster = ratio.map(lambda one: 1 / one) if is_time else ratio
-    verdict = "no difference shown" if not effect.is_different else "faster" if (faster.value or 0) > 1 else "slower"
-    return {
-        "ratio": value,
-        "low": low,
-        "high": high,
-        "rounds": effect.rounds,
-        "times_faster": {"value": faster.value, "low": faster.low, "high": faster.high},
-        "verdict": "unknown" if reason else verdict,
-        "reason": reason,
-    }
+def _compared(effect: Effect) -> Contents:
+    value, low, high, reason = effect.ratio()
+    verdict = "no difference shown"
+    if low is None or high is None:
+        verdict = "unknown"
+    elif low > 1 or high < 1:
+        verdict = "faster" if low > 1 else "slower"
+    faster = {"value": value, "low": low, "high": high}
+    return {"rounds": effect.rounds, "times_faster": faster, "verdict": verdict, "reason": reason}
 
 
 def sentence(comparison: Mapping[str, Any]) -> str:
@@ -234,7 +184,14 @@ def flat(contents: Mapping[str, Any]) -> dict[str, float]:
     for variant in contents["variants"]:
         begin = _begin(variant["name"])
         for load in variant["loads"]:
-            found |= _flat_load(load, _begin(variant["name"], load["key"]))
+            place = _begin(variant["name"], load["key"])
+            found[f"{place}throughput"] = load["throughput"]
+            if REQUESTS in load:
+                found[f"{place}{REQUESTS}"] = load[REQUESTS]["value"]
+            for measure, parts in load.items():
+                if measure.endswith("_seconds"):
+                    name = f"{place}{measure.removesuffix('_seconds')}"
+                    found |= {f"{name}_{part}_seconds": interval["value"] for part, interval in parts.items()}
         facts = ((fact, value) for fact, value in variant.items() if fact == "parameters" or fact.endswith(FACTS))
         found |= {f"{begin}{fact}": value for fact, value in facts}
         found |= {f"{begin}{measure}": interval["value"] for measure, interval in variant["agreement"].items()}
@@ -246,55 +203,38 @@ def flat(contents: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _flat_load(load: Mapping[str, Any], place: str) -> dict[str, float | None]:
-    found: dict[str, float | None] = {f"{place}throughput": load["throughput"]}
-    for measure in (one for one in load if one.endswith("_seconds")):
-        name = measure.removesuffix("_seconds")
-        found |= {f"{place}{name}_{part}_seconds": interval["value"] for part, interval in load[measure].items()}
-    return found | {f"{place}{rate}": load[rate]["value"] for rate in RATES if rate in load}
-
-
 def _begin(variant: str, load: str = "") -> str:
     """Return the beginning of keys that conditions of `trackside compare` can have without quotes."""
     return "/".join(["model", re.sub(r"[^A-Za-z0-9_.]", "_", variant), *filter(None, [load]), ""])
 
 
-def publish(run: Receiver, contents: Mapping[str, Any], step: int = 0) -> None:
-    """Push all numbers of results at a step, and add the most important ones and the sentences to the run's results.
+def publish(run: Any, contents: Mapping[str, Any]) -> None:
+    """Push all numbers of `results`, and add the most important ones and the sentences to the results of the run.
 
     Args:
-        run: The run.
-        contents: See `trackside.benchmark.results.results`; ``unfit`` and ``ended`` may be added to it.
-        step: The step.
+        run: The `trackside.Run`.
+        contents: The results, maybe with ``unfit`` and ``ended``.
     """
     numbers = flat(contents)
-    run.push(numbers, step=step)
+    run.push(numbers, step=0)
     for variant in contents["variants"]:
-        name, loads = variant["name"], variant["loads"]
-        repeated = {"name", "loads", *(loads[0] if loads else ())}
-        run.event(VARIANT, variant=name, **_rounded({key: variant[key] for key in variant if key not in repeated}))
-        for load in loads:
-            place = (name, load["load"])
+        for load in variant["loads"]:
+            place = variant["name"], load["load"]
             against = [one for one in contents["comparisons"] if (one["variant"], one["load"]) == place]
             faster = {one["measure"]: one["times_faster"] for one in against}
-            run.event(MEASURED, variant=name, **_rounded({**load, "times_faster": faster}))
-    per_load = {key: value for key, value in numbers.items() if key.rpartition("/")[2] in HEADLINES}
-    facts = {key: value for key, value in numbers.items() if key.count("/") == 2 and key not in per_load}
-    run.summary({**per_load, **facts})
-    for comparison in contents["comparisons"]:
-        if comparison["verdict"] in {"faster", "slower"}:
-            key = f"{comparison['variant']} {comparison['key']} {comparison['measure']}".replace("  ", " ")
-            run.summary({key: sentence(comparison)})
-    marks = {mark: contents.get(mark) or None for mark in ("unfit", "ended")}
-    failures = [
-        " ".join(filter(None, (one["variant"], one["load"]))) + f": {one['reason']}" for one in contents["failures"]
-    ]
-    run.summary({**marks, "failures": "; ".join(failures) or None})
+            run.event("benchmark", variant=variant["name"], times_faster=faster, **load)
+    ends = {key: key.rpartition("/")[2] for key in numbers}
+    headlines = {key: numbers[key] for key, end in ends.items() if end in HEADLINES or key.count("/") == 2}
+    sentences = {
+        " ".join(filter(None, (one["variant"], one["key"], one["measure"]))): sentence(one)
+        for one in contents["comparisons"]
+        if one["verdict"] in {"faster", "slower"}
+    }
+    failures = "; ".join(map(failure, contents["failures"]))
+    marks = {"unfit": contents.get("unfit"), "ended": contents.get("ended"), "failures": failures}
+    run.summary({**headlines, **sentences, **{mark: text or None for mark, text in marks.items()}})
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value
+def failure(one: Mapping[str, Any]) -> str:
+    """Return why a variant could not be measured, in one line."""
+    return " ".join(filter(None, (one["variant"], one["load"]))) + f" failed: {one['reason']}"

@@ -29,7 +29,7 @@ _Identity = tuple[str, str, tuple[tuple[str, str], ...]]
 SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
 
 # Alerts about events, for which no finding reports an end.
-ONCE = LIFE_CYCLE | {"UserAlert", "ModelRegression", "LossDiscontinuity"}
+ONCE = LIFE_CYCLE | {"UserAlert", "LossDiscontinuity"}
 
 # Findings that report the end of a run or of a rank.
 ENDS = frozenset({"RunFinished", "TrainingProcessDied", "OomKilled"})

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 # Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event.
 LEAST_SECONDS = 120.0
 
-LONGER = {
-    "UserAlert": 900.0,
-    "ModelRegression": 900.0,
-}  # least seconds of alerts that should be visible for longer, by name
+LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
 
 # Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of
 # that. So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.

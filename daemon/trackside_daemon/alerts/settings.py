@@ -68,9 +68,6 @@ class ThresholdsSection(DetectorThresholds, RuleThresholds):
         float,
         bound("PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", least=1.0),
     ] = 1.05
-    performance_after: Annotated[
-        Seconds, Field(ge=0, description="PerformanceRegression: time for which the steps must be slower.")
-    ] = 300.0
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -8,25 +8,18 @@ from pydantic import Field
 
 from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Seconds
 
 
 class MirrorSection(Section):
-    """Selection of the samples that a mirror sends.
+    """The target of a mirror.
 
     Attributes:
         target: The name of the setting without which there is no mirror.
+        interval: Seconds between two searches for new samples in the history.
     """
 
     target: ClassVar[str] = "url"
-
-    interval: Annotated[
-        Seconds, Field(ge=0.1, le=3600, description="Time between two searches for new samples in the history.")
-    ] = 5.0
-    ranks: Annotated[
-        Literal["lowest", "all"],
-        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
-    ] = "lowest"
+    interval: ClassVar[float] = 5.0
 
     @property
     def is_configured(self) -> bool:
@@ -34,7 +27,16 @@ class MirrorSection(Section):
         return bool(getattr(self, self.target))
 
 
-class TensorboardSection(MirrorSection):
+class LiveMirrorSection(MirrorSection):
+    """Selection of the samples that a mirror of live runs sends."""
+
+    ranks: Annotated[
+        Literal["lowest", "all"],
+        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
+    ] = "lowest"
+
+
+class TensorboardSection(LiveMirrorSection):
     """Event files for TensorBoard."""
 
     target: ClassVar[str] = "directory"
@@ -45,7 +47,7 @@ class TensorboardSection(MirrorSection):
     ] = ""
 
 
-class MlflowSection(MirrorSection):
+class MlflowSection(LiveMirrorSection):
     """A server of MLflow."""
 
     url: Annotated[str, Field(description="Address of an MLflow server, such as http://HOST:5000.")] = ""
@@ -56,10 +58,12 @@ class MlflowSection(MirrorSection):
     ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
 
 
-class WandbSection(MirrorSection):
+class WandbSection(LiveMirrorSection):
     """W&B, by its own client; needs trackside[wandb]."""
 
     target: ClassVar[str] = "project"
+    # Each batch resumes the run, which takes W&B's client a second or two.
+    interval: ClassVar[float] = 30.0
 
     project: Annotated[str, Field(description="Project for the runs.")] = ""
     entity: Annotated[str, Field(description="User or team of the project; by default that of the API key.")] = ""
@@ -71,13 +75,8 @@ class WandbSection(MirrorSection):
         str, Field(description="Directory for the client's logs; by default wandb-mirror next to the history.")
     ] = ""
 
-    # Each batch resumes the run, which takes W&B's client a second or two.
-    interval: Annotated[
-        Seconds, Field(ge=1, le=3600, description="Time between two searches for new samples in the history.")
-    ] = 30.0
 
-
-class OtlpSection(MirrorSection):
+class OtlpSection(LiveMirrorSection):
     """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
 
     url: Annotated[
@@ -102,8 +101,6 @@ class ParquetSection(MirrorSection):
             examples=["s3://training/trackside?region=eu-central-1"],
         ),
     ] = ""
-    # A run's file is complete, so all ranks are the default here.
-    ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"
 
 
 class BridgesSection(Section):

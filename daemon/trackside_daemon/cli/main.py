@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
+from trackside_daemon.cli.option_groups import GroupedCommand
 
 
 class _Command(NamedTuple):
@@ -199,7 +200,7 @@ def load(name: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     settings = {"allow_interspersed_args": command.interspersed}
     epilog = f"\b\nExample: trackside {name} {command.example}".rstrip()
-    alone.command(name, epilog=epilog, context_settings=settings)(found)
+    alone.command(name, cls=GroupedCommand, epilog=epilog, context_settings=settings)(found)
     return get_command(alone)
 
 

@@ -16,6 +16,20 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _print_all_options(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for option in context.command.params:
+            option.hidden = False  # type: ignore[attr-defined]  # arguments are none of those
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", help="Show all options and exit.", callback=_print_all_options, is_eager=True),
+]
 StoragePath = Annotated[
     Path | None,
     typer.Option(

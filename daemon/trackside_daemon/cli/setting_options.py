@@ -8,22 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trackside_daemon.cli.option_groups import set_parameters
 from trackside_daemon.config.names import describe, dotted, path_of, setting, setting_paths
 from trackside_daemon.service.config import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
 Flags = dict[tuple[str, ...], Any]
 """The settings that the user gave on the command line, by path; the values are texts, lists of texts or booleans."""
 
 
-def from_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def from_settings(
+    *names: str, groups: Mapping[str, str] | None = None, usual: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each of the settings or sections *names*.
 
     The command receives those that the user gave as ``flags``.
+
+    Args:
+        names: The settings or sections.
+        groups: Headings in the help, by section; with them, ``--help`` lists the *usual* options, and ``--help-all`` all.
+        usual: The settings whose options ``--help`` lists.
     """
     paths = [path for name in names for path in setting_paths(Config) if path[: len(path_of(name))] == path_of(name)]
+
+    def parameter(path: tuple[str, ...]) -> inspect.Parameter:
+        place = {"rich_help_panel": groups[path[0]], "hidden": dotted(path) not in usual} if groups else {}
+        return inspect.Parameter(
+            "__".join(path), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(path, place)
+        )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -32,13 +46,7 @@ def from_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
             command(**values, flags={path: value for path, value in flags.items() if value not in (None, [], ())})
 
         own = inspect.signature(command, eval_str=True).parameters
-        parameters = [parameter for name, parameter in own.items() if name != "flags"]
-        parameters += [
-            inspect.Parameter("__".join(path), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(path))
-            for path in paths
-        ]
-        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        set_parameters(with_flags, [*(own[name] for name in own if name != "flags"), *map(parameter, paths)])
         return with_flags
 
     return decorate
@@ -65,8 +73,8 @@ def _argument(name: str, value: str | bool) -> str:
     return f"--{name}={value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
 
 
-def _option(path: tuple[str, ...]) -> Any:
-    """Return the annotation of a setting's option.
+def _option(path: tuple[str, ...], place: Mapping[str, Any]) -> Any:
+    """Return the annotation of a setting's option, at a *place* in the help.
 
     Texts are checked when the configuration is loaded, so that an error reads the same wherever a setting was set.
     """
@@ -75,15 +83,15 @@ def _option(path: tuple[str, ...]) -> Any:
     if path[-1] == "enabled":
         name = dotted(path[:-1])
         default = "on" if field.default else "off"
-        return _flag(f"--{name}/--no-{name}", f"Turn the {path[-2]} collector on or off. [default: {default}]")
+        return _flag(f"--{name}/--no-{name}", f"Turn the {path[-2]} collector on or off. [default: {default}]", place)
     text = describe(Config, name)
     if field.annotation is bool:
-        return _flag(f"--{name}/--no-{name}" if field.default else f"--{name}", text)
+        return _flag(f"--{name}/--no-{name}" if field.default else f"--{name}", text, place)
     repeatable = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("repeatable")
     kind: Any = list[str] | None if repeatable else str | None
     metavar = name.rpartition(".")[2].upper()
-    return Annotated[kind, typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)]
+    return Annotated[kind, typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False, **place)]
 
 
-def _flag(declaration: str, text: str) -> Any:
-    return Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
+def _flag(declaration: str, text: str, place: Mapping[str, Any]) -> Any:
+    return Annotated[bool | None, typer.Option(declaration, help=text, show_default=False, **place)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from trackside.benchmark.results import REGRESSION
 from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.best_loss import BestLoss
@@ -54,7 +53,6 @@ ALERTS = (
     "TrainingProcessDied",
     "OomKilled",
     "UserAlert",
-    "ModelRegression",
     *LASTING,
 )
 
@@ -327,7 +325,7 @@ class RunWatch:
             yield from self._deaths.died(event, name, self._clock, step, user=user)
         elif event.kind == "dataloader_died":
             yield from self._deaths.worker_died(event)
-        elif event.kind in {USER_ALERT, REGRESSION}:
+        elif event.kind == USER_ALERT:
             yield from self._user_alerts.evaluate(event, self._last_name(event.run), self._clock)
         elif event.kind == "checkpoint" and watched is not None:
             watched.checkpoints.saved(event, self._clock.at)

@@ -1,10 +1,9 @@
-"""Pass on alerts of ``run.alert`` and of `trackside benchmark --watch`, at most one a minute per run."""
+"""Pass on alerts of ``run.alert``, at most one a minute per run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.benchmark.results import REGRESSION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ RUNS = 512  # runs that are remembered
 
 
 class UserAlerts:
-    """`UserAlert` and `ModelRegression`. Title and text are for people and never become labels."""
+    """`UserAlert`. Title and text are for people and never become labels."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -57,8 +56,7 @@ class UserAlerts:
         text = "\n".join(filter(None, (_cut(str(event.fields.get("text", "")), TEXT), source, more)))
         labels = (("rank", rank), ("run", name))
         title = _cut(str(event.fields.get("title", "")), TITLE) or "an alert without a title"
-        alert = "ModelRegression" if event.kind == REGRESSION else "UserAlert"
-        return Finding(alert, severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
+        return Finding("UserAlert", severity, labels, event.time or clock.now, title, text, once=True, run=event.run)
 
 
 def _cut(text: str, length: int) -> str:

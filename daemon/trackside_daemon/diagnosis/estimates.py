@@ -13,7 +13,7 @@ from math import fsum, inf, isfinite, nan, sqrt
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.benchmark.intervals import t_quantile
+from trackside.distributions import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ALERT = "PerformanceRegression"
 EVERY = 60.0  # seconds between two comparisons
+AFTER = 300.0  # seconds for which a run must be slower: a minute of evaluation or of another's work is no regression
 MOST = 64  # live runs that are compared, the newest ones
 log = logging.getLogger("trackside")
 
@@ -77,7 +78,6 @@ class Regressions:
     Args:
         history: The history.
         ratio: Duration of a step from which a run is slower, as a multiple of the baseline's; the interval must be above 1 too.
-        after: Seconds for which it must be slower.
         clock: Monotonic clock, in seconds.
         wall: Unix time, in seconds, for the findings.
     """
@@ -86,12 +86,11 @@ class Regressions:
         self,
         history: Readable,
         ratio: float = 1.05,
-        after: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._history = history
-        self._ratio, self._after = ratio, after
+        self._ratio = ratio
         self._clock, self._wall = clock, wall
         self._next = 0.0
         self._thread: threading.Thread | None = None
@@ -136,7 +135,7 @@ class Regressions:
         }
         self._since = {run: self._since.get(run, now) for run in slower}
         for run, since in self._since.items():
-            if run not in self._firing and now - since >= self._after:
+            if run not in self._firing and now - since >= AFTER:
                 self._firing[run] = self._finding(run, paces[run], now - since)
                 yield self._firing[run]
         for run in self._firing.keys() - slower:

@@ -8,7 +8,7 @@ from math import isfinite, sqrt
 from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Any
 
-from trackside.benchmark.intervals import p_value, t_quantile
+from trackside.distributions import p_value, t_quantile
 from trackside_daemon.diagnosis.estimates import LARGEST, thinning
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.read import reader

@@ -65,20 +65,18 @@ class Table(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Charts of keys, and of benchmarks, that a page draws.
+    """Charts of keys that a page draws.
 
     Attributes:
         axes: The axes of each run, see `diagnosis.report`.
         charts: ``key`` and ``lines``, each with its ``label``, ``run`` (its place) and columns.
         marks: Seconds after its start and severity of each alert, by run.
-        benchmarks: See `benchmark.charted`.
         left_out: The number of keys without a chart.
     """
 
     axes: Sequence[Any]
     charts: Sequence[Mapping[str, Any]]
     marks: Sequence[Any]
-    benchmarks: Sequence[Mapping[str, Any]]
     left_out: int
 
 

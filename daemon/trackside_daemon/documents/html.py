@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 _STATIC = Path(trackside_daemon.__file__).parent / "web" / "static"
 _UPLOT = _STATIC / "uplot"
-_MODULES = (_STATIC / "format.js", _STATIC / "charts" / "benchmark_charts.js")
 LEAST_BAR = 0.4  # width in percent that shows also what took no time
 MEDIA_ROWS = 50  # most rows of a table that a run pushed
 
@@ -30,7 +29,7 @@ MEDIA_ROWS = 50  # most rows of a table that a run pushed
 def write(document: Document) -> str:
     """Return the document as HTML, with a script only if it has curves."""
     style = (_UPLOT / "uPlot.min.css").read_text() + (_FOLDER / "report.css").read_text()
-    drawn = [one for one in document.elements if isinstance(one, Curves) and (one.charts or one.benchmarks)]
+    drawn = [one for one in document.elements if isinstance(one, Curves) and one.charts]
     script = _script() if drawn else ""
     title = escape(shown(document.title))
     scripts = "".join(
@@ -57,12 +56,12 @@ def write(document: Document) -> str:
 
 
 def _script() -> str:
-    """Return the script that draws curves: uPlot, modules of the dashboard without their imports, and the report's own."""
+    """Return the script that draws curves: uPlot, the formats of the dashboard, and the report's own."""
     license_ = (_UPLOT / "LICENSE").read_text().strip()
     # Without its first comment, whose link no report should have; the license has all that it needs.
     library = (_UPLOT / "uPlot.iife.min.js").read_text().partition("*/")[2]
-    own = "".join(file.read_text() for file in (*_MODULES, _FOLDER / "report.js"))
-    return f"/* uPlot: {license_} */{library}\n{re.sub(r'^(import .*|export )', '', own, flags=re.MULTILINE)}"
+    own = (_STATIC / "format.js").read_text() + (_FOLDER / "report.js").read_text()
+    return f"/* uPlot: {license_} */{library}\n{re.sub('^export ', '', own, flags=re.MULTILINE)}"
 
 
 def _policy(script: str, style: str) -> str:
@@ -73,29 +72,26 @@ def _policy(script: str, style: str) -> str:
 
 def _data(curves: Curves) -> str:
     """Return the charts' data as JSON in which no text can end the element."""
-    fields = ("axes", "charts", "benchmarks", "marks")
+    fields = ("axes", "charts", "marks")
     data = {field: getattr(curves, field) for field in fields}
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _curves(curves: Curves) -> str:
-    parts = []
-    if curves.charts:
-        more = (
-            f" {curves.left_out} more keys do not fit into this file; <code>trackside export</code> has them."
-            if curves.left_out
-            else ""
-        )
-        parts.append(
-            '<h2>Curves</h2>\n<div class="tools" hidden>'
-            '<label>Over <select id="by"><option value="step">step</option><option value="time">time</option></select></label>'
-            '<label id="search" hidden>Keys <input id="filter" type="search"></label></div>'
-            f'<p class="quiet">The lowest rank. Drag to zoom, double-click to reset. Dashed lines are alerts, crosses NaN or infinite values.{more}</p>\n'
-            '<div id="charts" class="charts"><noscript>The curves need JavaScript.</noscript></div>'
-        )
-    if curves.benchmarks:
-        parts.append('<h2>Latency and throughput</h2>\n<div id="benchmarks" class="charts"></div>')
-    return "\n".join(parts)
+    if not curves.charts:
+        return ""
+    more = (
+        f" {curves.left_out} more keys do not fit into this file; <code>trackside export</code> has them."
+        if curves.left_out
+        else ""
+    )
+    return (
+        '<h2>Curves</h2>\n<div class="tools" hidden>'
+        '<label>Over <select id="by"><option value="step">step</option><option value="time">time</option></select></label>'
+        '<label id="search" hidden>Keys <input id="filter" type="search"></label></div>'
+        f'<p class="quiet">The lowest rank. Drag to zoom, double-click to reset. Dashed lines are alerts, crosses NaN or infinite values.{more}</p>\n'
+        '<div id="charts" class="charts"><noscript>The curves need JavaScript.</noscript></div>'
+    )
 
 
 def _table(table: Table, about: str) -> str:

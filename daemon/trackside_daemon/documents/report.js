@@ -1,4 +1,4 @@
-// The curves of a report: one chart per key, with a line for each run, and those of benchmarks, a line for each variant.
+// The curves of a report: one chart per key, with a line for each run.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
@@ -15,8 +15,7 @@ function h(tag, text = "", className = "") {
 }
 
 // Returns [x, last, low, high] in ascending order of x: a resumed run repeats steps.
-function columns({ run, axis, last, low = last, high = last, points }) {
-  if (points) return [1, 4, 2, 3].map((column) => points.map((point) => point[column]));
+function columns({ run, axis, last, low = last, high = last }) {
   const x = data.axes[run][axis][by];
   const order = x.map((_, index) => index).sort((a, b) => x[a] - x[b] || a - b).filter((at, place, all) => x[at] !== x[all[place + 1]]);
   return [x, last, low, high].map((values) => order.map((at) => values[at]));
@@ -84,17 +83,11 @@ function drawNonfinite(u, lines) {
   ctx.restore();
 }
 
-// Returns the text of a position on the axis of a chart.
-function place({ axis }, x) {
-  return axis ? `${axis.name} ${axis.label(x)}` : by === "time" ? span(x) : x;
-}
-
 function options(chart) {
-  const own = chart.axis && { splits: () => chart.axis.splits, values: (u, splits) => splits.map(chart.axis.label) };
   const axis = { stroke: () => theme("--quiet"), grid: { stroke: () => theme("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const series = chart.lines.flatMap((line, index) => {
     const stroke = () => theme(`--s${index % 8}`);
-    const points = { show: (line.last ?? line.points).length < 3 };
+    const points = { show: line.last.length < 3 };
     return [{ stroke, width: 1.5, points }, { width: 0, points: { show: false } }, { width: 0, points: { show: false } }];
   });
   const band = (index) => () => `color-mix(in srgb, ${theme(`--s${index % 8}`)} 20%, transparent)`;
@@ -102,12 +95,12 @@ function options(chart) {
     width: chart.plot.clientWidth || PRINT_WIDTH,
     height: HEIGHT,
     legend: { show: false },
-    cursor: { y: false, sync: { key: chart.axis ? chart.key : "report" }, points: { show: false }, dataIdx: nearest },
+    cursor: { y: false, sync: { key: "report" }, points: { show: false }, dataIdx: nearest },
     scales: { x: { time: false } },
-    axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))), ...own }, { ...axis, size: chart.axis ? 94 : 62, values: (u, splits) => splits.map(chart.format) }],
+    axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))) }, { ...axis, size: 62, values: (u, splits) => splits.map((item) => number(item)) }],
     series: [{}, ...series],
     bands: chart.lines.map((_, index) => ({ series: [3 * index + 3, 3 * index + 2], fill: band(index) })),
-    hooks: { draw: chart.axis ? [] : [(u) => drawMarks(u, chart.lines), (u) => drawNonfinite(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },
+    hooks: { draw: [(u) => drawMarks(u, chart.lines), (u) => drawNonfinite(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },
   };
 }
 
@@ -115,7 +108,7 @@ function showValues(chart, u) {
   const hovers = u.cursor.idx !== null && u.cursor.idx !== undefined;
   chart.values.forEach((value, index) => {
     const at = hovers ? u.cursor.idxs[3 * index + 1] : null;
-    value.textContent = at === null || at === undefined ? (chart.lines[index].ends ?? chart.format(chart.last[index])) : `${chart.format(u.data[3 * index + 1][at])} at ${place(chart, u.data[0][at])}`;
+    value.textContent = at === null || at === undefined ? (chart.lines[index].ends ?? number(chart.last[index])) : `${number(u.data[3 * index + 1][at])} at ${by === "time" ? span(u.data[0][at]) : u.data[0][at]}`;
   });
 }
 
@@ -127,12 +120,12 @@ function draw(chart) {
   showValues(chart, chart.u);
 }
 
-function build({ key, lines, format = (value) => number(value), axis }, container) {
-  const chart = { key, lines, format, axis, root: h("figure"), plot: h("div"), values: lines.map(() => h("b")) };
+function build({ key, lines }, container) {
+  const chart = { key, lines, root: h("figure"), plot: h("div"), values: lines.map(() => h("b")) };
   const caption = h("figcaption");
   lines.forEach(({ label }, index) => {
     const entry = h("span");
-    entry.append(h("i", "", `c${index % 8}`), lines.length > 1 || axis ? `${label} ` : "", chart.values[index]);
+    entry.append(h("i", "", `c${index % 8}`), lines.length > 1 ? `${label} ` : "", chart.values[index]);
     caption.append(entry);
   });
   chart.plot.setAttribute("role", "img");
@@ -146,23 +139,17 @@ function resize(width) {
   for (const { u, plot } of charts) u.setSize({ width: width ?? plot.clientWidth, height: HEIGHT });
 }
 
-const benchmarks = benchmarkCharts(data.benchmarks).map(({ title, ...own }) => ({ key: title, ...own }));
-for (const [id, drawn] of [["charts", data.charts], ["benchmarks", benchmarks]]) {
-  const container = document.getElementById(id);
-  container?.replaceChildren();
-  drawn.forEach((chart) => build(chart, container));
-}
+const container = document.getElementById("charts");
+container.replaceChildren();
+data.charts.forEach((chart) => build(chart, container));
 charts.forEach(draw);
-if (data.charts.length) {
-  const curves = charts.filter((chart) => !chart.axis);
-  document.querySelector(".tools").hidden = false;
-  document.getElementById("search").hidden = curves.length < FILTER_FROM;
-  document.getElementById("filter").addEventListener("input", ({ target }) => curves.forEach((chart) => (chart.root.hidden = !chart.key.toLowerCase().includes(target.value.toLowerCase()))));
-  document.getElementById("by").addEventListener("change", ({ target }) => {
-    by = target.value;
-    curves.forEach(draw);
-  });
-}
+document.querySelector(".tools").hidden = false;
+document.getElementById("search").hidden = charts.length < FILTER_FROM;
+document.getElementById("filter").addEventListener("input", ({ target }) => charts.forEach((chart) => (chart.root.hidden = !chart.key.toLowerCase().includes(target.value.toLowerCase()))));
+document.getElementById("by").addEventListener("change", ({ target }) => {
+  by = target.value;
+  charts.forEach(draw);
+});
 window.addEventListener("resize", () => resize());
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(({ u }) => u.redraw()));
 window.addEventListener("beforeprint", () => {

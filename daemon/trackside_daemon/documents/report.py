@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.documents import benchmark, diagnosis, run
+from trackside_daemon.documents import diagnosis, run
 from trackside_daemon.documents.diagnosis import labelled
 from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, Media, Table, columns
 from trackside_daemon.history.read import layer_ranking
@@ -85,7 +85,6 @@ def _details(reports: Sequence[Contents]) -> Iterator[Table]:
     yield listed("alerts and events over the time of the run", ("what", "when"), _lanes)
     yield listed("alerts", run.ALERTS, lambda report: run.alerts(report["run"], report["alerts"]))
     yield listed("layers that stand out", layer_ranking.HEADER, lambda report: map(layer_ranking.row, report["layers"]))
-    yield benchmark.latencies("benchmarks", labels, list(map(benchmark.measurements, reports)))
     yield listed("captures", ("capture", "after", "summary"), _captures)
     yield listed("events", run.EVENT, lambda report: run.happened(report["run"], report["events"]))
     for report in reports:
@@ -113,7 +112,6 @@ def _curves(reports: Sequence[Contents]) -> Curves:
             [[round(alert["started"] - report["run"]["started"], 2), alert["severity"]] for alert in report["alerts"]]
             for report in reports
         ],
-        benchmark.charted(reports, names(reports)),
         sum(report["left_out"] for report in reports),
     )
 

@@ -216,8 +216,7 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
 def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
     """Yield the source that compares live runs with their baselines, if alerts are enabled."""
     if section.enabled:
-        thresholds = section.thresholds
-        source = Regressions(history.database, thresholds.performance_ratio, thresholds.performance_after)
+        source = Regressions(history.database, section.thresholds.performance_ratio)
         for alert in fired:
             source.restore(alert)
         yield source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from histories import BEGIN, finished, history, ingested, opened
@@ -13,7 +13,7 @@ from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document
-from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.records import Alert
 from trackside_daemon.questions.diagnosis import SIZE
 
 if TYPE_CHECKING:
@@ -23,22 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 HOSTILE = "</script><script>document.title = 'run'</script>"
-BENCHMARKS = ["Throughput over batch size", "batch=1: latency by percentile", "batch=8: latency by percentile"]
 KEYS = ["loss", HOSTILE, *(f"eval/{number}" for number in range(12))]
-
-
-def measured(batch: int) -> dict[str, Any]:
-    """Return what a benchmark measured of a variant under a load."""
-    curve = [[share, batch * value, batch * value * 0.9, None] for share, value in ((0.5, 0.004), (0.9, 0.005))]
-    speed = {"throughput": 100.0 + batch, "throughput_unit": "items", "throughput_interval": [100.0, 120.0]}
-    return {
-        "variant": HOSTILE,
-        "load": f"batch={batch}",
-        "batch": batch,
-        "latency_seconds": {},
-        "curve": curve,
-        **speed,
-    }
 
 
 @pytest.fixture
@@ -51,7 +36,6 @@ def report(tmp_path: Path) -> Path:
                 value["loss"] = math.nan
             pushes = [(step, round((BEGIN + step) * 1e6), value) for step, value in enumerate(values)]
             kept.put([opened(run), ingested(run, pushes), finished(run, after=200)])
-            kept.put([Event(run, 0, BEGIN, "benchmark", fields=measured(batch)) for batch in (1, 8)])
         kept.put([Alert("NonFinite", "critical", BEGIN + 100, "first", {}, HOSTILE, "", BEGIN + 150)])
         with kept.database.reading() as connection:
             text = write(document([read_contents(connection, run, CostSection(), SIZE) for run in ("first", HOSTILE)]))
@@ -74,10 +58,7 @@ def test_a_report_works_without_a_network(
     tab.on("request", lambda request: errors.extend([request.url] if request.url != report.as_uri() else []))
     tab.goto(report.as_uri())
     charts = tab.locator("figure")
-    expect(tab.locator("figure canvas")).to_have_count(len(KEYS) + len(BENCHMARKS))
-    benchmarks = tab.locator("#benchmarks figure")
-    expect(benchmarks.locator("h3")).to_have_text(BENCHMARKS)
-    expect(benchmarks.locator("b")).to_have_text(["108 items/s"] * 2 + ["5 ms"] * 2 + ["40 ms"] * 2)
+    expect(tab.locator("figure canvas")).to_have_count(len(KEYS))
     assert tab.title().startswith("first, </script>")
     expect(charts.nth(1).locator("h3")).to_have_text(HOSTILE)
     first = charts.first.locator("b").first
@@ -98,7 +79,7 @@ def test_a_report_works_without_a_network(
     expect(first).to_have_text("0.1353 at 100")  # the left edge of what was selected
     tab.get_by_role("combobox", name="Over").select_option("time")
     tab.get_by_role("searchbox", name="Keys").fill("EVAL/1")
-    expect(tab.locator("figure:visible")).to_have_count(3 + len(BENCHMARKS))
+    expect(tab.locator("figure:visible")).to_have_count(3)
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert violations(tab) == []
     assert errors == []

@@ -73,7 +73,7 @@ class Mirrors:
 
 class _Mirror:
     def __init__(self, name: str, section: MirrorSection, history: Path) -> None:
-        settings = section.model_dump()
+        settings = {**section.model_dump(), "interval": section.interval}
         if settings.get("directory") == "":
             settings["directory"] = str(history.with_name(f"{name}-mirror"))
         # Another target begins anew; other settings, such as the interval, do not.

@@ -276,7 +276,7 @@ class _Mirroring:
         if isinstance(target, RunTarget):
             self._mirror = RunMirror(history, positions, target, ending=self._is_late)
         else:
-            every_rank = start.settings["ranks"] == "all"
+            every_rank = start.settings.get("ranks", "all") == "all"
             self._mirror = Mirror(history, positions, target, every_rank=every_rank, ending=self._is_late)
         interval = start.settings["interval"]
         self._thread = threading.Thread(target=_run, args=(self._mirror, target, interval, self._ending))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path  # noqa: TC003  typer reads it
@@ -12,83 +14,70 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl, Json
-from trackside_daemon.cli.output import print_answer, print_lines
+from trackside_daemon.cli.option_groups import from_fields
+from trackside_daemon.cli.options import DaemonUrl, Form, Json
+from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside.benchmark.messages import Request, Spec
+    from trackside.benchmark.messages import Request, Requests, Spec
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CANCELLED, FAILED = 130, 1  # exit statuses
-DEFAULT = "benchmark"  # name of the run
 ORIGINAL = "original"  # name of the only variant
 
 
-def _option(help: str, metavar: str, *, show_default: bool = False, **more: Any) -> Any:  # noqa: A002  as in typer
-    return typer.Option(help=help, metavar=metavar, show_default=show_default, **more)
+def _option(group: str, metavar: str, text: str, **more: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=group, **{"show_default": False, **more})
 
 
-def _repeated(help: str, metavar: str, **more: Any) -> Any:  # noqa: A002  the same
-    return _option(f"{help}; may be repeated.", metavar, **more)
-
-
-_value = partial(_option, show_default=True)
+_of_model = partial(_option, "Models and functions")
+_of_endpoint = partial(_option, "Endpoints")
+_of_time = partial(_option, "Duration", show_default=True)
 
 TARGETS = typer.Argument(
     metavar="TARGET...",
-    help="MODULE:FACTORY, the path of a model, or the address of an OpenAI-compatible endpoint, up to /v1. "
-    "Several are compared with the first.",
+    help="MODULE:FACTORY, or the address of an OpenAI-compatible endpoint, up to /v1. Several are compared with the first.",
     show_default=False,
 )
-VARIANT = _repeated(
-    "fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic, torchao-int8, pruned-PERCENT, …, each also with "
-    "+compile behind it, or a value of the factory's parameter variant. The first is the reference",
+VARIANT = _of_model(
     "NAME",
+    "fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic or pruned-PERCENT, each also with +compile behind it, or a "
+    "value of the factory's parameter variant. The first is the reference; may be repeated.",
 )
-WATCH = _option(
-    "Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less than the "
-    "first raises the alert ModelRegression.",
-    "RUN",
-)
-LIMIT = _repeated("Limit of ttft, tpot or latency within which a request counts for goodput", "MEASURE=SECONDS")
-RATE = _repeated("Requests that arrive in a second, at random", "N", min=0.001)
-PRECISION = _value("Stop earlier if the intervals are within ± this share.", "SHARE", min=0.0001, max=1.0)
-REPEATS = _value("Processes that measure, for the variance between runs.", "N", min=1)
+BATCH_SIZE = _of_model("N", "Inputs in a call; may be repeated.", min=1)
+LENGTH = _of_model("N", "Length of each input; may be repeated.", min=1)
+PYTHON = _of_model("FILE", "Python with the target's packages. [default: that of trackside]")
+SECONDS = _of_time("SECONDS", "Seconds for each load, in each process.", min=0.1)
+REPEATS = _of_time("N", "Processes that measure, for the variance between runs.", min=1)
 
 
-def benchmark(
-    target: Annotated[list[str], TARGETS],
-    *,
-    variant: Annotated[list[str] | None, VARIANT] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Also measure the first variant with torch.compile.")
-    ] = False,
-    checkpoint: Annotated[str, _option("Weights for what the factory returns.", "PATH")] = "",
-    batch_size: Annotated[list[int] | None, _repeated("Inputs in a call", "N", min=1)] = None,
-    length: Annotated[list[int] | None, _repeated("Length of each input", "N", min=1)] = None,
-    concurrency: Annotated[list[int] | None, _repeated("Requests in flight", "N", min=1)] = None,
-    rate: Annotated[list[float] | None, RATE] = None,
-    model: Annotated[str, _option("Name of the endpoint's model.", "NAME")] = "",
-    prompts: Annotated[Path | None, _option("File with a prompt a line.", "FILE")] = None,
-    tokens: Annotated[int, _value("Most tokens of an answer.", "N", min=1)] = 64,
-    limit: Annotated[list[str] | None, LIMIT] = None,
-    header: Annotated[list[str] | None, _repeated("HTTP header of each request", "NAME:VALUE")] = None,
-    seconds: Annotated[float, _value("Most seconds for each load, in each process.", "SECONDS", min=0.1)] = 10.0,
-    precision: Annotated[float, PRECISION] = 0.01,
-    repeats: Annotated[int, REPEATS] = 3,
-    device: Annotated[str, _option("Device of PyTorch. [default: the GPU if there is one]", "DEVICE")] = "",
-    python: Annotated[
-        str, _option("Python with the target's packages. [default: that of trackside]", "FILE")
-    ] = sys.executable,
-    name: Annotated[str, _value("Name of the run that keeps the results.", "NAME")] = DEFAULT,
-    watch: Annotated[str, WATCH] = "",
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Json = False,
-    url: DaemonUrl = "",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command."""
+
+    target: Annotated[list[str], TARGETS]
+    variant: Annotated[list[str] | None, VARIANT] = None
+    checkpoint: Annotated[str, _of_model("PATH", "The factory's parameter checkpoint.")] = ""
+    batch_size: Annotated[list[int] | None, BATCH_SIZE] = None
+    length: Annotated[list[int] | None, LENGTH] = None
+    device: Annotated[str, _of_model("DEVICE", "Device of PyTorch. [default: the GPU if there is one]")] = ""
+    python: Annotated[str, PYTHON] = sys.executable
+    concurrency: Annotated[list[int] | None, _of_endpoint("N", "Requests in flight; may be repeated.", min=1)] = None
+    model: Annotated[str, _of_endpoint("NAME", "Name of the endpoint's model.")] = ""
+    prompts: Annotated[Path | None, _of_endpoint("FILE", "File with a prompt a line.")] = None
+    tokens: Annotated[int, _of_endpoint("N", "Most tokens of an answer.", min=1, show_default=True)] = 64
+    header: Annotated[list[str] | None, _of_endpoint("NAME:VALUE", "Header of requests; may be repeated.")] = None
+    seconds: Annotated[float, SECONDS] = 10.0
+    repeats: Annotated[int, REPEATS] = 3
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the run that keeps the results.")] = "benchmark"
+    form: Form = "text"
+    as_json: Json = False
+    url: DaemonUrl = ""
+
+
+@from_fields(Options)
+def benchmark(options: Options) -> None:
     """Measure latency, throughput, memory and quality of models, functions and endpoints, with 95 % intervals.
 
     Variants are measured in turns in random order, so that other work on the machine affects all alike. A percentile with
@@ -96,94 +85,52 @@ def benchmark(
     measurement and keeps what was measured. The exit status is 1 if a variant failed, and 130 after Ctrl-C.
     """
     with errors_reported():
-        import msgspec
-
-        from trackside.benchmark.messages import Load, Plan, Request, Requests
         from trackside_daemon.documents.benchmark import document
 
-        requests = Requests(
-            model=model, tokens=tokens, limits=dict(map(_limit, limit or ())), headers=dict(map(_header, header or ()))
-        )
-        if prompts is not None:
-            found = tuple(filter(None, prompts.read_text(encoding="utf-8").splitlines()))
-            requests = msgspec.structs.replace(requests, prompts=found or requests.prompts)
-        specs = _specs(target, variant or [], checkpoint, compiled=compiled)
-        loads = [*(Load(concurrency=one) for one in concurrency or ()), *(Load(rate=one) for one in rate or ())]
-        if not loads or batch_size or length:
-            loads += [Load(*pair) for pair in product(batch_size or [0], length or [0])]
-        request = Request("measure", specs, loads, Plan(seconds, precision), device, requests)
-        _check(request)
-        if watch:
-            _watch(watch, python, request, name, url)
-            return
-        contents = _measured(python, request, repeats, name, url)
-        form = "json" if as_json else "markdown" if as_markdown else "text"
+        form = form_of(options.form, as_json=options.as_json)
+        contents = _measured(options, _request(options))
         print_answer(contents, form, lambda: document(contents))
-    if contents["ended"] == "cancelled":
+    if contents["ended"]:
         raise typer.Exit(CANCELLED)
     raise typer.Exit(FAILED if contents["failures"] else 0)
 
 
-def _measured(python: str, request: Request, repeats: int, name: str, url: str) -> dict[str, Any]:
+def _measured(options: Options, request: Request) -> dict[str, Any]:
     """Measure, keep the results as a run, and return them."""
     import msgspec
 
     import trackside
     from trackside.benchmark.results import publish, results
-    from trackside_daemon.cli.benchmark import measuring
+    from trackside_daemon.cli.commands import benchmark_processes as processes
 
-    daemon, begun = _daemon(url), time.time()
+    daemon, begun = _daemon(options.url), time.time()
     config = msgspec.to_builtins(request)
     config["requests"].pop("headers", None)  # they may have secrets
-    run = trackside.init(name, config=config, tags=("benchmark",))
-    measured, ended = measuring.run(python, repeats, _progress, request)
+    run = trackside.init(options.name, config=config, tags=("benchmark",))
+    measured, ended = processes.run(options.python, options.repeats, _progress, request)
     _progress("")
     if not measured.loads:
         run.finish("stopped" if ended else "failed")
         failures = "; ".join(f"{one.variant}: {one.reason}" for one in measured.failures)
         fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
-    found = None if daemon is None else measuring.disturbances(daemon, run.id, begun, time.time())
+    found = None if daemon is None else processes.disturbances(daemon, run.id, begun, time.time())
     if found is None:
         measured.notes.append("no daemon watched the machine: whether something disturbed it is unknown")
     contents = {**results(measured), "ended": ended, "unfit": "; ".join(found or ()), "run": run.id}
     publish(run, contents)
     run.finish("stopped" if ended else "finished")
-    where = f"run {name}, id {run.id}"
+    where = f"run {options.name}, id {run.id}"
     contents["notes"].append(f"kept as {where}" if daemon else f"{where} waits in the spool for the next daemon")
     return contents
-
-
-def _watch(watched: str, python: str, request: Request, name: str, url: str) -> None:
-    import trackside
-    from trackside_daemon.cli.benchmark import measuring
-    from trackside_daemon.cli.benchmark.watching import watch
-    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
-    from trackside_daemon.questions.runs import Run
-
-    if request.is_endpoint or request.specs[0].checkpoint:
-        raise CommandError("--watch measures the checkpoints of a run: give a factory, and no --checkpoint")
-    daemon, measure = find_daemon(url), partial(measuring.run, python, 1, _progress)
-    shown_name = daemon.ask(Run(id=watched, limit=0))["name"]
-    with trackside.init(f"{shown_name}-benchmark" if name == DEFAULT else name, tags=("benchmark",)) as run:
-        try:
-            for line in watch(daemon, watched, request, run, measure):
-                _progress("")
-                print_lines([shown(line)])
-        except KeyboardInterrupt:
-            run.finish("stopped")
-            raise typer.Exit(CANCELLED) from None
 
 
 def _daemon(url: str) -> ApiSource | None:
     from trackside_daemon.cli.sources.daemon_lookup import find_daemon
     from trackside_daemon.cli.sources.errors import SourceError
 
-    try:
+    with nullcontext() if url else suppress(SourceError):
         return find_daemon(url)
-    except SourceError:
-        if url:
-            raise
-        return None
+    return None
 
 
 def _progress(text: str) -> None:
@@ -192,48 +139,49 @@ def _progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def _specs(targets: Sequence[str], variants: Sequence[str], checkpoint: str, *, compiled: bool) -> list[Spec]:
+def _request(options: Options) -> Request:
+    """Return what to measure.
+
+    Raises:
+        CommandError: The options do not belong to the target.
+    """
+    from trackside.benchmark.messages import Load, Request
+
+    calls, requests = options.batch_size or options.length or options.variant, options.concurrency
+    specs = _specs(options)
+    if len({spec.is_endpoint for spec in specs}) > 1:
+        raise CommandError("endpoints and other targets cannot be compared")
+    if specs[0].is_endpoint and calls:
+        raise CommandError("--batch-size, --length and --variant are for models; an endpoint has --concurrency")
+    if requests and not specs[0].is_endpoint:
+        raise CommandError(f"--concurrency needs an endpoint; {specs[0].target} is no http address")
+    sizes = product(options.batch_size or [0], options.length or [0], options.concurrency or [0])
+    loads = [Load(*each) for each in sizes]
+    return Request("measure", specs, loads, options.seconds, options.device, _requests(options))
+
+
+def _specs(options: Options) -> list[Spec]:
     from trackside.benchmark.messages import Spec
 
-    names = list(variants) or [""]
-    if compiled:
-        names.append(f"{names[0]}+compile" if names[0] else "compile")
     found = []
-    for target, variant in product(targets, names):
-        parts = [target if len(targets) > 1 else "", variant]
-        found.append(Spec(" ".join(filter(None, parts)) or ORIGINAL, target, variant, checkpoint))
+    for target, variant in product(options.target, options.variant or [""]):
+        parts = [target if len(options.target) > 1 else "", variant]
+        found.append(Spec(" ".join(filter(None, parts)) or ORIGINAL, target, variant, options.checkpoint))
     if len({spec.name for spec in found}) < len(found):
-        raise CommandError(
-            "a target or a --variant is given twice; to compare a target with itself, give it another name"
-        )
+        raise CommandError("a target or a --variant is given twice; to compare one with itself, give it another name")
     return found
 
 
-def _check(request: Request) -> None:
-    """Check that the options belong to the target.
+def _requests(options: Options) -> Requests:
+    from trackside.benchmark.messages import Requests
 
-    Raises:
-        CommandError: They do not.
-    """
-    calls = any(load.batch or load.length for load in request.loads) or any(spec.variant for spec in request.specs)
-    if request.is_endpoint and calls:
-        raise CommandError(
-            "--batch-size, --length, --variant and --compile are for models; an endpoint has --concurrency and --rate"
-        )
-    if not request.is_endpoint and any(load.concurrency or load.rate for load in request.loads):
-        raise CommandError(f"--concurrency and --rate need an endpoint; {request.specs[0].target} is no http address")
-    if len({spec.is_endpoint for spec in request.specs}) > 1:
-        raise CommandError("endpoints and other targets cannot be compared")
-
-
-def _limit(text: str) -> tuple[str, float]:
-    measure, _, number = text.partition("=")
-    try:
-        if measure in {"ttft", "tpot", "itl", "latency"}:
-            return f"{measure}_seconds", float(number)
-    except ValueError:
-        pass
-    raise CommandError(f"--limit {text}: write ttft=0.5, tpot=0.05, itl=0.1 or latency=10")
+    headers = dict(map(_header, options.header or ()))
+    if options.prompts is None:
+        return Requests(model=options.model, tokens=options.tokens, headers=headers)
+    prompts = tuple(filter(None, options.prompts.read_text(encoding="utf-8").splitlines()))
+    if not prompts:
+        raise CommandError(f"--prompts={options.prompts}: the file has no prompt")
+    return Requests(options.model, prompts, options.tokens, headers=headers)
 
 
 def _header(text: str) -> tuple[str, str]:

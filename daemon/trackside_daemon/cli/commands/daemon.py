@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile
+from trackside_daemon.cli.options import ConfigFile, HelpAll
 from trackside_daemon.cli.setting_options import Flags, from_settings, nested
 from trackside_daemon.linux.signals import block_signals
 
@@ -23,24 +23,43 @@ if TYPE_CHECKING:
     from trackside_daemon.service.config import Config
 
 
-@from_settings(
-    "sample",
-    "path",
-    "run",
-    "web",
-    "push",
-    "collector",
-    "capture.auto",
-    "capture.kineto",
-    "storage",
-    "log",
-    "require-gpu",
+GROUPS = {
+    "sample": "Sampling",
+    "require_gpu": "Sampling",
+    "path": "Sampling",
+    "collector": "Collectors",
+    "run": "Metrics and dashboard",
+    "web": "Metrics and dashboard",
+    "push": "Trainings",
+    "capture": "Trainings",
+    "storage": "History",
+    "log": "Log",
+}
+"""The headings of the options in the help, by section."""
+
+USUAL = frozenset(
+    (
+        *("sample.interval", "require-gpu", "collector.gpu.enabled", "collector.gpu.simulate", "run.linger"),
+        *("web.listen-address", "web.external-url", "web.config.file", "web.allowed-hosts", "web.public-read"),
+        *("web.enable-lifecycle", "push.endpoint", "push.keys", "push.group", "capture.auto"),
+        *("storage.path", "storage.retention.size", "storage.retention.age", "log.level", "log.format"),
+    )
 )
-def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
+"""The settings that people set most often."""
+
+
+@from_settings(
+    *("sample", "require-gpu", "path", "collector", "run", "web", "push"),
+    *("capture.auto", "capture.kineto", "storage", "log"),
+    groups=GROUPS,
+    usual=USUAL,
+)
+def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: Flags) -> None:  # noqa: ARG001  see HelpAll
     """Run the daemon: sample GPUs and host, accept pushes, store runs, and serve /metrics.
 
     You can also set each option in the configuration file, or as a variable: --sample.interval is
-    TRACKSIDE_SAMPLE__INTERVAL. Some settings have no option: docs/configuration.md lists all.
+    TRACKSIDE_SAMPLE__INTERVAL. --help-all shows all options, such as one for each collector. Some settings have no
+    option: docs/configuration.md lists all.
     """
     block_signals()  # before the imports, which take so long that a signal may come
     from trackside_daemon.cli import credentials_flag

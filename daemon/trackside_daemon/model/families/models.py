@@ -17,7 +17,6 @@ _TIMES = {
     "latency": "Duration of a call or a request",
     "ttft": "Time to first token",
     "tpot": "Time per output token after the first",
-    "itl": "Gap between two parts of an answer",
 }
 _AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the first variant", (*_VARIANT, "measure"))
 _SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"))
@@ -26,10 +25,8 @@ _PERCENTILES = {"p50": "50", "p90": "90", "p99": "99"}
 SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
     "throughput": (_gauge("throughput_per_second", "Inputs, tokens or calls per second", _LOAD), ()),
     "requests_per_second": (_gauge("requests_per_second", "Completed requests per second", _LOAD), ()),
-    "goodput_per_second": (_gauge("goodput_per_second", "Requests per second within the limits", _LOAD), ()),
     "parameters": (_gauge("parameters", "Number of parameters"), ()),
     "weights_bytes": (_gauge("weights_bytes", "Weights in memory"), ()),
-    "disk_bytes": (_gauge("disk_bytes", "Size of the stored weights"), ()),
     "memory_bytes": (_gauge("memory_bytes", "Peak host memory of loading and one call"), ()),
     "device_memory_bytes": (_gauge("device_memory_bytes", "Peak device memory"), ()),
     "load_seconds": (_gauge("load_seconds", "Time to load"), ()),
@@ -37,10 +34,7 @@ SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
     "speedup": (_SPEEDUP, ("value",)),
     "speedup_low": (_SPEEDUP, ("low",)),
     "speedup_high": (_SPEEDUP, ("high",)),
-    **{
-        name: (_AGREEMENT, (name,))
-        for name in ("largest_difference", "cosine", "top1", "kl", "perplexity", "exact_match")
-    },
+    **{name: (_AGREEMENT, (name,)) for name in ("largest_difference", "cosine", "top1", "kl")},
 }
 """By the last part of a key: the family, and the values of its labels after variant and load."""
 

@@ -21,8 +21,8 @@ MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as 
 # Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 
-# Alerts whose summary is a text of a training. The run comes before it, or it could imitate an alert of another run.
-BY_TRAINING = frozenset({"UserAlert", "ModelRegression"})
+# The alert whose summary is a text of a training. The run comes before it, or it could imitate an alert of another run.
+BY_TRAINING = "UserAlert"
 
 LEVELS = {"info": logging.INFO, "critical": logging.ERROR}  # levels of alerts that begin, by severity
 
@@ -72,7 +72,7 @@ class LogOutbox:
         key = alert.key
         logged = self._logged.pop(key, None)
         notification = notification_of(alert)
-        by = f"run {alert.labels.get('run', '')}: " if alert.alert in BY_TRAINING else ""
+        by = f"run {alert.labels.get('run', '')}: " if alert.alert == BY_TRAINING else ""
         text = f"{by}{notification.summary}"
         if alert.ended is not None:
             if logged is not None:

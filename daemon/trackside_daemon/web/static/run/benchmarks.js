@@ -1,6 +1,5 @@
-// What `trackside benchmark` measured: charts of latency and throughput, and a table of each variant under each load.
+// What `trackside benchmark` measured: charts of throughput over the load, and a table of each variant under each load.
 
-import { benchmarkCharts } from "/static/charts/benchmark_charts.js";
 import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
 import { h, setText, syncRows } from "/static/dom.js";
@@ -9,6 +8,8 @@ import { number, plural, span } from "/static/format.js";
 
 const KIND = "benchmark"; // Kind of the events.
 const MAX_EVENTS = 1000;
+const MOST_CHARTS = 24;
+const LOADS = { batch: "batch size", length: "length", concurrency: "requests in flight" };
 
 export class Benchmarks {
   constructor(run, signal) {
@@ -27,10 +28,10 @@ export class Benchmarks {
   async #load(ended) {
     try {
       const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, { signal: this.signal });
-      const found = newest(events.filter(({ kind, fields }) => kind === KIND && Array.isArray(fields.curve)));
+      const found = newest(events.filter(({ kind, fields }) => kind === KIND && fields.latency_seconds));
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);
-      syncRows(this.charts, benchmarkCharts(found), (item) => item.title, (item) => this.#chart(item));
+      syncRows(this.charts, throughputCharts(found), (item) => item.title, (item) => this.#chart(item));
       rerender(this.body, JSON.stringify(found), () => table(found));
       this.complete = ended;
     } catch {
@@ -54,10 +55,38 @@ function newest(events) {
   return [...found.values()];
 }
 
+// Returns the charts of the throughput over each part of the load, each variant a line.
+function throughputCharts(found) {
+  return Object.keys(LOADS).flatMap((name) => throughputs(found, name)).slice(0, MOST_CHARTS);
+}
+
+// Returns those over one part of the load, one for each combination of its other parts.
+function throughputs(found, name) {
+  const variants = [...new Set(found.map((item) => item.variant))];
+  const others = (item) => Object.keys(LOADS).filter((other) => other !== name && item[other]).map((other) => `${other}=${item[other]}`).join(" ");
+  const groups = Map.groupBy(found.filter((item) => item[name] > 0 && Number.isFinite(item.throughput)), others);
+  return [...groups].map(([rest, items]) => {
+    const amounts = [...new Set(items.map((item) => item[name]))].sort((a, b) => a - b);
+    return {
+      title: rest ? `${rest}: throughput over ${LOADS[name]}` : `Throughput over ${LOADS[name]}`,
+      format: (value) => (Number.isFinite(value) ? `${number(value)} ${items[0].throughput_unit}/s` : ""),
+      axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => number(2 ** x) },
+      lines: variants
+        .map((label, index) => ({ label, index, points: items.filter((item) => item.variant === label).map((item) => point(item, name)) }))
+        .filter((line) => line.points.length),
+    };
+  }).filter(({ axis }) => axis.splits.length > 1);
+}
+
+// Returns a point as charts have it: [0, x, low, high, value].
+function point({ throughput: value, throughput_interval: ends, ...item }, name) {
+  return [0, Math.log2(item[name]), ends?.[0] ?? value, ends?.[1] ?? value, value];
+}
+
 function table(found) {
   const loads = found.map((item) => item.load);
   const sorted = found.toSorted((one, other) => loads.indexOf(one.load) - loads.indexOf(other.load));
-  const names = ["Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant"];
+  const names = ["Load", "Variant", "Median latency", "p99", "Throughput", "Against the first variant"];
   const head = h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)));
   const rows = sorted.map((item) =>
     h(
@@ -65,19 +94,19 @@ function table(found) {
       {},
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
-      h("td", {}, latency(item)),
+      h("td", {}, `${latency(item.latency_seconds.p50)}, ${plural(item.samples, "sample")}`),
+      h("td", {}, latency(item.latency_seconds.p99)),
       h("td", {}, `${number(item.throughput)} ${item.throughput_unit}/s`),
       h("td", {}, effect(item.times_faster?.latency_seconds)),
     ));
   return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
 }
 
-const at = (item, share) => item.curve.find(([place]) => place === share)?.[1];
-
-function latency(item) {
-  const ends = [at(item, 0.05), at(item, 0.95)].map(span);
-  const range = ends.includes("") ? "" : ` (${ends[0]} to ${ends[1]})`;
-  return `${span(item.latency_seconds?.p50?.value) || "-"}${range}, ${plural(item.samples, "sample")}`;
+// Returns a percentile with its interval, or why it has none.
+function latency(found) {
+  const ends = [found?.low, found?.high];
+  if (!Number.isFinite(found?.value)) return found?.reason || "-";
+  return ends.every(Number.isFinite) ? `${span(found.value)} (${ends.map((end) => span(end)).join(" to ")})` : span(found.value);
 }
 
 function effect(faster) {

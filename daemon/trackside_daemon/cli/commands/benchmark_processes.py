@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 END_SECONDS = 4.0  # until a process that was asked to end is killed
 
-
 HARMLESS = frozenset(("gpu_idle", "applications_clocks", "sw_power_cap", "sync_boost", "display"))
 DISTURBANCES: dict[Metric, tuple[float, str]] = {
     host.CPU_WAITING: (0.1, "tasks waited for a CPU in {} of the time"),
@@ -53,7 +52,9 @@ def run(python: str, repeats: int, progress: Callable[[str], None], request: Req
         What was measured, and why it ended early: empty, or in one line.
     """
     measured = Measured([spec.name for spec in request.specs])
-    works = [] if request.is_endpoint else [replace(request, mode="alone", specs=[spec]) for spec in request.specs]
+    works = (
+        [] if request.specs[0].is_endpoint else [replace(request, mode="alone", specs=[spec]) for spec in request.specs]
+    )
     works += [replace(request, mode="measure" if number else "compare") for number in range(repeats)]
     for work in works:
         gone = {failure.variant for failure in measured.failures if failure.load is None}
