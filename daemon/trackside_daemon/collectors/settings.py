@@ -93,6 +93,10 @@ class RaySection(CollectorSection):
     dashboard: Annotated[
         str, Field(description="URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.")
     ] = "http://127.0.0.1:8265"
+    token_file: Annotated[
+        str,
+        Field(description="File with the token of Ray's dashboard; without one, the token that Ray itself would find."),
+    ] = ""
 
 
 class PathSection(Section):

@@ -10,18 +10,20 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.http_client.errors import SendError
-from trackside_daemon.http_client.http_request import request, tls_context
+from trackside_daemon.http_client.errors import SendError, SettingError
+from trackside_daemon.http_client.http_request import bearer_header, is_local, request, tls_context
+from trackside_daemon.linux.socket_address import listeners
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from trackside_daemon.model.metric import Metric
 
@@ -239,11 +241,63 @@ REMEMBERED_SECONDS = 600.0  # for which an ended node is shown
 ANSWER_BYTES = 32 * 2**20
 
 
+REFUSED = frozenset((401, 403))  # without a token, and with a wrong one
+
+
+class Token:
+    """The token with which a dashboard of Ray answers, where Ray itself finds it.
+
+    Args:
+        url: URL of the dashboard.
+        file: File with the token. Without one: ``RAY_AUTH_TOKEN``, the file ``RAY_AUTH_TOKEN_PATH``, ``~/.ray/auth_token``. Such a
+            token of this user is for nobody else, so that no other user of this machine who listens at the address gets it.
+        proc: Path of procfs.
+    """
+
+    def __init__(self, url: str, file: str, proc: Path) -> None:
+        address = urlsplit(url)
+        self._port = address.port or 0 if is_local(address.hostname or "") else 0
+        self._file, self._proc = file, proc
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of a request; none without a token that this listener may have.
+
+        Raises:
+            SettingError: The file cannot be used.
+        """
+        path, setting = self._file, "collector.ray.token-file"
+        if not path:
+            if self._strangers():
+                return {}
+            if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+                return {"Authorization": f"Bearer {token}"}
+            path = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
+            setting = "RAY_AUTH_TOKEN_PATH" if path else setting
+        if not path:
+            path = f"{os.environ.get('HOME', '')}/.ray/auth_token"
+            if not os.path.exists(path):  # noqa: PTH110  a Path would raise for a directory that may not be read
+                return {}
+        return {"Authorization": bearer_header(path, setting)}
+
+    def advice(self) -> str:
+        """Return what to do when the dashboard refuses the request."""
+        which = "the file with the token of this Ray, such as ~/.ray/auth_token of the user who started it"
+        if (strangers := self._strangers()) and not self._file:
+            return f"uid {strangers[0]} listens there, and gets only the token of collector.ray.token-file: set it to {which}"
+        return f"set collector.ray.token-file to {which}"
+
+    def _strangers(self) -> list[int]:
+        """Return the users, other than this one and root, who listen at the port on this machine."""
+        own = (0, os.getuid())
+        return sorted({uid for uid, _ in listeners(self._port, self._proc) if uid not in own} if self._port else ())
+
+
 class RayCollector:
     """The state of Ray. Requests are made by a thread of its own, since a server may hang.
 
     Args:
         dashboard: URL of the dashboard; empty for none.
+        token_file: See `Token`.
         proc: Path of procfs.
         clock: Seconds of the monotonic clock.
     """
@@ -252,19 +306,26 @@ class RayCollector:
     metrics = f.FAMILIES
 
     def __init__(
-        self, dashboard: str, proc: Path = Path("/proc"), *, clock: Callable[[], float] = time.monotonic
+        self,
+        dashboard: str,
+        token_file: str = "",
+        proc: Path = Path("/proc"),
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = dashboard.rstrip("/")
+        self._token = Token(dashboard, token_file, proc)
         self._proc = proc
         self._clock = clock
         self._context = tls_context("", "collector.ray.dashboard")
-        self._cluster = Cluster(lambda path: self._get(self._url + path))
+        self._cluster = Cluster(self._dashboard)
         self._scan_at = -1.0
         self._nodes: dict[str, LocalNode] = {}
         self._workers: list[Worker] = []
         self._ended: dict[str, float] = {}
         self._read: tuple[float, list[Sample]] | None = None
-        self._failed: set[str] = set()
+        self._failed: dict[str, set[int]] = {}
+        self.left_out = ""
         self._wake, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="trackside-ray", daemon=True)
 
@@ -339,21 +400,35 @@ class RayCollector:
         return list(samples(node, self._get(f"http://127.0.0.1:{port}/metrics").decode(errors="replace")))
 
     def _ask(self, what: str, read: Callable[[], list[Sample]]) -> list[Sample]:
-        """Return what a source answers; log its first failure, and that it answers again."""
+        """Return what a source answers; log its first failure, its first refusal, and that it answers again."""
         try:
             found = read()
-        except (SendError, ValueError, OSError) as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                log.warning("collector ray: the %s of Ray is left out: %s", what, error)
+        except (SendError, SettingError, ValueError, OSError) as error:
+            logged, code = self._failed.setdefault(what, set()), getattr(error, "code", 0)
+            text = f"the {what} of Ray is left out: {error}"
+            if code not in logged:
+                logged.add(code)
+                log.warning("collector ray: %s", text)
+            if what == "dashboard":
+                self.left_out = text if code or self._nodes else ""  # else Ray does not run
             return []
-        if what in self._failed:
-            self._failed.remove(what)
+        if what == "dashboard":
+            self.left_out = ""
+        if self._failed.pop(what, None):
             log.info("collector ray: the %s of Ray answers again", what)
         return found
 
-    def _get(self, url: str) -> bytes:
-        return request("GET", url, None, {}, self._context, longest=ANSWER_BYTES)
+    def _dashboard(self, path: str) -> bytes:
+        try:
+            return self._get(self._url + path, self._token.headers())
+        except SendError as error:
+            if error.code not in REFUSED:
+                raise
+            server = str(error).partition(";")[0]
+            raise SendError(f"{server}; {self._token.advice()}", error.retry, error.code) from None
+
+    def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
+        return request("GET", url, None, headers or {}, self._context, longest=ANSWER_BYTES)
 
 
 def _summed(found: list[Sample]) -> list[Sample]:
