@@ -230,6 +230,7 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
                 # Prometheus' own begin of an alert is its first scrape of the series.
                 "since": _own_text(alert, _label("since"), ""),
                 "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
+                alerts.CORRELATION: _own_text(alert, _label(alerts.CORRELATION), ""),
             },
         }
         rules.append(_linked(rule, options.runbooks, alert))
