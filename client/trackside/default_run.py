@@ -89,7 +89,7 @@ def init(
 
     Raises:
         TypeError: ``total_steps`` is not a whole number.
-        ValueError: ``total_steps`` is negative or beyond int64, ``ranks`` is another word, or ``profile`` is no such plan.
+        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` is another word.
 
     Example:
         >>> run = trackside.init("baseline", config=args, total_steps=10_000)
