@@ -7,10 +7,12 @@ from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from trackside_daemon.model.families.training import RUN_INFO
 
-    from trackside_daemon.alerts.rules.query import Function, Query
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside_daemon.alerts.rules.query import Function, Past, Query
     from trackside_daemon.model.metric import Distribution, Metric
 
 POINTS = 12  # points per window: results are accurate to a twelfth of the window
@@ -19,6 +21,8 @@ POINTS = 12  # points per window: results are accurate to a twelfth of the windo
 FULL = 0.9
 Labels = tuple[str, ...]
 Values = dict[Labels, float]
+
+START_SECONDS = 60.0  # a single value would be noise
 
 SPARE = 64  # remembered series beyond the present ones before absent series are dropped
 
@@ -131,6 +135,44 @@ class Family(NamedTuple):
 Families = dict[str, Family]
 
 
+class OwnPast:
+    """What the values of each series are compared with: its best so far, or the mean of its first minute.
+
+    Args:
+        past: Which of both.
+        lowest: The lowest value is the best.
+    """
+
+    def __init__(self, past: Past, *, lowest: bool) -> None:
+        self._past = past
+        self._better = min if lowest else max
+        self._starts: dict[tuple[str, Labels], tuple[float, float, int]] = {}
+        self.references: dict[tuple[str, Labels], float] = {}
+
+    def ratios(self, now: float, values: Values, runs: Sequence[str]) -> Values:
+        """Return the values by those of the past that are greater than 0; *runs* are the ids of the runs of *values*."""
+        ratios, keys = {}, [*zip(runs, values, strict=True)]
+        for key, (labels, value) in zip(keys, values.items(), strict=True):
+            if isfinite(value) and key[0]:
+                self._note(key, value, now)
+                if (reference := self.references.get(key, 0.0)) > 0:
+                    ratios[labels] = value / reference
+        if len(self.references) + len(self._starts) > 2 * len(keys) + SPARE:
+            present = {*keys}
+            self.references = {key: value for key, value in self.references.items() if key in present}
+            self._starts = {key: start for key, start in self._starts.items() if key in present}
+        return ratios
+
+    def _note(self, key: tuple[str, Labels], value: float, now: float) -> None:
+        if self._past == "best":
+            self.references[key] = self._better(self.references.get(key, value), value)
+        elif key not in self.references:
+            since, total, count = self._starts.get(key, (now, 0.0, 0))
+            self._starts[key] = (since, total + value, count + 1)
+            if now - since >= START_SECONDS:
+                self.references[key] = (total + value) / (count + 1)
+
+
 class Vector:
     """Series of a query.
 
@@ -147,6 +189,7 @@ class Vector:
         self._rejected: set[Labels] = set()
         self._over = Vector(query.over) if query.over is not None else None
         self._minus = Vector(query.minus) if query.minus is not None else None
+        self.past = None if query.past is None else OwnPast(query.past, lowest=query.above is not None)
         self._only = [Vector(part) for part in query.only]
         self._unless = [Vector(part) for part in query.unless]
 
@@ -183,7 +226,16 @@ class Vector:
             values = {
                 labels: value - right[key] for labels, value in values.items() if (key := self._key(labels)) in right
             }
+        if self.past is not None:
+            values = self.past.ratios(now, values, self._runs(values, families) if values else ())
         return self._filtered(self._within_bounds(self._aggregated(values)), now, families)
+
+    def _runs(self, values: Values, families: Families) -> list[str]:
+        """Return the id of the run of each series; empty if it is unknown."""
+        name, run_id, place = (*map(RUN_INFO.labels.index, ("run", "run_id")), self.labels.index("run"))
+        infos = families[RUN_INFO.name].values if RUN_INFO.name in families else ()
+        ids = {labels[name]: labels[run_id] for labels in infos}
+        return [ids.get(labels[place], "") for labels in values]
 
     def _selected(self, now: float, family: Family) -> Values:
         """Return the results of the function for the series that the matchers select."""
