@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from alerts.test_custom import lives, read, refusal
-from alerts.ticking import FAMILIES, Machine
+from alerts.ticking import EPOCH, FAMILIES, Machine
 
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
 from trackside_daemon.alerts.settings import AlertsSection
@@ -85,6 +85,28 @@ def test_the_start_is_the_mean_of_the_first_minute(tmp_path: Path) -> None:
     assert found[0].evidence["reference"] == pytest.approx(10.0)
 
 
+def test_a_run_at_half_the_speed_of_its_baseline(tmp_path: Path) -> None:
+    asked = set()
+
+    def baseline(run: str, key: str, _step: float) -> float | None:
+        asked.add((run, key))
+        return 10.0 if machine.now > 1100 else None  # the history is read once a minute
+
+    machine = Machine(read(tmp_path, SPEED.replace("start", "baseline")), baseline)
+    found = machine.run(200, lambda second: page(1.0, 4 * second))
+    assert [(one.summary.rpartition("rank 0 ")[2], one.time) for one in found] == [
+        ("is 0.4 times its baseline, below 0.5", EPOCH + 1101)
+    ]
+    assert asked == {("id-1", "trackside_training_steps_total")}
+
+
+def test_a_loss_above_that_of_the_baseline_at_the_same_step(tmp_path: Path) -> None:
+    machine = Machine(read(tmp_path, INCREASE.replace("best", "baseline")), lambda _run, _key, step: risen(step))
+    assert machine.run(400, lambda second: page(1.05 * risen(second), second)) == []
+    (found,) = machine.run(300, lambda second: page(1.5, 400 + second))
+    assert found.evidence["reference"] == 1.3
+
+
 def test_a_restored_alert_keeps_what_it_is_compared_with(tmp_path: Path) -> None:
     first = Machine(increase(tmp_path))
     (finding,) = first.run(400, lambda second: page(risen(second), second))
@@ -110,6 +132,11 @@ def test_a_restored_alert_keeps_what_it_is_compared_with(tmp_path: Path) -> None
         ),
         ('{alert: A, metric: "key:loss", change: 1m, above: 1, relative-to: best}', "change and relative-to"),
         ("{alert: A, metric: trackside_gpu_power_watts, above: 1, relative-to: best}", "is of no rank of a run"),
+        (
+            "{alert: A, metric: trackside_training_tokens_total, rate: 1m, below: 1, relative-to: baseline}",
+            "pushed keys",
+        ),
+        ("{alert: A, metric: trackside_training_step, above: 1, relative-to: baseline}", "a baseline has pushed keys"),
         (
             "{alert: A, metric: trackside_gpu_power_watts, above: 1, for-steps: 9}",
             "for-steps: trackside_gpu_power_watts",

@@ -99,7 +99,7 @@ class RuleSection(Section):
     change: Window | None = None
     mean: Window | None = None
     over: OverSection | None = None
-    relative_to: Literal["best", "start"] | None = None
+    relative_to: Literal["best", "start", "baseline"] | None = None
     for_steps: Annotated[int, Field(ge=0)] = 0
     lasting: Annotated[Seconds, Field(ge=0, alias="for")] = 0.0
     keep_firing_for: Annotated[Seconds, Field(ge=0)] = 0.0

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.config.near import near_name
-from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
+from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, STEPS, VALUE
 from trackside_daemon.model.setting_types import pattern
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED
 
@@ -121,6 +121,7 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
         windows.get(function) or 0.0,
         over=over,
         past=section.relative_to,
+        key=_baseline_key(metric, matchers, function) if section.relative_to == "baseline" else "",
         on=on,
         above=section.above,
         below=section.below,
@@ -130,6 +131,17 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     if section.absent:
         labels = tuple(matcher.label for matcher in matchers if matcher.operator == "=")
     return query, labels
+
+
+def _baseline_key(metric: Metric, matchers: Iterable[Matcher], function: Function) -> str:
+    """Return what a rule reads of the baseline."""
+    if metric is STEPS and function == "rate":
+        return STEPS.name
+    keys = [one.value for one in matchers if metric is VALUE and (one.label, one.operator) == ("key", "=")]
+    keys += [key for key, known in KNOWN.items() if known is metric]
+    if not keys or function == "rate":
+        raise ValueError(f"relative-to: a baseline has pushed keys, as {KEY}loss, and the rate of {STEPS.name}")
+    return keys[0]
 
 
 def _selection(

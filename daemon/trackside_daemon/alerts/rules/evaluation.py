@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.rules.vector import Families
+    from trackside_daemon.alerts.rules.vector import Baseline, Families
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
@@ -56,9 +56,9 @@ class _RuleState:
         to_restore: Alerts of an earlier daemon that are not restored yet.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, baseline: Baseline) -> None:
         self.rule = rule
-        self.vector = Vector(rule.query)
+        self.vector = Vector(rule.query, baseline)
         self.alerts: dict[Labels, _RuleAlert] = {}
         self.cooldowns: dict[Labels, float] = {}
         self.to_restore: list[Alert] = []
@@ -72,6 +72,7 @@ class RuleEvaluator:
         rules: Rules in the order of their evaluation; an inhibiting rule comes before those that it inhibits.
         clock: Monotonic clock, in seconds, which the state uses too.
         wall: Unix time, in seconds, for the findings.
+        baseline: Returns the value of a run's baseline, by the run's id, the key and the step; None without one.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class RuleEvaluator:
         rules: Iterable[Rule],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        baseline: Baseline = lambda *_: None,
     ) -> None:
         self._state = state
-        self._rules = [_RuleState(rule) for rule in rules]
+        self._rules = [_RuleState(rule, baseline) for rule in rules]
         self._clock = clock
         self._wall = wall
         self._names = frozenset(name for state in self._rules for name in state.vector.names()) | {
