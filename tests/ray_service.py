@@ -35,6 +35,7 @@ class Ray:
         self.restarts, self.garbled = "1", False
         self.answers = 0
         self.token, self.given = "", list[str]()  # the token that the dashboard wants, and the headers that came
+        self.redirect = ""  # where the dashboard sends to
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -44,6 +45,11 @@ class Ray:
                     assert not given, "the port of the metrics needs no token"
                 else:
                     service.given.append(given)
+                    if service.redirect:
+                        self.send_response(302)
+                        self.send_header("Location", service.redirect)
+                        self.end_headers()
+                        return
                     if service.token and given != f"Bearer {service.token}":
                         self.send_error(403 if given else 401)
                         return

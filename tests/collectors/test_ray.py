@@ -193,6 +193,16 @@ def test_a_token_is_found_where_ray_itself_finds_it(
     assert set(ray.given) == {"Bearer s3cret"}
 
 
+def test_a_token_follows_no_redirect(ray: Ray, home: Path, tmp_path: Path, collector: RayCollector) -> None:
+    (tmp_path / "other").mkdir()
+    other = Ray(tmp_path / "other")
+    (home / ".ray" / "auth_token").write_text("s3cret")
+    ray.redirect = f"{other.url}/api/v0/nodes"
+    eventually(lambda: page(collector) and "redirects are not followed" in collector.left_out)
+    other.stop()
+    assert (set(ray.given), other.given) == ({"Bearer s3cret"}, [])
+
+
 @pytest.mark.parametrize("setting", [False, True])
 def test_another_user_who_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
     ray: Ray, home: Path, setting: bool
