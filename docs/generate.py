@@ -150,6 +150,8 @@ alerts:
     - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
     - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
     - {alert: SwapGrows, metric: trackside_host_swap_used_bytes, change: 10m, above: 1e9}   # by a gigabyte in ten minutes
+    - {alert: LossIncrease, metric: key:loss, above: 1.1, relative-to: best, for-steps: 200}   # 10 % above its best
+    - {alert: HalfSpeed, metric: trackside_training_steps_total, rate: 5m, below: 0.5, relative-to: baseline}
     - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
 ```
 
@@ -157,12 +159,17 @@ alerts:
 |---|---|
 | `above`, `below` | the bound of the value, of its `rate` per second, of its `change` over a time, or of its ratio `over` another family |
 | `absent` | there is no such series |
+| `mean` | the bound is that of the mean over a time, which smooths a noisy value |
+| `relative-to` | the bound is that of the ratio to `best`, the best value of this series in this run so far (the lowest for `above`); to `start`, its mean in the first minute; or to `baseline`, the value at the same step of the pinned run of this name, else of the run before. Of the baseline there are pushed keys and the `rate` of `trackside_training_steps_total` |
+| `for-steps` | for how many steps the condition must be true before the alert fires |
 | `for`, `keep_firing_for` | how long the condition must be true before the alert fires, and false before it ends |
 | `cooldown` | how long the alert does not fire again after its end |
 | `summary`, `description` | texts; they may contain `{value}`, `{value:percent}`, `{value:bytes}`, `{value:duration}`, `{value:whole}`, `{threshold}`, `{since}` and each label by its name |
 
 Each rule needs a distinct name. For families with `run` and `rank`, a rule evaluates only ranks that are alive, because the
-values of an ended rank no longer change.
+values of an ended rank no longer change. Prometheus knows neither a run's past nor its steps, so that the rule that `trackside rules`
+writes for `relative-to` or `for-steps` reads the daemon's alert. After a restart of the daemon, `best` and `start` begin again, unless
+the alert fires.
 """
 SINKS = """
 ## Notifications

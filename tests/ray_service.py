@@ -34,10 +34,25 @@ class Ray:
         self.messages: dict[str, str] = {}
         self.restarts, self.garbled = "1", False
         self.answers = 0
+        self.token, self.given = "", list[str]()  # the token that the dashboard wants, and the headers that came
+        self.redirect = ""  # where the dashboard sends to
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                given = self.headers.get("Authorization", "")
+                if self.path == "/metrics":
+                    assert not given, "the port of the metrics needs no token"
+                else:
+                    service.given.append(given)
+                    if service.redirect:
+                        self.send_response(302)
+                        self.send_header("Location", service.redirect)
+                        self.end_headers()
+                        return
+                    if service.token and given != f"Bearer {service.token}":
+                        self.send_error(403 if given else 401)
+                        return
                 body = service.answer(self.path)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))

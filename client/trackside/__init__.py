@@ -20,6 +20,7 @@ __all__ = [
     "LogFilter",
     "Run",
     "alert",
+    "correlation_id",
     "data",
     "event",
     "finish",
@@ -54,6 +55,7 @@ if TYPE_CHECKING or not _IN_PARTS:
     from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import (
         alert,
+        correlation_id,
         data,
         event,
         finish,

@@ -11,6 +11,7 @@ from trackside.captures.plan import plan
 from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
+from trackside.environment.process_info import correlation
 from trackside.environment.switches import OFF
 from trackside.packing import writable
 from trackside.roles import stated
@@ -88,7 +89,7 @@ def init(
 
     Raises:
         TypeError: ``total_steps`` is not a whole number.
-        ValueError: ``total_steps`` is negative or beyond int64, ``ranks`` is another word, or ``profile`` is no such plan.
+        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` is another word.
 
     Example:
         >>> run = trackside.init("baseline", config=args, total_steps=10_000)
@@ -204,6 +205,14 @@ def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
 def alert(title: str, text: str = "", severity: str = "warning") -> None:
     """Raise an alert in the default run, as `Run.alert`."""
     _default().alert(title, text, severity)
+
+
+def correlation_id() -> str:
+    """Return the id by which other systems refer to this job, for the training's own messages; empty for none.
+
+    It is ``$TRACKSIDE_CORRELATION_ID``, else ``$TRACEPARENT``. The run, its alerts and the daemon's log have it too.
+    """
+    return correlation(os.environ)
 
 
 def finish(status: str = "finished") -> None:

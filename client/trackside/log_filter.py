@@ -1,18 +1,18 @@
-"""A filter of `logging` that adds the run, the rank and the step to the training's own log lines."""
+"""A filter of `logging` that adds the run, the rank, the step and the correlation id to the training's own log lines."""
 
 from __future__ import annotations
 
 import logging
 
-from trackside.default_run import open_run
+from trackside.default_run import correlation_id, open_run
 
 NONE = "-"  # what the fields have without a run, or before the first step
 
 
 class LogFilter(logging.Filter):
-    """Adds fields to log records for formatters: ``run``, ``trackside_run_id``, ``rank`` and ``step``.
+    """Adds fields to log records for formatters: ``run``, ``trackside_run_id``, ``rank``, ``step`` and ``correlation_id``.
 
-    Without an open run they are ``-``. It opens no run and drops no record. Add it to a handler: a logger's filters do not
+    Without an open run the first four are ``-``, and the last is without an id. It opens no run and drops no record. Add it to a handler: a logger's filters do not
     see the records of the loggers below it.
 
     Example:
@@ -34,6 +34,7 @@ class LogFilter(logging.Filter):
                 "rank": run.rank,
                 "step": NONE if step is None else step,
             }
+        fields["correlation_id"] = correlation_id() or NONE
         for name, value in fields.items():
             if not hasattr(record, name):
                 setattr(record, name, value)

@@ -12,6 +12,7 @@ import operator
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Device
 
+NESTED = 10_000  # limit of the values in a mapping among those of a push
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
 MEDIA_WAITING = 8 * 1024 * 1024  # limit of bytes of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
@@ -434,7 +436,11 @@ class RowQueue:
         for key, value in values.items():
             if isinstance(value, Mapping):
                 try:
-                    flattened.update(dict(flat(value, ".", f"{key}.")))
+                    found = dict(islice(flat(value, ".", f"{key}."), NESTED + 1))
+                    if len(found) > NESTED:
+                        self.refuse(1, key, f"{_shown(key)}: a mapping with more than {NESTED} values")
+                    else:
+                        flattened.update(found)
                 except Exception:  # noqa: BLE001  the same; or it contains itself
                     self.refuse(1, key, f"{_shown(key)}: cannot read values by key from a {type(value).__name__}")
             else:

@@ -145,6 +145,7 @@ def test_a_scrape_has_the_texts_of_what_fires_and_the_page_of_its_run(recorder: 
         "node1",
         "a b",
         "https://node1/runs/a%20b",
+        "",
     )
     recorder.accept(over(finding(rank=1, run="a b")), at=2).tick(130)
     assert recorder.texts == []

@@ -28,11 +28,15 @@ Values = dict[str, float]
 class Machine:
     """Rule evaluator with a state and a clock."""
 
-    def __init__(self, rules: Iterable[Rule] | None = None) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule] | None = None,
+        baseline: Callable[[str, str, float], float | None] = lambda *_: None,
+    ) -> None:
         self.now = 1000.0
         self.state = State()
         built = builtin.rules(ThresholdsSection()) if rules is None else rules
-        self.evaluator = RuleEvaluator(self.state, built, lambda: self.now, lambda: EPOCH + self.now)
+        self.evaluator = RuleEvaluator(self.state, built, lambda: self.now, lambda: EPOCH + self.now, baseline)
         self.findings: list[Finding] = []
 
     def tick(self, values: Mapping[str, float], every: float = 1.0) -> list[Finding]:

@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
+import trackside
 from trackside.captures.plan import plan
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.automatic import PlannedCaptures
@@ -91,10 +93,28 @@ def test_a_plan_is_a_mapping_of_its_fields() -> None:
         ({"step": 5}, "'step' is none of its fields, which are steps, warmup, epochs"),
         ({"steps": 0}, "Expected `int` >= 1 - at `$.steps`"),
         ({"epochs": ["last"]}, "Expected `int`"),
-        (True, "object is not iterable"),
+        (True, "bool has no fields"),
     ],
 )
-def test_what_is_no_plan_is_refused(wrong: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match="profile: ") as caught:
-        plan(wrong)
-    assert reason in str(caught.value)
+def test_what_is_no_plan_costs_the_plan_and_one_line(wrong: Any, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert plan(wrong) is None
+    assert plan(OmegaConf.create(wrong) if isinstance(wrong, dict) else wrong) is None
+    (first, _) = (one.message for one in caplog.records)
+    assert first.startswith("trackside: profile: ")
+    assert reason in first
+    assert first.endswith("; the run goes on without this plan")
+
+
+def test_a_plan_from_a_configuration_of_hydra_is_the_plan() -> None:
+    cfg = OmegaConf.create({"epoch": 1, "profile": {"epochs": ["${epoch}", 5], "steps": 50, "stacks": True}})
+    assert plan(cfg.profile) == ProfilePlan(50, 0, (1, 5), stacks=True)
+    assert plan({"epochs": cfg.profile.epochs}) == ProfilePlan(epochs=(1, 5))
+
+
+def test_a_plan_whose_values_cannot_be_read_costs_the_plan_and_not_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cfg = OmegaConf.create({"steps": "${nothing.of.this.name}"})
+    with trackside.init("x", enabled=False, profile=cfg) as run:
+        run.push(loss=1.0)
+    assert sum("profile: " in one.message for one in caplog.records) == 1

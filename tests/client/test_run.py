@@ -263,6 +263,17 @@ def test_a_mapping_that_contains_itself_costs_only_itself(nowhere: str, caplog: 
     assert line.startswith("odd: cannot read values by key from a dict; ")
 
 
+def test_a_mapping_with_too_many_values_costs_only_itself(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
+    run = trackside.init(endpoint=nowhere)
+    tree: dict[str, Any] = {"loss": 1.0}
+    for _ in range(40):  # 2**40 values in 41 objects
+        tree = {"left": tree, "right": tree}
+    run.push(step=1, tree=tree, lr=0.1, eval={"bleu": 31.2})
+    rows, totals = kept(run)
+    assert (rows, totals.dropped) == ([(1, {"lr": 0.1, "eval.bleu": 31.2})], 1)
+    assert warnings(caplog) == ["tree: a mapping with more than 10000 values; it is dropped, and so are further ones"]
+
+
 def test_log_counts_steps_as_wandb_does(nowhere: str) -> None:
     run = trackside.init(endpoint=nowhere)
     run.log({"loss": 1.0})

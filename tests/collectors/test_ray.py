@@ -10,9 +10,12 @@ from processes import eventually
 from ray_service import HEAD, OTHER, Ray
 from scripted_workers import Clock
 
+from trackside_daemon import __version__
+from trackside_daemon.cli.commands.doctor import _about
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS
 from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, RayCollector, actor_class, actor_role
+from trackside_daemon.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +36,19 @@ def clock() -> Clock:
 
 @pytest.fixture
 def collector(ray: Ray, clock: Clock) -> Iterator[RayCollector]:
-    one = RayCollector(f"http://127.0.0.1:{ray.port}/", ray.proc, clock=clock)
+    one = RayCollector(f"http://127.0.0.1:{ray.port}/", proc=ray.proc, clock=clock)
     yield one
     one.close()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the home directory of a user with no token."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".ray").mkdir(parents=True)
+    return tmp_path / "home"
 
 
 def page(collector: RayCollector) -> dict[str, Any]:
@@ -110,7 +123,7 @@ def test_answers_of_no_dashboard_cost_only_themselves(
 def test_a_server_that_hangs_holds_up_no_tick(ray: Ray, clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and nobody answers
         (ray.session / f"metrics_export_port_{HEAD}").write_text(f"{silent.getsockname()[1]}")
-        collector = RayCollector(f"http://127.0.0.1:{silent.getsockname()[1]}", ray.proc, clock=clock)
+        collector = RayCollector(f"http://127.0.0.1:{silent.getsockname()[1]}", proc=ray.proc, clock=clock)
         for _ in range(50):
             with pytest.raises(StillBusy):
                 collector.collect()
@@ -126,10 +139,87 @@ def test_old_answers_are_not_shown(ray: Ray, collector: RayCollector, clock: Clo
 
 
 def test_without_ray_there_is_nothing_to_collect(tmp_path: Path, clock: Clock) -> None:
-    collector = RayCollector("", tmp_path, clock=clock)
+    collector = RayCollector("", proc=tmp_path, clock=clock)
     with pytest.raises(NothingToCollect, match="no raylet runs on this machine"):
         collector.collect()
     collector.close()
+
+
+def test_a_dashboard_that_wants_a_token_is_reported_once_with_the_way_out(
+    ray: Ray, collector: RayCollector, clock: Clock, caplog: pytest.LogCaptureFixture, home: Path
+) -> None:
+    ray.token = "s3cret"
+    assert "nodes|alive" not in eventually(lambda: page(collector))
+    refused = (
+        f"{ray.url} answered 401 Unauthorized; set collector.ray.token-file to the file with the token of this Ray"
+    )
+    assert refused in collector.left_out
+    asked = len(ray.given)
+    collector._wake.set()
+    eventually(lambda: len(ray.given) > asked)
+    assert sum(refused in one.message for one in caplog.records) == 1
+    assert Sampler([collector], lambda _: None, 1.0).states() == {
+        "ray": {"state": "partial", "why": collector.left_out}
+    }
+    (line,) = (
+        one
+        for one in _about("", {"version": __version__, "collectors": {"ray": {"state": "partial", "why": "w"}}})
+        if "ray" in one.about
+    )
+    assert (line.level, line.text) == ("warn", "partial: w")
+
+    (home / ".ray" / "auth_token").write_text("s3cret\n")  # a Ray that starts after the daemon makes it then
+    collector._wake.set()
+    assert eventually(lambda: page(collector).get("nodes|alive")) == 2.0
+    assert collector.left_out == ""
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("where", ["setting", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "home"])
+def test_a_token_is_found_where_ray_itself_finds_it(
+    ray: Ray, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    ray.token = "s3cret"
+    order = ["setting", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "home"]
+    for name in order[order.index(where) :]:  # the first one counts
+        token = "s3cret" if name == where else "of another Ray"
+        file = home / ".ray" / "auth_token" if name == "home" else tmp_path / name
+        file.write_text(f"{token}\n")
+        if name.startswith("RAY"):
+            monkeypatch.setenv(name, f"{file}" if name.endswith("PATH") else f" {token} ")
+    setting = f"{tmp_path / 'setting'}" if where == "setting" else ""
+    collector = RayCollector(ray.url, setting, ray.proc)
+    assert eventually(lambda: page(collector).get("nodes|alive")) == 2.0
+    collector.close()
+    assert set(ray.given) == {"Bearer s3cret"}
+
+
+def test_a_token_follows_no_redirect(ray: Ray, home: Path, tmp_path: Path, collector: RayCollector) -> None:
+    (tmp_path / "other").mkdir()
+    other = Ray(tmp_path / "other")
+    (home / ".ray" / "auth_token").write_text("s3cret")
+    ray.redirect = f"{other.url}/api/v0/nodes"
+    eventually(lambda: page(collector) and "redirects are not followed" in collector.left_out)
+    other.stop()
+    assert (set(ray.given), other.given) == ({"Bearer s3cret"}, [])
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_another_user_who_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
+    ray: Ray, home: Path, setting: bool
+) -> None:
+    (ray.proc / "net").mkdir()
+    (ray.proc / "net" / "tcp").write_text(
+        f"header\n   0: 0100007F:{ray.port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 54321 0 77 1\n"
+    )
+    ray.token = "s3cret"
+    file = home / ".ray" / "auth_token"
+    file.write_text("of this user")
+    collector = RayCollector(ray.url, str(file) if setting else "", ray.proc)
+    eventually(lambda: page(collector) and collector.left_out)
+    assert ("uid 54321 listens there" in collector.left_out) is not setting
+    collector.close()
+    assert set(ray.given) == ({"Bearer of this user"} if setting else {""})
 
 
 def test_what_another_user_writes_as_port_is_refused(ray: Ray, collector: RayCollector) -> None:

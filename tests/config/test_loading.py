@@ -141,6 +141,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.ranks.enabled": ("false", False),
         "collector.ray.enabled": ("true", True),
         "collector.ray.dashboard": ("http://h:1", "http://h:1"),
+        "collector.ray.token_file": ("/a", "/a"),
         "collector.ranks.others": ("false", False),
         "collector.gpu.simulate": ("3", 3),
         "collector.gpu.extra": ("links,engines", ("links", "engines")),

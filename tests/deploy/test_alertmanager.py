@@ -228,6 +228,7 @@ NONFINITE = {
     "@summary": "A loss or a gradient norm is NaN or infinite.",
     "@description": "trackside alerts show NonFinite says at which step.",
     "@runbook_url": "https://docs.example/alerts.md#nonfinite",
+    "@correlation_id": "pipeline-7",
 }
 SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
 
@@ -249,6 +250,7 @@ def test_a_message_names_the_run_the_severity_the_runbook_and_the_silence(tmp_pa
     assert slack["text"].splitlines()[1:-2] == [
         NONFINITE["@summary"],
         NONFINITE["@description"],
+        "Correlation id: pipeline-7",
         f"What to do: {NONFINITE['@runbook_url']}",
     ]
     assert slack["text"].splitlines()[-1].startswith("Silence this: http")

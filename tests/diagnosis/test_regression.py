@@ -13,6 +13,7 @@ from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.diagnosis import regression
 from trackside_daemon.diagnosis.regression import ALERT, EVERY, Regressions
 from trackside_daemon.history.record.run_changes import pin
+from trackside_daemon.model.families.training import STEPS
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -33,9 +34,9 @@ def kept(tmp_path: Path) -> Iterator[History]:
 class Watch:
     """The source of a daemon whose time a test moves on."""
 
-    def __init__(self, kept: History) -> None:
+    def __init__(self, kept: History, *keys: str) -> None:
         self.now = 1000.0
-        self.source = Regressions(kept.database, clock=lambda: self.now, wall=lambda: BEGIN + self.now)
+        self.source = Regressions(kept.database, clock=lambda: self.now, wall=lambda: BEGIN + self.now, keys=keys)
 
     def wait(self, minutes: int) -> list[Finding]:
         """Return the findings of some minutes."""
@@ -89,3 +90,18 @@ def test_an_alert_of_an_earlier_daemon_goes_on_until_a_comparison_ends_it(kept: 
     watch = Watch(kept)
     watch.source.restore(Alert(ALERT, "warning", BEGIN, "slow", {"run": "train"}, "slower"))
     assert [(one.over, one.run) for one in watch.wait(2)] == [(False, "slow"), (True, "slow")]
+
+
+def test_rules_get_what_the_baseline_had_at_the_same_step_and_its_speed(kept: History) -> None:
+    put(kept, "usual", 1, name="train")
+    put(kept, "now", 2, name="train", ends=False)
+    put(kept, "alone", 3, name="other", ends=False)
+    watch = Watch(kept, "loss", STEPS.name)
+    assert watch.source.baseline_value("now", "loss", 300) is None
+    watch.wait(1)
+    assert watch.source.baseline_value("now", "loss", 300) == pytest.approx(0.95, abs=0.2)
+    assert watch.source.baseline_value("now", "loss", 9000) == pytest.approx(0.63, abs=0.2)
+    assert watch.source.baseline_value("now", "loss", -1) is None
+    assert watch.source.baseline_value("now", STEPS.name, 300) == pytest.approx(9.8, abs=0.5)
+    assert watch.source.baseline_value("alone", "loss", 300) is None
+    assert watch.source.baseline_value("alone", STEPS.name, 300) is None

@@ -26,7 +26,7 @@ TRAINING = """
 import logging, math, sys, trackside
 handler = logging.StreamHandler(sys.stdout)
 handler.addFilter(trackside.LogFilter())
-handler.setFormatter(logging.Formatter("%(run)s %(trackside_run_id)s %(rank)s %(step)s %(message)s"))
+handler.setFormatter(logging.Formatter("%(correlation_id)s %(run)s %(trackside_run_id)s %(rank)s %(step)s %(message)s"))
 log = logging.getLogger("train")
 log.addHandler(handler)
 log.warning("begins")
@@ -36,6 +36,7 @@ for step in range(4):
     log.warning("trains")
 run.finish()
 log.warning("ends")
+assert trackside.correlation_id() == "pipeline-7"
 """
 
 
@@ -46,9 +47,9 @@ def test_the_id_of_a_job_is_in_the_history_in_alerts_and_in_the_daemon_s_log(
     printed = finish(start_training(daemon, "-c", TRAINING, TRACKSIDE_CORRELATION_ID="pipeline-7"))
     fields = "job job-1 0"
     assert printed.splitlines() == [
-        "- - - - begins",
-        *(f"{fields} {step} trains" for step in range(4)),
-        "- - - - ends",
+        "pipeline-7 - - - - begins",
+        *(f"pipeline-7 {fields} {step} trains" for step in range(4)),
+        "pipeline-7 - - - - ends",
     ]
     entries: list[dict[str, Any]] = eventually(
         lambda: (
@@ -70,8 +71,17 @@ def test_the_id_of_a_job_is_in_the_history_in_alerts_and_in_the_daemon_s_log(
         "rank": "0",
         "correlation_id": "pipeline-7",
     }
-    begun = next(entry for entry in map(json.loads, daemon.log) if "begins" in entry["msg"])
-    assert (begun["trackside_run_id"], begun["run"]) == ("job-1", "job")
+
+    def about(words: str) -> dict[str, Any]:
+        """Return the line of the log with these words, which comes soon."""
+        return eventually(lambda: next((one for one in map(json.loads, daemon.log) if words in one["msg"]), {}))
+
+    for words in ("begins", "rank 0 finished", "ended: finished"):
+        line = about(words)
+        assert (line["trackside_run_id"], line["run"], line["correlation_id"]) == ("job-1", "job", "pipeline-7"), words
+    assert about("rank 0 finished")["rank"] == "0"
+    [text] = [name for name in daemon.series() if name.startswith("trackside_alert_text_info{")]
+    assert 'correlation_id="pipeline-7"' in text
     assert daemon.api("runs/job-1").json()["attempt_list"][0]["correlation"] == "pipeline-7"
     [stored] = [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]
     assert stored["fingerprint"] == entry["alert_id"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FILE = ROOT / "deploy" / "prometheus" / "trackside.rules.yml"
 DCGM = FILE.with_name("dcgm.rules.yml")
+PLAIN = FILE.with_name("plain.rules.yml")
 
 CHOSEN = 'Hostname=~"127.0.0.1|other", gpu=~"0|1"'
 BOARD = {
@@ -40,12 +41,12 @@ def test_every_expression_is_evaluated_over_a_real_page(
 ) -> None:
     groups = yaml.safe_load(FILE.read_text(encoding="utf-8"))["groups"]
     daemon = start_daemon("--collector.gpu.simulate=2", "--sample.interval=500ms")
-    prometheus = start_prometheus(daemon.url, rules=[DCGM])
+    prometheus = start_prometheus(daemon.url, rules=[DCGM, PLAIN])
     with trackside.init("llama", endpoint=daemon.endpoint) as run:
 
         def shown() -> bool:
             with run.phase("forward"):
-                run.push(loss=float("nan"), tokens=100)
+                run.push(loss=float("nan"), tokens=100, epoch=2.5, lr=1e-4, grad_norm=1.25)
             return bool(prometheus.query('trackside_alert_firing{alert="NonFinite"} == 1'))
 
         eventually(shown, pause=SCRAPED)
@@ -54,6 +55,7 @@ def test_every_expression_is_evaluated_over_a_real_page(
             for group in groups
             for rule in group["rules"]
         }
+        check_plain_names(prometheus)
     (held,) = [one for one in found["alert:trackside_alert_firing:held20m"] if one.labels["alert"] == "NonFinite"]
     assert (held.labels["run"], held.labels["severity"], held.value) == ("llama", "critical", 1)
     assert [point.labels["run"] for point in found["run:trackside_training_restarts:count1d"]] == ["llama"]
@@ -73,3 +75,20 @@ def check_board(prometheus: Prometheus) -> None:
     assert [name for name in recorded if len(prometheus.query(name)) != 2] == []
     ratio = "DCGM_FI_DEV_FB_TOTAL * 1048576 == on (gpu) trackside_gpu_memory_bytes"
     assert len(prometheus.query(ratio)) == 2
+
+
+def check_plain_names(prometheus: Prometheus) -> None:
+    """Check that every plain name has the series of both GPUs or of the rank; the simulated GPUs have no fan."""
+    recorded = [rule["record"] for rule in yaml.safe_load(PLAIN.read_text(encoding="utf-8"))["groups"][0]["rules"]]
+    expected = {name: 2 if name.startswith("gpu_") else 1 for name in recorded}
+    expected |= {"gpu_fan_speed_percent": 0, "memory_allocation_mb": 0}
+
+    def found() -> dict[str, int]:
+        names = {name: name.replace("_bucket", '_bucket{le="+Inf"}') for name in recorded}
+        return {name: len(prometheus.query(query)) for name, query in names.items()}
+
+    eventually(lambda: found() == expected, pause=SCRAPED)
+    assert prometheus.value("training_epoch") == 2.5
+    assert prometheus.value("learning_rate") == 1e-4
+    assert prometheus.value("gradient_norm") == 1.25
+    assert len(prometheus.query("gpu_memory_total_mb * 1048576 == on (gpu) trackside_gpu_memory_bytes")) == 2

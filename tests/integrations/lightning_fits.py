@@ -15,6 +15,7 @@ import lightning
 import lightning.pytorch
 import pytorch_lightning
 import torch
+from hydra.utils import instantiate
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -146,7 +147,9 @@ def broken(name: str, model: Model, **made: Any) -> None:
 def tested() -> list[float]:
     """Fit and then test: the callback's run continues, also after it was finished by a call."""
     model = Model()
-    callbacks = [TracksideCallback("tested", watch={"every": 1})]
+    target = "trackside.integrations.lightning.TracksideCallback"
+    plans = {"watch": {"every": 1}, "profile": {"epochs": [9], "steps": 5}}  # as objects of OmegaConf
+    callbacks = [instantiate({"_target_": target, "name": "tested", **plans})]
     trainer = lightning.pytorch.Trainer(
         max_epochs=1, enable_checkpointing=False, logger=False, callbacks=callbacks, **QUIET
     )

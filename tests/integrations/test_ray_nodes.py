@@ -30,8 +30,13 @@ class Nodes:
     def __init__(self, place: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self.daemon = Daemon(place, "--collector.ray", f"--collector.ray.dashboard=http://127.0.0.1:{port}")
+        token = place / "token"
+        token.write_text("a token of these nodes alone\n")
+        flags = (f"--collector.ray.dashboard=http://127.0.0.1:{port}", f"--collector.ray.token-file={token}")
+        self.daemon = Daemon(place, "--collector.ray", *flags)
         environ = clean_environ({"TRACKSIDE_ENDPOINT": self.daemon.endpoint, "RAY_USAGE_STATS_ENABLED": "0"})
+        # Earlier versions than 2.52 ignore both.
+        environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self.folder = place
         self._process = subprocess.Popen(

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from trackside.environment.config import as_mapping, plain
+from trackside.training_log import warn
 from trackside.wire import ProfilePlan
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
-
-def plan(profile: Mapping[str, Any] | None) -> ProfilePlan | None:
-    """Return a plan from its fields.
-
-    Raises:
-        ValueError: It is no mapping, has an unknown field, or a field has another type or range.
-    """
+def plan(profile: Any) -> ProfilePlan | None:
+    """Return a plan from its fields, of a mapping or an object of OmegaConf; None after one warning if it is none."""
     if profile is None:
         return None
+    known = ProfilePlan.__struct_fields__
     try:
-        fields = dict(profile)
-        made = msgspec.convert(fields, ProfilePlan)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise ValueError(f"profile: {error}") from None
-    if unknown := fields.keys() - set(ProfilePlan.__struct_fields__):
-        known = ", ".join(ProfilePlan.__struct_fields__)
-        raise ValueError(f"profile: {', '.join(map(repr, unknown))} is none of its fields, which are {known}")
-    return made
+        fields = plain(as_mapping(profile))
+        if unknown := fields.keys() - set(known):
+            raise ValueError(f"{', '.join(map(repr, unknown))} is none of its fields, which are {', '.join(known)}")  # noqa: TRY301
+        return msgspec.convert(fields, ProfilePlan)
+    except Exception as error:  # noqa: BLE001  a mapping of the user's own may raise anything
+        warn(f"profile: {error!s:.300}; the run goes on without this plan")
+        return None

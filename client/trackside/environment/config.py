@@ -24,7 +24,7 @@ def as_json(config: Any, what: str = "the configuration") -> str:
     if config is None:
         return ""
     try:
-        text = json.dumps(_plain(as_mapping(config)))
+        text = json.dumps(plain(as_mapping(config)))
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
         warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); it is left out")
         return ""
@@ -51,17 +51,18 @@ def as_mapping(config: Any) -> Mapping[Any, Any]:
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value in the types of JSON; what JSON does not have is text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
-        return int(value) if hasattr(value, "__index__") and value == int(value) else _plain(float(value))
+        return int(value) if hasattr(value, "__index__") and value == int(value) else plain(float(value))
     namespaces = (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))
     has_fields = isinstance(value, namespaces) or (is_dataclass(value) and not isinstance(value, type))
-    return _plain(as_mapping(value)) if has_fields else str(value)
+    return plain(as_mapping(value)) if has_fields else str(value)

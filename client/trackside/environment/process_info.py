@@ -63,7 +63,7 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
-        correlation=_or("", lambda: _cut(correlation(os.environ), CORRELATION_BYTES)),
+        correlation=_or("", lambda: correlation(os.environ)),
         parents=_or(None, lambda: parents(Path("/proc"))),
         daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
     )
@@ -80,12 +80,12 @@ def parents(proc: Path) -> tuple[tuple[int, int], ...]:
 
 
 def correlation(environ: Mapping[str, str]) -> str:
-    """Return the id by which other systems refer to this job; empty for none.
+    """Return the id by which other systems refer to this job, in `CORRELATION_BYTES` of UTF-8; empty for none.
 
     It is ``$TRACKSIDE_CORRELATION_ID``, else the header of W3C Trace Context in ``$TRACEPARENT`` or ``$traceparent``.
     """
     names = ("TRACKSIDE_CORRELATION_ID", "TRACEPARENT", "traceparent")
-    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
+    return _cut(next((environ[name].strip() for name in names if environ.get(name, "").strip()), ""), CORRELATION_BYTES)
 
 
 def command(arguments: Iterable[str]) -> tuple[str, ...]:

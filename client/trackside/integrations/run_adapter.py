@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.default_run import init, open_run
-from trackside.environment.config import as_mapping
+from trackside.environment.config import as_mapping, plain
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import outcome
 from trackside.environment.ray_context import ray_run
@@ -41,10 +41,14 @@ _resting: list[RunAdapter] = []
 
 
 def begin_watch(run: Run, model: Any, optimizer: Any, wanted: bool | str | Mapping[str, Any]) -> Any:
-    """Watch a model as the argument ``watch`` of a callback asks for; return the `Watcher`."""
+    """Watch a model as the argument ``watch`` of a callback asks for.
+
+    Returns:
+        The `Watcher`; None after one warning if the argument cannot be used, which costs the run nothing else.
+    """
     if isinstance(wanted, Mapping):
-        return run.observe(model, optimizer, **wanted)
-    return run.watch(model, optimizer, distributions=wanted == "distributions")
+        return guarded("watch", lambda: run.observe(model, optimizer, **plain(wanted)))
+    return guarded("watch", lambda: run.watch(model, optimizer, distributions=wanted == "distributions"))
 
 
 class RunAdapter:

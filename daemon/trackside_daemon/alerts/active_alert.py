@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.inhibition import merged_labels
 from trackside_daemon.alerts.min_firing_time import longer
+from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import STALLS, Alert
 from trackside_daemon.model.text import counted

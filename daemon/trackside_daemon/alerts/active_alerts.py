@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, restored_alert
 from trackside_daemon.alerts.alert_series import firing_samples, text_samples
-from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.model.families import alerts as alert_families
+from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import LIFE_CYCLE

@@ -32,7 +32,15 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
             record = active.record()
             page = page_of(url, active.run)
             since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-            texts = (active.label, record.description, since, host, active.run, page)
+            texts = (
+                active.label,
+                record.description,
+                since,
+                host,
+                active.run,
+                page,
+                str(active.evidence.get(alert_families.CORRELATION, "")),
+            )
             samples.append(
                 Sample(alert_families.TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0)
             )

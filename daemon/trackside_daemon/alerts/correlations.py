@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 RUNS = 4096  # most runs that are remembered
 
-CORRELATION = "correlation_id"  # name of the id in an alert's evidence and in its annotations
-
 
 class Correlations:
     """A `FindingSource` that finds nothing and remembers the ids."""
@@ -26,9 +24,8 @@ class Correlations:
     def accept(self, batch: Batch) -> Sequence[Finding]:
         """Remember the ids in the sessions of a batch."""
         for record in batch.records:
-            about = record.hello.about if isinstance(record, SessionOpened) else None
-            if about is not None and about.correlation and isinstance(record, SessionOpened):
-                self._ids[record.session.run] = about.correlation
+            if isinstance(record, SessionOpened) and record.session.correlation:
+                self._ids[record.session.run] = record.session.correlation
                 if len(self._ids) > RUNS:
                     del self._ids[next(iter(self._ids))]
         return ()

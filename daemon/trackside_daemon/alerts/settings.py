@@ -94,7 +94,10 @@ class RuleSection(Section):
     absent: bool = False
     rate: Window | None = None
     change: Window | None = None
+    mean: Window | None = None
     over: OverSection | None = None
+    relative_to: Literal["best", "start", "baseline"] | None = None
+    for_steps: Annotated[int, Field(ge=0)] = 0
     lasting: Annotated[Seconds, Field(ge=0, alias="for")] = 0.0
     keep_firing_for: Annotated[Seconds, Field(ge=0)] = 0.0
     cooldown: Annotated[Seconds, Field(ge=0)] = 0.0
@@ -107,11 +110,14 @@ class RuleSection(Section):
         series = f"{self.metric}{{{labels}}}" if labels else self.metric
         if self.over is not None:
             series += f" over {self.over.metric}"
-        for function, window in (("rate", self.rate), ("change", self.change)):
+        for function, window in (("rate", self.rate), ("change", self.change), ("mean", self.mean)):
             if window is not None:
                 series = f"{function} of {series} in {window:g}s"
+        if self.relative_to is not None:
+            series += f" relative to its {self.relative_to}"
         bound = "absent" if self.absent else f"above {self.above:g}" if self.above is not None else ""
         lasting = f" for {self.lasting:g}s" if self.lasting else ""
+        lasting += f" for {self.for_steps} steps" if self.for_steps else ""
         return f"{self.alert} ({series} {bound or f'below {self.below:g}'}{lasting})"
 
     @model_validator(mode="after")
@@ -121,7 +127,9 @@ class RuleSection(Section):
         if len(bounds) != 1:
             present = " and ".join(bounds) or "none"
             raise ValueError(f"exactly one condition of above, below and absent is needed, got {present}")
-        functions = [name for name in ("rate", "change", "over") if getattr(self, name) is not None]
+        functions = [name for name in ("rate", "change", "mean", "over") if getattr(self, name) is not None]
+        if self.relative_to is not None and (self.change is not None or self.absent):
+            functions.append("relative-to")
         if len(functions) > 1 or (functions and self.absent):
             raise ValueError(f"{' and '.join([*functions, *bounds])} cannot be combined")
         return self

@@ -51,3 +51,12 @@ class Closes(Protocol):
 
     def close(self) -> None:
         """Release the resources without waiting long."""
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A collector that may lack one of its sources while the others answer."""
+
+    @property
+    def left_out(self) -> str:
+        """The source that is left out, the reason and the remedy; empty if all answer."""

@@ -94,6 +94,10 @@ class RaySection(CollectorSection):
     dashboard: Annotated[
         str, Field(description="URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.")
     ] = DASHBOARD
+    token_file: Annotated[
+        str,
+        Field(description="File with the token of Ray's dashboard; without one, the token that Ray itself would find."),
+    ] = ""
 
 
 class PathSection(Section):

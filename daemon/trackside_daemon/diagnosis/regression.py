@@ -9,13 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_right
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.comparison import Effect, compared
 from trackside_daemon.diagnosis.measures import read_measures
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LogTails
+from trackside_daemon.model.families.training import STEPS
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.text import duration
 from trackside_daemon.model.troubles import TROUBLES
@@ -24,12 +29,16 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from trackside_daemon.diagnosis.baseline import Baseline
     from trackside_daemon.history.read.series import Readable
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
 
+    Curves = dict[tuple[str, str], tuple[list[float], list[float]]]
+
 ALERT = "PerformanceRegression"
+POINTS = 1000  # most samples of a key of a baseline
 EVERY = 60.0  # seconds between two comparisons
 AFTER = 300.0  # seconds for which a run must be slower: a minute of evaluation or of another's work is no regression
 MOST = 64  # live runs that are compared, the newest ones
@@ -52,24 +61,47 @@ class Pace(NamedTuple):
     effect: Effect
 
 
+def _live(connection: sqlite3.Connection) -> Iterator[tuple[str, str, Baseline]]:
+    """Yield the id, the name and the baseline of each live run that has one."""
+    rows = connection.execute(
+        "SELECT uid, name FROM run WHERE ended IS NULL AND NOT deleted ORDER BY started DESC LIMIT ?", (MOST,)
+    )
+    for uid, name in rows.fetchall():
+        if (chosen := find_baseline(connection, uid)) is not None:
+            yield uid, name, chosen
+
+
 def read_paces(connection: sqlite3.Connection) -> dict[str, Pace]:
     """Return the paces of the live runs that have a baseline, by their ids.
 
     Raises:
         ValueError: A block is damaged.
     """
-    rows = connection.execute(
-        "SELECT uid, name FROM run WHERE ended IS NULL AND NOT deleted ORDER BY started DESC LIMIT ?", (MOST,)
-    )
     tails, paces = LogTails(connection), {}
-    for uid, name in rows.fetchall():
-        if (chosen := find_baseline(connection, uid)) is None:
-            continue
+    for uid, name, chosen in _live(connection):
         one, usual = (read_measures(connection, run, tails).step_seconds for run in (uid, chosen.runs[0]))
         if one is not None and usual is not None:
             effect = compared(Effect("step_time", "seconds", "lower"), [one], [usual])
             paces[uid] = Pace(name, chosen.runs[0], chosen.chosen == "pinned", effect)
     return paces
+
+
+def read_curves(connection: sqlite3.Connection, keys: Sequence[str]) -> Curves:
+    """Return steps and values of *keys* of the lowest rank in the baseline of each live run, by run and key.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    tails, curves = LogTails(connection), {}
+    for uid, _, chosen in _live(connection):
+        for found in reader.series(connection, chosen.runs[0], keys, tails=tails):
+            points = [
+                point
+                for point in chart(connection, found.series, found.tail, points=POINTS).points
+                if isfinite(point[4])
+            ]
+            curves[uid, found.series.key] = [point[0] for point in points], [point[4] for point in points]
+    return curves
 
 
 class Regressions:
@@ -80,6 +112,7 @@ class Regressions:
         ratio: Duration of a step from which a run is slower, as a multiple of the baseline's; the interval must be above 1 too.
         clock: Monotonic clock, in seconds.
         wall: Unix time, in seconds, for the findings.
+        keys: Keys that `baseline_value` has.
     """
 
     def __init__(
@@ -88,8 +121,13 @@ class Regressions:
         ratio: float = 1.05,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        keys: Sequence[str] = (),
     ) -> None:
         self._history = history
+        self._keys = [key for key in keys if key != STEPS.name]
+        self._curves: Curves = {}
+        self._rates: dict[str, float] = {}
         self._ratio = ratio
         self._clock, self._wall = clock, wall
         self._next = 0.0
@@ -121,10 +159,21 @@ class Regressions:
             self._thread.start()
         return found
 
+    def baseline_value(self, run: str, key: str, step: float) -> float | None:
+        """Return the value that the baseline of a live run had at a step, or its steps per second; None without one."""
+        if key == STEPS.name:
+            return self._rates.get(run)
+        steps, values = self._curves.get((run, key), ([], []))
+        place = bisect_right(steps, step) - 1
+        return None if place < 0 else values[place]
+
     def _read(self) -> None:
         try:
             with self._history.reading() as connection:
-                self._paces = read_paces(connection)
+                self._paces = paces = read_paces(connection)
+                self._rates = {run: 1 / pace.effect.baseline for run, pace in paces.items() if pace.effect.baseline}
+                if self._keys:
+                    self._curves = read_curves(connection, self._keys)
         except Exception as error:  # noqa: BLE001  a damaged file, or values that no one foresaw: the daemon must go on
             log.debug("live runs cannot be compared with their baselines: %r", error)
 

@@ -13,11 +13,12 @@ class SendError(Exception):
 
     Attributes:
         retry: When to retry.
+        code: The status code with which the server refused it; 0 for none.
     """
 
-    def __init__(self, text: str, retry: Retry = "soon") -> None:
+    def __init__(self, text: str, retry: Retry = "soon", code: int = 0) -> None:
         super().__init__(text)
-        self.retry = retry
+        self.retry, self.code = retry, code
 
 
 class SettingError(Exception):

@@ -184,14 +184,14 @@ def request(
 
 def _proxy(scheme: str, host: str) -> str:
     """Return the proxy of the environment for a host, without secrets; empty for none."""
-    proxy = "" if _is_local(host) or proxy_bypass(host) else getproxies().get(scheme, "")
+    proxy = "" if is_local(host) or proxy_bypass(host) else getproxies().get(scheme, "")
     try:
         return proxy and without_secrets(proxy if "//" in proxy else f"http://{proxy}")
     except ValueError:
         return f"of {scheme}_proxy"
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Return True for this machine, which is never reached through a proxy."""
     try:
         return ip_address(host).is_loopback
@@ -229,7 +229,7 @@ def _rejected(server: str, code: int, proxy: str) -> SendError:
         return SendError(f"{text}: redirects are not followed; set the URL that it leads to", retry)
     remedy = _REMEDIES.get(code, "")
     given_up = "; the message is given up" if retry == "never" else ""
-    return SendError(f"{text}{remedy and f'; {remedy}'}{given_up}", retry)
+    return SendError(f"{text}{remedy and f'; {remedy}'}{given_up}", retry, code)
 
 
 def _reason(error: object) -> str:

@@ -23,10 +23,9 @@ from trackside.wire import (
 )
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.ingest.messages import CAUSE_BYTES, events
-from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
-from trackside_daemon.model.session import Owner, SessionRef, process_of
+from trackside_daemon.model.session import Owner, SessionRef, correlation_of, process_of
 from trackside_daemon.training.end_state import verdict
 from trackside_daemon.training.export_limits import cut
 from trackside_daemon.training.moment import Moment
@@ -188,7 +187,9 @@ class ClientSession:
         identity = self.identity = hello.identity
         self.stray = None if self.exported is not None or hello.late else identity
         process = process_of(identity)
-        ref = self.ref = SessionRef(self.ref.id, identity.run, name, attempt, identity.rank, process, hello.late)
+        ref = self.ref = SessionRef(
+            self.ref.id, identity.run, name, attempt, identity.rank, process, hello.late, correlation_of(hello)
+        )
         content = (name, attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
         before, again = self.opened, self._announced
         self.opened = (hash(msgspec.msgpack.encode(content)) or 1) if room else 0  # which stands for none
@@ -316,7 +317,7 @@ class ClientSession:
             if self._hooks_logged <= HOOKS_LOGGED and limits.logged_hooks.admit(owner, now.monotonic):
                 hook, error = (cut(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
                 text = "run %s rank %d: the hook %s failed and is off, training goes on: %s"
-                log.warning(text, ref.name, ref.rank, hook, error, extra=log_fields(ref.run, ref.name, ref.rank))
+                log.warning(text, ref.name, ref.rank, hook, error, extra=ref.log_fields)
         return happened
 
     def _deliver_derived(self, derived: dict[RankSession, list[Columns]], outbox: Outbox) -> None:
@@ -372,8 +373,8 @@ class ClientSession:
             return
         if self.is_logged:
             self.is_logged = False
-            end_text, fields_of = ": ".join(filter(None, (state, cause))), log_fields(ref.run, ref.name, ref.rank)
-            log.info("run %s rank %d ended: %s", ref.run, ref.rank, end_text, extra=fields_of)
+            end_text = ": ".join(filter(None, (state, cause)))
+            log.info("run %s rank %d ended: %s", ref.run, ref.rank, end_text, extra=ref.log_fields)
         fields = {"state": state, "cause": cause}
         ended = Event(ref.run, ref.attempt, end.at, "rank_ended", ref.rank, fields=fields)
         outbox.deliver([ingested, ended, run_state], receipt)

@@ -16,7 +16,7 @@ from trackside_daemon.ingest.messages import checked, family
 from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.records import Event
-from trackside_daemon.model.session import process_of
+from trackside_daemon.model.session import correlation_of, process_of
 from trackside_daemon.training.export_limits import cut, numbered
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ def report(session: ClientSession, rival: Rival, now: Moment) -> list[Event]:
     ref, host = session.ref, "" if session.identity is None else session.identity.host
     process = f"{ref.process.pid} on {host}"
     text = "run %s rank %d: process %s pushes as this rank, and so does process %s, which gets the run %s (id %s)"
-    fields = log_fields(ref.run, ref.name, ref.rank)
-    log.warning(text, rival.run, ref.rank, rival.process, process, ref.name, ref.run, extra=fields)
+    log.warning(text, rival.run, ref.rank, rival.process, process, ref.name, ref.run, extra=ref.log_fields)
     return [
         Event(rival.run, rival.attempt, now.wall, KIND, ref.rank, fields={"process": process, "run": ref.run}),
         Event(ref.run, ref.attempt, now.wall, KIND, ref.rank, fields={"process": rival.process, "run": rival.run}),
@@ -207,7 +206,11 @@ class Greetings:
                 session.is_logged = self._limits.logged_spools.admit(owner.id, now.monotonic)
                 if session.is_logged:
                     identity = hello.identity
-                    log.info("run %s rank %d: reading the spool that its process left", identity.name, identity.rank)
+                    text, fields = (
+                        "run %s rank %d: reading the spool that its process left",
+                        log_fields(identity.run, identity.name, identity.rank, correlation_id=correlation_of(hello)),
+                    )
+                    log.info(text, identity.name, identity.rank, extra=fields)
             session.peer, session.speaker = connection.id, connection.owner
             self._resolve(session, hello, stored, now, outbox, rival=rival, room=room)
         except UndecidedError:

@@ -20,7 +20,7 @@ from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.model.text import byte_size
-from trackside_daemon.training.export_limits import OwnerRate, redacted
+from trackside_daemon.training.export_limits import OwnerRate, cut, redacted
 from trackside_daemon.training.totals import bounded
 
 if TYPE_CHECKING:
@@ -105,7 +105,10 @@ def checked(hello: Hello, identity: Identity) -> Hello:
     commit = identity.git_commit if is_commit(identity.git_commit) else ""
     sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in MOST}
     over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
-    return replace(hello, identity=replace(identity, git_commit=commit), **over)
+    found = replace(hello, identity=replace(identity, git_commit=commit), **over)
+    if found.about is not None:  # a label, as of the client that cuts it
+        found = replace(found, about=replace(found.about, correlation=cut(found.about.correlation, CAUSE_BYTES)))
+    return found
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Event]:

@@ -1,11 +1,27 @@
-"""The address of a socket as text."""
+"""Addresses of sockets as text, and who listens on a port."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LISTENS = "0A"
 
 
 def format_address(listener: socket.socket) -> str:
     """Return the address of a TCP socket as ``HOST:PORT``, an IPv6 host in brackets."""
     host, port, *_ = listener.getsockname()
     return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]]:
+    """Yield the uid and the inode of each socket of this network namespace that listens on a TCP port."""
+    for table in (proc / "net/tcp", proc / "net/tcp6"):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                yield int(fields[7]), fields[9]

@@ -5,10 +5,12 @@ Ingest resolves a session once, and later stages read these references. Only the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.model.log_fields import log_fields
 
 if TYPE_CHECKING:
-    from trackside.wire import Identity
+    from trackside.wire import Hello, Identity
 
 
 class Process(NamedTuple):
@@ -27,6 +29,11 @@ def process_of(identity: Identity) -> Process:
     return Process(identity.pid, identity.start, identity.boot)
 
 
+def correlation_of(hello: Hello) -> str:
+    """Return the id by which other systems refer to the job of a session; empty for none."""
+    return "" if hello.about is None else hello.about.correlation
+
+
 class SessionRef(NamedTuple):
     """A client session as ingest has resolved it.
 
@@ -38,6 +45,7 @@ class SessionRef(NamedTuple):
         rank: The global rank.
         process: The client's process.
         late: The sender speaks for a process that is gone: its messages go to the history only.
+        correlation: Id by which other systems refer to its job; empty for none.
     """
 
     id: bytes
@@ -47,6 +55,12 @@ class SessionRef(NamedTuple):
     rank: int = 0
     process: Process = NO_PROCESS
     late: bool = False
+    correlation: str = ""
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """Fields of a log line about it."""
+        return log_fields(self.run, self.name, self.rank, correlation_id=self.correlation)
 
 
 class Owner(NamedTuple):

@@ -54,7 +54,7 @@ def collectors(
     if on.ray.enabled and linux:
         from trackside_daemon.collectors.ray.ray import RayCollector  # with a TLS context, of 3 MiB
 
-        built.append((True, RayCollector(on.ray.dashboard)))
+        built.append((True, RayCollector(on.ray.dashboard, on.ray.token_file)))
     # With another root, the history's path belongs to the container and not to the host.
     history_path = (str(directory.absolute()),) if path.rootfs == "/" else ()
     host = host_collectors(on, path, (*on.filesystem.paths, *history_path))

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside.os_errors import file_error_text
-from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.collectors.base import LeavesOut, NothingToCollect, StillBusy
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.sampling.collector_threads import CollectorThreads, NoAnswer
@@ -114,10 +114,13 @@ class Sampler:
     def states(self) -> dict[str, dict[str, str]]:
         """Return the state of each collector after its last run, by name.
 
-        ``state`` is ``ok``, ``nothing``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first have ``why``.
+        ``state`` is ``ok``, ``nothing``, ``partial``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first have
+        ``why``.
         """
+        parts = {one.name: one.left_out for one in self._collectors if isinstance(one, LeavesOut)}
+        partial = {name: {"state": "partial", "why": why} for name, why in parts.items() if why}
         # A copy, because other threads iterate over it while the sampler's thread changes it.
-        return dict(self._states)
+        return {**self._states, **partial}
 
     def tick(self, now: float) -> list[Batch]:
         """Run every collector at *now*, in seconds of the monotonic clock.

@@ -27,7 +27,7 @@ from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.service.finding_sources import alert_names, finding_sources, restoring, unknown_alerts
+from trackside_daemon.service.finding_sources import alert_names, finding_sources, restoring, rules, unknown_alerts
 from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class Alerting:
         ended = [*map(self._as_it_ended, ended)]
         self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)
         self.tester = AlertTester()
+        regressions = [*_regressions(section, history, fired)]
         self.sources: list[FindingSource] = [
             correlations,
             *finding_sources(
@@ -135,11 +136,12 @@ class Alerting:
                 fired,
                 attempt=partial(last_attempt, history),
                 report=reports.link if reports else lambda _: "",
+                baseline=regressions[0].baseline_value if regressions else lambda *_: None,
             ),
             *more,
             self.tester,
             *([reports] if reports else []),
-            *_regressions(section, history, fired),
+            *regressions,
         ]
         self.restoring = restoring(self.sources, history.database, fired, section)
         self._about = about
@@ -216,7 +218,8 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
 def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
     """Yield the source that compares live runs with their baselines, if alerts are enabled."""
     if section.enabled:
-        source = Regressions(history.database, section.thresholds.performance_ratio)
+        keys = [rule.query.key for rule in rules(section) if rule.query.key]
+        source = Regressions(history.database, section.thresholds.performance_ratio, keys=keys)
         for alert in fired:
             source.restore(alert)
         yield source

@@ -74,6 +74,7 @@ def finding_sources(
     *,
     attempt: Callable[[str], int] = lambda _: 0,
     report: Callable[[str], str] = lambda _: "",
+    baseline: Callable[[str, str, float], float | None] = lambda *_: None,
 ) -> list[FindingSource]:
     """Return the finding sources of one daemon; none if alerts are disabled.
 
@@ -85,13 +86,14 @@ def finding_sources(
         wall: Unix time in seconds.
         attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
         report: See `RunWatch`.
+        baseline: See `RuleEvaluator`.
 
     Raises:
         RuleError: As `rules`.
     """
     if not section.enabled:
         return []
-    evaluated = RuleEvaluator(state, rules(section), clock, wall)
+    evaluated = RuleEvaluator(state, rules(section), clock, wall, baseline)
     leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
         evaluated.restore(alert)

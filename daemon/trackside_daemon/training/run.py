@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
@@ -143,6 +144,7 @@ class RunStatus:
         until: When its marks expire.
         owner: The owner of its sessions.
         forgotten: Its ranks' series have expired.
+        correlation: Id by which other systems refer to its job; empty for none.
         displaced: It has left the page for a run of another owner.
         is_auto: Trackside has found some of its values without the training code's help.
         before: The attempts before it.
@@ -161,6 +163,7 @@ class RunStatus:
         stall: Stall | None = None,
     ) -> None:
         self.owner = Owner()
+        self.correlation = ""
         self.displaced = self.is_auto = False
         self.identity = identity
         self.before = before
@@ -188,6 +191,10 @@ class RunStatus:
     def state(self) -> str:
         """The state of all ranks together."""
         return worst([rank.state for rank in self.ranks.values()], "starting")
+
+    def log_fields(self, rank: str | None = None) -> dict[str, Any]:
+        """Return the fields of a log line about it, or about a rank."""
+        return log_fields(self.identity.run, self.name, rank, correlation_id=self.correlation)
 
     def add_session(self, rank: RankStatus, identity: Identity) -> RankSession:
         """Add a session of a rank."""

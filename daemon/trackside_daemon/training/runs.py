@@ -11,11 +11,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
-from trackside_daemon.model.session import Owner, process_of
+from trackside_daemon.model.session import Owner, correlation_of, process_of
 from trackside_daemon.training.admission import Admission
 from trackside_daemon.training.attempts import AttemptNumbers
 from trackside_daemon.training.end_state import is_open, verdict
@@ -107,7 +106,7 @@ class Runs:
         batches: list[Batch] = []
         identity = self.bounded(hello.identity)
         if session is None or not session.attached:
-            session, batches = self._enter(identity, now, attempt, owner)
+            session, batches = self._enter(identity, now, attempt, owner, correlation=correlation_of(hello))
         if session is None:
             return None, batches
         revived = self._receive(session, now)
@@ -297,14 +296,14 @@ class Runs:
         if session.status != "lost" or session.exit is not None:  # a process that has exited cannot come back
             return []
         name, rank = session.rank.labels
-        log.info("run %s rank %s is back", name, rank, extra=log_fields(session.run.identity.run, name, rank))
+        log.info("run %s rank %s is back", name, rank, extra=session.run.log_fields(rank))
         session.status = ""
         session.ended_at = 0.0
         session.rank.revive()
         return self._changed(session, now)
 
     def _enter(
-        self, identity: Identity, now: Moment, attempt: int | None, owner: Owner
+        self, identity: Identity, now: Moment, attempt: int | None, owner: Owner, *, correlation: str
     ) -> tuple[RankSession | None, list[Batch]]:
         """Attach a new session to its attempt, or open an attempt for it; None if the session is not exported."""
         if not self._admission.session(identity, owner):
@@ -316,7 +315,7 @@ class Runs:
         if run is not None and attempt is not None and attempt < run.attempt:
             return None, batches  # a rank from before the run was resumed
         if run is None or self._numbers.is_new(run, identity):
-            run, opened = self._open(identity, run, now, attempt, owner)
+            run, opened = self._open(identity, run, now, attempt, owner, correlation=correlation)
             batches += opened
             if run is None:
                 return None, batches
@@ -339,7 +338,14 @@ class Runs:
         return session, batches + self._changed(session, now)
 
     def _open(
-        self, identity: Identity, before: RunStatus | None, now: Moment, attempt: int | None, owner: Owner
+        self,
+        identity: Identity,
+        before: RunStatus | None,
+        now: Moment,
+        attempt: int | None,
+        owner: Owner,
+        *,
+        correlation: str,
     ) -> tuple[RunStatus | None, list[Batch]]:
         """Open a run, or an attempt that replaces the one *before*; None if there are too many."""
         batches: list[Batch] = []
@@ -360,10 +366,10 @@ class Runs:
         if (ended := self._admission.ended_run()) is not None:
             batches += self._drop(ended)
         run = RunStatus(identity, name, attempt, earlier, self._stalls.get(identity.run, attempt))
-        run.owner = owner
+        run.owner, run.correlation = owner, correlation
         self._runs[identity.run] = run
-        verb, fields = "continues" if continues else "begins", log_fields(identity.run, name)
-        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, verb, extra=fields)
+        verb = "continues" if continues else "begins"
+        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, verb, extra=run.log_fields())
         if not continues:
             kind = "run_restarted" if attempt > 0 else "run_started"
             given_up = [] if before is None else before.given_up(now.wall)
@@ -438,7 +444,8 @@ class Runs:
         rank.state = end.state
         level = logging.WARNING if end.state in {"failed", "lost"} else logging.INFO
         why = f": {end.cause}" if end.cause else ""
-        log.log(level, "run %s rank %s %s%s", run.name, rank.labels[1], end.state, why)
+        fields = run.log_fields(rank.labels[1])
+        log.log(level, "run %s rank %s %s%s", run.name, rank.labels[1], end.state, why, extra=fields)
         return self._changed(session, now, *records)
 
     def _changed(self, session: RankSession, now: Moment, *records: Record) -> list[Batch]:
@@ -446,8 +453,8 @@ class Runs:
         run, before = session.run, session.run.until
         run.set_expiry(now.monotonic, self.linger)
         if run.until is not None:
-            id_, fields = run.identity.run, log_fields(run.identity.run, run.name)
-            log.info("run %s (id %s, attempt %d) ended: %s", run.name, id_, run.attempt, run.state, extra=fields)
+            text, id_ = "run %s (id %s, attempt %d) ended: %s", run.identity.run
+            log.info(text, run.name, id_, run.attempt, run.state, extra=run.log_fields())
         ranks, ended = run.ranks, None
         if run.until == before:
             ranks = {session.identity.rank: session.rank}

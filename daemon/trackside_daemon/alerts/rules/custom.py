@@ -10,7 +10,7 @@ from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.config.near import near_name
-from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
+from trackside_daemon.model.families.training import ENDED_AT, KNOWN, RANK, RANK_STATE, STEPS, VALUE
 from trackside_daemon.model.setting_types import pattern
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED
 
@@ -82,6 +82,7 @@ def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
         section.lasting,
         section.keep_firing_for,
         section.cooldown,
+        section.for_steps,
         section.absent,
     )
 
@@ -94,7 +95,13 @@ def _check_name(alert: str) -> None:
 def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query, tuple[str, ...]]:
     """Return the query of a rule, and the labels of its series."""
     metric, matchers = _selection(section.metric, section.labels, families)
-    function: Function = "rate" if section.rate else "change" if section.change else "value"
+    windows: dict[Function, float | None] = {"rate": section.rate, "change": section.change, "mean": section.mean}
+    function: Function = next((name for name, window in windows.items() if window), "value")
+    for key, given in (("relative-to", section.relative_to), ("for-steps", section.for_steps)):
+        if given and not set(RANK) <= set(metric.labels):
+            raise ValueError(
+                f"{key}: {metric.name} is of no rank of a run; it has {', '.join(metric.labels) or 'no labels'}"
+            )
     over: Query | None = None
     on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
@@ -111,8 +118,10 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
         metric,
         matchers,
         function,
-        section.rate or section.change or 0.0,
+        windows.get(function) or 0.0,
         over=over,
+        past=section.relative_to,
+        key=_baseline_key(metric, matchers, function) if section.relative_to == "baseline" else "",
         on=on,
         above=section.above,
         below=section.below,
@@ -122,6 +131,17 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     if section.absent:
         labels = tuple(matcher.label for matcher in matchers if matcher.operator == "=")
     return query, labels
+
+
+def _baseline_key(metric: Metric, matchers: Iterable[Matcher], function: Function) -> str:
+    """Return what a rule reads of the baseline."""
+    if metric is STEPS and function == "rate":
+        return STEPS.name
+    keys = [one.value for one in matchers if metric is VALUE and (one.label, one.operator) == ("key", "=")]
+    keys += [key for key, known in KNOWN.items() if known is metric]
+    if not keys or function == "rate":
+        raise ValueError(f"relative-to: a baseline has pushed keys, as {KEY}loss, and the rate of {STEPS.name}")
+    return keys[0]
 
 
 def _selection(
@@ -169,10 +189,11 @@ def _default_summary(section: RuleSection, labels: Iterable[str]) -> str:
         return f"there is no {subject}" + (f" of {', '.join(fixed)}" if fixed else "")
     named = [f"{name} {{{name}}}" for name in labels if name not in OMITTED_LABELS]
     series = f" of {', '.join(named)}" if named else ""
-    function = "the rate of " if section.rate else "the change of " if section.change else ""
+    functions = (("rate", section.rate), ("change", section.change), ("mean", section.mean))
+    function = "".join(f"the {name} of " for name, window in functions if window)
     over = f" over {_plain(section.over.metric)}" if section.over else ""
     side = "above" if section.above is not None else "below"
-    unit = " a second" if section.rate else ""
+    unit = f" times its {section.relative_to}" if section.relative_to else " a second" if section.rate else ""
     return f"{function}{subject}{over}{series} is {{value}}{unit}, {side} {{threshold}}"
 
 

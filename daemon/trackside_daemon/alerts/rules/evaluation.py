@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.template import fill
 from trackside_daemon.alerts.rules.vector import Family, Labels, Vector
-from trackside_daemon.model.families.training import RUN_INFO
+from trackside_daemon.model.families.training import RUN_INFO, STEP
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import json_number
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from trackside_daemon.alerts.rules.rule import Rule
-    from trackside_daemon.alerts.rules.vector import Families
+    from trackside_daemon.alerts.rules.vector import Baseline, Families
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
@@ -33,10 +33,12 @@ class _RuleAlert:
     All times are seconds of the monotonic clock, except *began*, in Unix seconds.
     """
 
-    __slots__ = ("began", "fires", "keep_until", "labels", "last", "run", "since", "value")
+    __slots__ = ("began", "fires", "keep_until", "labels", "last", "reference", "run", "since", "since_step", "value")
 
-    def __init__(self, labels: NamedLabels, now: float, began: float) -> None:
+    def __init__(self, labels: NamedLabels, now: float, began: float, step: float = 0.0) -> None:
         self.labels = labels
+        self.since_step = step
+        self.reference: float | None = None
         self.run = ""
         self.since = self.last = now
         self.began = began
@@ -54,9 +56,9 @@ class _RuleState:
         to_restore: Alerts of an earlier daemon that are not restored yet.
     """
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: Rule, baseline: Baseline) -> None:
         self.rule = rule
-        self.vector = Vector(rule.query)
+        self.vector = Vector(rule.query, baseline)
         self.alerts: dict[Labels, _RuleAlert] = {}
         self.cooldowns: dict[Labels, float] = {}
         self.to_restore: list[Alert] = []
@@ -70,6 +72,7 @@ class RuleEvaluator:
         rules: Rules in the order of their evaluation; an inhibiting rule comes before those that it inhibits.
         clock: Monotonic clock, in seconds, which the state uses too.
         wall: Unix time, in seconds, for the findings.
+        baseline: Returns the value of a run's baseline, by the run's id, the key and the step; None without one.
     """
 
     def __init__(
@@ -78,12 +81,16 @@ class RuleEvaluator:
         rules: Iterable[Rule],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        baseline: Baseline = lambda *_: None,
     ) -> None:
         self._state = state
-        self._rules = [_RuleState(rule) for rule in rules]
+        self._rules = [_RuleState(rule, baseline) for rule in rules]
         self._clock = clock
         self._wall = wall
-        self._names = frozenset(name for state in self._rules for name in state.vector.names()) | {RUN_INFO.name}
+        self._names = frozenset(name for state in self._rules for name in state.vector.names()) | {
+            RUN_INFO.name,
+            STEP.name,
+        }
         self._firing: dict[tuple[str, NamedLabels], int] = {}
 
     def accept(self, batch: Batch) -> list[Finding]:
@@ -116,13 +123,17 @@ class RuleEvaluator:
         for labels, value in series.items():
             alert = alerts.get(labels)
             if alert is None:
-                alert = alerts[labels] = _RuleAlert(self._named(state, labels), now, self._wall())
+                named = self._named(state, labels)
+                alert = alerts[labels] = _RuleAlert(named, now, self._wall(), _step(rule, named, families))
             # Its condition then counts as not met, so it ends while it is inhibited.
             if rule.inhibited_by and self._is_inhibited(rule, alert.labels):
                 continue
             alert.value, alert.last = value, now
-            if not alert.fires and now - alert.since >= rule.lasting and self._may_fire(state, labels, now):
-                yield self._begin(rule, alert, families)
+            lasts = now - alert.since >= rule.lasting
+            if lasts and rule.lasting_steps:
+                lasts = _step(rule, alert.labels, families) - alert.since_step >= rule.lasting_steps
+            if not alert.fires and lasts and self._may_fire(state, labels, now):
+                yield self._begin(state, labels, alert, families)
         # Otherwise every alert meets its condition, and no search for ended ones is needed.
         if len(alerts) > len(series) or rule.inhibited_by:
             yield from self._end(state, now)
@@ -137,7 +148,12 @@ class RuleEvaluator:
             alert.fires, alert.run = True, record.run
             # The windows are empty after a restart, so the condition cannot be evaluated yet.
             alert.keep_until = now + max(state.rule.query.window, state.rule.lasting)
-            state.alerts[tuple(record.labels.get(name, "") for name in names)] = alert
+            labels = tuple(record.labels.get(name, "") for name in names)
+            state.alerts[labels] = alert
+            reference = record.evidence.get("reference")
+            if state.vector.past is not None and isinstance(reference, float | int):
+                alert.reference = float(reference)
+                state.vector.past.references[record.run, labels] = alert.reference
             self._count(state.rule, alert, 1)
             yield Finding(
                 record.alert,
@@ -170,10 +186,12 @@ class RuleEvaluator:
         pairs = zip(state.vector.labels, labels, strict=True)
         return tuple(sorted((name, value) for name, value in pairs if value))
 
-    def _begin(self, rule: Rule, alert: _RuleAlert, families: Families) -> Finding:
+    def _begin(self, state: _RuleState, labels: Labels, alert: _RuleAlert, families: Families) -> Finding:
         alert.fires, alert.run = True, _run_id(dict(alert.labels).get("run", ""), families)
-        self._count(rule, alert, 1)
-        return self._finding(rule, alert)
+        if state.vector.past is not None:
+            alert.reference = state.vector.past.references.get((alert.run, labels))
+        self._count(state.rule, alert, 1)
+        return self._finding(state.rule, alert)
 
     def _end(self, state: _RuleState, now: float) -> Iterator[Finding]:
         """Remove the alerts whose condition was not met at *now*, and yield the end of those that fired."""
@@ -214,8 +232,21 @@ class RuleEvaluator:
             fill(rule.description, numbers, texts),
             over=over,
             run=alert.run,
-            evidence={"value": json_number(alert.value), "since": alert.began},
+            evidence={
+                "value": json_number(alert.value),
+                "since": alert.began,
+                **({} if alert.reference is None else {"reference": json_number(alert.reference)}),
+            },
         )
+
+
+def _step(rule: Rule, labels: NamedLabels, families: Families) -> float:
+    """Return the step of the rank with these labels, for a rule that counts steps; 0 if it is unknown."""
+    if not rule.lasting_steps or STEP.name not in families:
+        return 0.0
+    named = dict(labels)
+    step = families[STEP.name].values.get(tuple(named.get(name, "") for name in STEP.labels), 0.0)
+    return step if isinstance(step, float) else 0.0
 
 
 def _run_id(run: str, families: Families) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric
 
 Function = Literal["value", "rate", "change", "mean", "predict"]
+Past = Literal["best", "start", "baseline"]
 Operator = Literal["=", "!=", "=~", "!~"]
 
 # Labels that Prometheus adds to all series of one daemon: only series of one daemon are joined, and daemons stay
@@ -58,6 +59,10 @@ class Query:
             assumes that if it saw the daemon one window ago without the series, or if the daemon has begun since.
         over: Divisor of each value; only values greater than 0 divide.
         minus: Subtrahend of each value.
+        past: The values are ratios to the series' own past in its run: its ``best``, which is the lowest for *above* and the
+            highest for *below*, or its ``start``; or to the ``baseline`` of the run. Only values greater than 0 divide. PromQL
+            cannot express it.
+        key: What is read of the baseline: a key, or the name of the family of steps for its steps per second.
         on: Labels that join *over*, *minus*, *only* and *unless*; none for one value for all series.
         by: Labels to keep, with the most extreme of the series that share them; None for all labels.
         above: Keep only series with a greater value.
@@ -74,6 +79,8 @@ class Query:
     fresh: bool = False
     over: Query | None = None
     minus: Query | None = None
+    past: Past | None = None
+    key: str = ""
     on: tuple[str, ...] = ()
     by: tuple[str, ...] | None = None
     above: float | None = None

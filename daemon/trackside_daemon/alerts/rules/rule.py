@@ -26,6 +26,7 @@ class Rule:
         lasting: Seconds for which the condition is met before the alert fires (``for``).
         keep_firing: Seconds for which the condition is not met before the alert ends.
         cooldown: Seconds after its end for which the alert does not fire again; Prometheus has no equivalent.
+        lasting_steps: Steps for which the condition is met before the alert fires; Prometheus has no equivalent.
         absent: The condition is that *query* returns no series.
         variant: Label that distinguishes rules for the same alert in a Prometheus rule file.
         inhibited_by: Alerts that inhibit this one while their condition is met for the same labels.
@@ -39,6 +40,7 @@ class Rule:
     lasting: float = 0.0
     keep_firing: float = 0.0
     cooldown: float = 0.0
+    lasting_steps: int = 0
     absent: bool = False
     variant: str = ""
     inhibited_by: tuple[str, ...] = ()
@@ -53,6 +55,11 @@ class Rule:
         """Window of the query as a text that follows "the last": ``minute``, ``10 min``."""
         minutes = self.query.window / 60
         return "minute" if minutes == 1 else f"{minutes:.3g} min"
+
+    @property
+    def needs_daemon(self) -> bool:
+        """True if Prometheus cannot evaluate the rule, because it knows no run's own past and counts no steps."""
+        return self.query.past is not None or self.lasting_steps > 0
 
     def promql(self, prefix: str = "") -> str:
         """Return the condition as a PromQL expression, which has one series per alert.

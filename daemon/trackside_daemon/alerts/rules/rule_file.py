@@ -152,7 +152,7 @@ def groups(section: AlertsSection, families: Mapping[str, Metric], options: Rule
         "recording": [_record(rule) for rule in recording_rules(places)],
         "seldom": [_record(rule) for rule in daily_rules(places)],
         "thresholds": _thresholds(section, families, options) if section.enabled else [],
-        "detectors": _detectors(section, options) if section.enabled else [],
+        "detectors": _detectors(section, families, options) if section.enabled else [],
         "fleet": _fleet(options, places),
     }
     intervals = {"seldom": {"interval": DAILY_INTERVAL}}
@@ -176,6 +176,8 @@ def _thresholds(section: AlertsSection, families: Mapping[str, Metric], options:
         described = replace(rule, summary=RULED[rule.alert].summary, description=text)
         rules += _threshold(described, disabled, options, options.runbooks)
     for rule in custom.rules(section.rules, families):
+        if rule.needs_daemon:
+            continue
         described = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
         rules += _threshold(described, disabled, options, "")
     return rules
@@ -211,29 +213,42 @@ def _enabled(rule: Rule, disabled: DisabledAlerts) -> Rule | None:
     return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, enabled_runs)))
 
 
-def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
-    """Return the rules for the alerts that the daemon exports; runs for which an alert is off have no series."""
+def _detectors(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
+    """Return the rules for the alerts that the daemon exports; runs for which an alert is off have no series.
+
+    They include rules of the configuration that Prometheus cannot evaluate.
+    """
     disabled = DisabledAlerts(section.off)
     rules = [_held_rule()]
     for alert, fixed in DETECTED.items():
         if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
-        more = _MORE.format(alert=alert)
         # OomKilled is a rule too, which covers the alerts of the machine.
         of_runs = ', run!=""' if alert in RULED else ""
-        rule = {
-            "alert": PREFIX + alert,
-            "expr": f'{HELD}{{alert="{alert}"{of_runs}}}',
-            "annotations": {
-                "summary": _own_text(alert, _label("summary"), fixed.summary),
-                "description": _own_text(alert, _OWN, f"{_ABOUT}{fixed.meaning} {fixed.advice(run=_RUN)}") + more,
-                # Prometheus' own begin of an alert is its first scrape of the series.
-                "since": _own_text(alert, _label("since"), ""),
-                "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
-            },
-        }
+        rule = _exported(alert, of_runs, fixed.summary, f"{fixed.meaning} {fixed.advice(run=_RUN)}")
         rules.append(_linked(rule, options.runbooks, alert))
+    for custom_rule in custom.rules(section.rules, families):
+        if custom_rule.needs_daemon and "" not in disabled.patterns(custom_rule.alert):
+            about = "The daemon evaluates this rule of alerts.rules: Prometheus knows no run's own past and no steps."
+            rules.append(_exported(custom_rule.alert, "", f"{custom_rule.alert} fires.", about))
     return rules
+
+
+def _exported(alert: str, matchers: str, summary: str, meaning: str) -> Group:
+    """Return the rule for an alert that the daemon exports; the texts are for the time without its series."""
+    more = _MORE.format(alert=alert)
+    return {
+        "alert": PREFIX + alert,
+        "expr": f'{HELD}{{alert="{alert}"{matchers}}}',
+        "annotations": {
+            "summary": _own_text(alert, _label("summary"), summary),
+            "description": _own_text(alert, _OWN, f"{_ABOUT}{meaning}") + more,
+            # Prometheus' own begin of an alert is its first scrape of the series.
+            "since": _own_text(alert, _label("since"), ""),
+            "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
+            alerts.CORRELATION: _own_text(alert, _label(alerts.CORRELATION), ""),
+        },
+    }
 
 
 def _label(name: str) -> str:

@@ -7,11 +7,15 @@ from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model.families.training import RUN_INFO, STEP
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside_daemon.alerts.rules.query import Function, Query
     from trackside_daemon.model.metric import Distribution, Metric
+
+    Baseline = Callable[[str, str, float], float | None]
 
 POINTS = 12  # points per window: results are accurate to a twelfth of the window
 
@@ -19,6 +23,8 @@ POINTS = 12  # points per window: results are accurate to a twelfth of the windo
 FULL = 0.9
 Labels = tuple[str, ...]
 Values = dict[Labels, float]
+
+START_SECONDS = 60.0  # a single value would be noise
 
 SPARE = 64  # remembered series beyond the present ones before absent series are dropped
 
@@ -131,6 +137,47 @@ class Family(NamedTuple):
 Families = dict[str, Family]
 
 
+class OwnPast:
+    """References of the values of each series: its best so far, the mean of its first minute, or its baseline.
+
+    Args:
+        query: The query, with its ``past``.
+        baseline: Returns the value of a run's baseline, by the run's id, the key and the step.
+    """
+
+    def __init__(self, query: Query, baseline: Baseline) -> None:
+        self._query, self._baseline = query, baseline
+        self._better = min if query.above is not None else max
+        self._starts: dict[tuple[str, Labels], tuple[float, float, int]] = {}
+        self.references: dict[tuple[str, Labels], float] = {}
+
+    def ratios(self, now: float, values: Values, places: Sequence[tuple[str, float]]) -> Values:
+        """Return the values by those of the past that are greater than 0; *places* are the run's id and the step of each."""
+        ratios, keys = {}, [(run, labels) for (run, _), labels in zip(places, values, strict=True)]
+        for key, (_, step), (labels, value) in zip(keys, places, values.items(), strict=True):
+            if isfinite(value) and key[0]:
+                self._note(key, value, now, step)
+                if (reference := self.references.get(key, 0.0)) > 0:
+                    ratios[labels] = value / reference
+        if len(self.references) + len(self._starts) > 2 * len(keys) + SPARE:
+            present = {*keys}
+            self.references = {key: value for key, value in self.references.items() if key in present}
+            self._starts = {key: start for key, start in self._starts.items() if key in present}
+        return ratios
+
+    def _note(self, key: tuple[str, Labels], value: float, now: float, step: float) -> None:
+        if self._query.past == "baseline":
+            if (usual := self._baseline(key[0], self._query.key, step)) is not None:
+                self.references[key] = usual
+        elif self._query.past == "best":
+            self.references[key] = self._better(self.references.get(key, value), value)
+        elif key not in self.references:
+            since, total, count = self._starts.get(key, (now, 0.0, 0))
+            self._starts[key] = (since, total + value, count + 1)
+            if now - since >= START_SECONDS:
+                self.references[key] = (total + value) / (count + 1)
+
+
 class Vector:
     """Series of a query.
 
@@ -138,7 +185,7 @@ class Vector:
         labels: Label names of the latest result of `evaluate`, in the order of its keys.
     """
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, baseline: Baseline = lambda *_: None) -> None:
         self.query = query
         self.labels: Labels = query.by or ()
         self._metric: Metric | None = None
@@ -147,6 +194,7 @@ class Vector:
         self._rejected: set[Labels] = set()
         self._over = Vector(query.over) if query.over is not None else None
         self._minus = Vector(query.minus) if query.minus is not None else None
+        self.past = None if query.past is None else OwnPast(query, baseline)
         self._only = [Vector(part) for part in query.only]
         self._unless = [Vector(part) for part in query.unless]
 
@@ -183,7 +231,20 @@ class Vector:
             values = {
                 labels: value - right[key] for labels, value in values.items() if (key := self._key(labels)) in right
             }
+        if self.past is not None:
+            values = self.past.ratios(now, values, self._places_of(values, families) if values else ())
         return self._filtered(self._within_bounds(self._aggregated(values)), now, families)
+
+    def _places_of(self, values: Values, families: Families) -> list[tuple[str, float]]:
+        """Return the id of the run of each series, empty if it is unknown, and its rank's step."""
+        name, run_id, place = (*map(RUN_INFO.labels.index, ("run", "run_id")), self.labels.index("run"))
+        infos = families[RUN_INFO.name].values if RUN_INFO.name in families else ()
+        ids = {labels[name]: labels[run_id] for labels in infos}
+        steps = families[STEP.name].values if STEP.name in families else {}
+        of_rank = [self.labels.index(label) for label in STEP.labels]
+        found = [steps.get(tuple([labels[one] for one in of_rank]), 0.0) for labels in values]
+        ids_of = [ids.get(labels[place], "") for labels in values]
+        return [(id_, step if isinstance(step, float) else 0.0) for id_, step in zip(ids_of, found, strict=True)]
 
     def _selected(self, now: float, family: Family) -> Values:
         """Return the results of the function for the series that the matchers select."""

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.alert_series import page_of, series_labels
-from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.model.families import alerts
+from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.troubles import PREFIX
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
     yield Check("ok", "daemon", f"trackside {version} serves {address}")
     metrics = status.get("metrics") or {}
     for name, how in status.get("collectors", {}).items():
-        if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
+        if how["state"] in {"fails", "hangs", "slow", "partial"} and name not in {"gpu", "nvml"}:
             yield Check("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get(daemon.PIPELINE_FAILURES.name, {}).values()):
         yield Check("warn", "pipeline", "batches failed inside the daemon; see its log")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.ray.dashboard import READ_SECONDS, STALE_SECONDS, Cluster
-from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.collectors.ray.token import REFUSED, Token
+from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.http_client.http_request import request, tls_context
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trackside_daemon.model.metric import Metric
 
@@ -150,6 +151,7 @@ class RayCollector:
 
     Args:
         dashboard: URL of the dashboard; empty for none.
+        token_file: See `Token`.
         proc: Path of procfs.
         clock: Seconds of the monotonic clock.
     """
@@ -158,19 +160,26 @@ class RayCollector:
     metrics = f.FAMILIES
 
     def __init__(
-        self, dashboard: str, proc: Path = Path("/proc"), *, clock: Callable[[], float] = time.monotonic
+        self,
+        dashboard: str,
+        token_file: str = "",
+        proc: Path = Path("/proc"),
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = dashboard.rstrip("/")
+        self._token = Token(dashboard, token_file, proc)
         self._proc = proc
         self._clock = clock
         self._context = tls_context("", "collector.ray.dashboard")
-        self._cluster = Cluster(lambda path: self._get(self._url + path))
+        self._cluster = Cluster(self._dashboard)
         self._scan_at = -1.0
         self._nodes: dict[str, LocalNode] = {}
         self._workers: list[Worker] = []
         self._ended: dict[str, float] = {}
         self._read: tuple[float, list[Sample]] | None = None
-        self._failed: set[str] = set()
+        self._failed: dict[str, set[int]] = {}
+        self.left_out = ""
         self._wake, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="trackside-ray", daemon=True)
 
@@ -245,21 +254,35 @@ class RayCollector:
         return list(samples(node, self._get(f"http://127.0.0.1:{port}/metrics").decode(errors="replace")))
 
     def _ask(self, what: str, read: Callable[[], list[Sample]]) -> list[Sample]:
-        """Return what a source answers; log its first failure, and that it answers again."""
+        """Return what a source answers; log its first failure, its first refusal, and that it answers again."""
         try:
             found = read()
-        except (SendError, ValueError, OSError) as error:
-            if what not in self._failed:
-                self._failed.add(what)
-                log.warning("collector ray: the %s of Ray is left out: %s", what, error)
+        except (SendError, SettingError, ValueError, OSError) as error:
+            logged, code = self._failed.setdefault(what, set()), getattr(error, "code", 0)
+            text = f"the {what} of Ray is left out: {error}"
+            if code not in logged:
+                logged.add(code)
+                log.warning("collector ray: %s", text)
+            if what == "dashboard":
+                self.left_out = text if code or self._nodes else ""  # else Ray does not run
             return []
-        if what in self._failed:
-            self._failed.remove(what)
+        if what == "dashboard":
+            self.left_out = ""
+        if self._failed.pop(what, None):
             log.info("collector ray: the %s of Ray answers again", what)
         return found
 
-    def _get(self, url: str) -> bytes:
-        return request("GET", url, None, {}, self._context, longest=ANSWER_BYTES)
+    def _dashboard(self, path: str) -> bytes:
+        try:
+            return self._get(self._url + path, self._token.headers())
+        except SendError as error:
+            if error.code not in REFUSED:
+                raise
+            server = str(error).partition(";")[0]
+            raise SendError(f"{server}; {self._token.advice()}", error.retry, error.code) from None
+
+    def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
+        return request("GET", url, None, headers or {}, self._context, longest=ANSWER_BYTES)
 
 
 def _summed(found: list[Sample]) -> list[Sample]:

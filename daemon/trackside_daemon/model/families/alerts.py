@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from trackside_daemon.model.metric import Metric, define
 
+CORRELATION = (
+    "correlation_id"  # name of the id by which other systems refer to a job, in evidence, annotations and labels
+)
+
 FIRING = define(
     "trackside_alert_firing",
     "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
@@ -19,9 +23,9 @@ FIRING = define(
 TEXT = Metric(
     "trackside_alert_text_info",
     "gauge",
-    "1 while the alert fires, with the daemon's own sentence about it, its begin, its machine and its run's page; for "
-    "annotations of rules.",
-    (*FIRING.labels, "summary", "description", "since", "host", "run_id", "dashboard_url"),
+    "1 while the alert fires, with the daemon's own sentence about it, its begin, its machine, its run's page and id in other "
+    "systems; for annotations of rules.",
+    (*FIRING.labels, "summary", "description", "since", "host", "run_id", "dashboard_url", CORRELATION),
 )
 BEGUN = define("trackside_alerts_total", "Times that the alert began to fire.", "alert", "severity", "run")
 SILENCED = define("trackside_alert_silenced", "1 while the alert fires and a silence mutes it.", *FIRING.labels)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.os_errors import os_error_text
+from trackside_daemon.linux.socket_address import listeners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,15 +83,9 @@ def _is_free(family: int, target: tuple[Any, ...]) -> bool:
 def _listening_process(port: int) -> str:
     """Return the name and pid of the process that listens on a port.
 
-    /proc/net/tcp maps the port to a socket inode, and /proc/PID/fd maps the inode to a process.
+    /proc/PID/fd maps the inode of its socket to a process.
     """
-    inodes = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in table.read_text().splitlines()[1:] if table.exists() else ():
-            fields = line.split()
-            # 0A is the state LISTEN.
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
+    inodes = {f"socket:[{inode}]" for _, inode in listeners(port)}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if any(str(descriptor.readlink()) in inodes for descriptor in (process / "fd").iterdir()):

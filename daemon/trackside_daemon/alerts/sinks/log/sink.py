@@ -6,9 +6,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
+from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.text import duration
 
