@@ -157,9 +157,12 @@ class Alerting:
         self.listeners = (self.hangs, self._evidence, self._delivery, self.firing, layers)
 
     def start(self) -> None:
-        """Start to gather evidence and to notify."""
-        self._evidence.start()
+        """Start to notify."""
         self._delivery.start()
+
+    def start_evidence(self) -> None:
+        """Start to gather evidence."""
+        self._evidence.start()
 
     def judge(self) -> None:
         """Send what still fires of an earlier daemon to new sinks; call it once its runs have returned or are lost."""

@@ -143,9 +143,10 @@ class WebServer:
             pass
 
     def stop(self) -> None:
-        """Finish the running requests, then stop."""
+        """Finish the running requests, then stop. You may call it without `start`."""
         self._server.request_stop()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._middleware.close()
 
     def loop_delay(self) -> float:
