@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trackside.pytorch.device_scalars import SLOTS, DeviceScalars
+from trackside.device_scalars import SLOTS, DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,9 +19,10 @@ from client.router import Message, Router, pushed, rows, undrained
 from processes import DEADLINE, Daemon, eventually
 
 import trackside
+from trackside.environment import discovery
 from trackside.environment import process_info as info_module
 from trackside.transport import batch as columns
-from trackside.transport import discovery, outbox, resend_wait, sender
+from trackside.transport import outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
@@ -31,7 +32,7 @@ from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
     from trackside.wire import Clock
 
 SECOND = 1_000_000_000
@@ -145,7 +146,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     given: list[float] = []
     monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
-    monkeypatch.setattr("trackside.transport.process_state.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trackside.process_state.monotonic", lambda: next(clock))
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
     process.exit()

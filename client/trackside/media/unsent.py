@@ -6,8 +6,11 @@ import json
 from time import monotonic_ns
 
 from trackside.media.pixels import Pixels
+from trackside.packing import writable
 from trackside.redact import redact, redact_text
 from trackside.wire import MediaItem
+
+TEXT = 65_536  # limit of characters of a text
 
 
 class Unsent:
@@ -52,3 +55,9 @@ def _redacted_table(data: bytes) -> bytes:
         for row in table["rows"]
     ]
     return json.dumps(table, separators=(",", ":")).encode()
+
+
+def text_bytes(text: str) -> bytes:
+    """Return a text as it is sent; what is over the limit is left out and counted."""
+    left_out = len(text) - TEXT
+    return writable(text if left_out <= 0 else f"{text[:TEXT]}\n… {left_out} more characters").encode()

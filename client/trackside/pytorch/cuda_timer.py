@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.device_scalars import Cuda
+from trackside.device_scalars import Cuda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

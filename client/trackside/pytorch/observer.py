@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside.numbers import is_on_device
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import Hook, remove_all
-from trackside.pytorch.measured import Measured
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
 from trackside.pytorch.updates import UpdateSample
+from trackside.rows import Measured
 from trackside.training_log import warn
 
 if TYPE_CHECKING:

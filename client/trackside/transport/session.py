@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from trackside.environment.clocks import read_clocks
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
-from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
+from trackside.rows import Measured
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
@@ -43,16 +43,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.media.unsent import Unsent
+    from trackside.rows import Row
     from trackside.totals.flops import Flops
     from trackside.transport.spool import Steps
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
-
-Row = (
-    tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent | int", None]
-)
-"""A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
-nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
@@ -75,7 +69,7 @@ class Session(Outbox):
         config: Configuration of the run, as JSON text.
         tags: Words to find the run by.
         total_steps: Number of steps of the run, if it is known.
-        spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
+        spool: Directory of its spool; None for `trackside.environment.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
         profile: When to profile the run.

@@ -23,8 +23,8 @@ from zlib import crc32
 
 import msgspec
 
+from trackside.environment.paths import machine_id, open_regular, spool_directory
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import machine_id, open_regular, spool_directory
 from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
 
@@ -87,7 +87,7 @@ class Spool:
 
     Args:
         session: Id of the session.
-        directory: Directory of the files; None for `trackside.transport.paths.spool_directory`.
+        directory: Directory of the files; None for `trackside.environment.paths.spool_directory`.
 
     Attributes:
         failure: Why the last write failed; empty if it succeeded.

@@ -142,7 +142,7 @@ class Worker:
 
     def _make_authenticator(self, keys: str) -> Authenticator:
         # These imports would cost a worker without keys a third of its start.
-        from trackside.transport.keys import KeyFileError
+        from trackside.environment.keys import KeyFileError
         from trackside_daemon.ingest.worker.authenticator import Authenticator
 
         try:
