@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from processes import eventually
@@ -23,6 +23,8 @@ from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.captures.kinds.kind import AskRanks
 
 NOW = 1_700_000_000.0
 
@@ -43,7 +45,7 @@ class Scene:
         self.notes: list[AlertNote] = []
         self.requests: list[Request] = []
         self.processes: list[Process] = []
-        self.hangs = Hangs(self.ask, self.state, lambda: self.processes, self.publish, self.capture)
+        self.hangs = Hangs(cast("AskRanks", self.ask), self.state, lambda: self.processes, self.publish, self.capture)
         labels = dict.fromkeys(f.RUN_INFO.labels, "")
         labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]

@@ -216,6 +216,7 @@ class Parts:
             self.alerting.sources,
             self.alerting.active,
             listeners=(*self.alerting.listeners, *self.captures.listeners),
+            batch_listeners=() if self.reports is None else (self.reports,),
             stalls=self.runs.accept_stalls,
             queue=queue,
             restore=self.alerting.restoring.step,
@@ -350,7 +351,7 @@ def _alerting(
             capture=captures.ask,
             postpones=captures.disturbs,
             diagnose=partial(_diagnosis, history, costs),
-            reports=reports,
+            report=reports.link if reports else lambda _: "",
             more=found,
             proc=config.path.procfs,
         )

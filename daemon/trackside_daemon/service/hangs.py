@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.escalation import Escalation
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from trackside.wire import Flight
     from trackside_daemon.captures.hang.dump import RankDump
     from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.collectors.process.process import Process
-    from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.state import State
 
 ALERTS = STALLS | {"TrainingProcessDied"}
@@ -41,15 +41,6 @@ WAITING = 64  # most alerts that wait for a verdict, each in a thread; further o
 RANKS = 65_536  # most ranks of a run that are named as unseen
 
 log = logging.getLogger("trackside")
-
-
-class Ask(Protocol):
-    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and the answers within 3 s."""
-
-    def __call__(  # noqa: D102
-        self, kind: str, run: str, ranks: frozenset[int] | None = None
-    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
-
 
 # Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
 _STATES = {
@@ -81,7 +72,7 @@ class Hangs:
     """Listener of alerts in the pipeline's thread, where it only queues them.
 
     Args:
-        ask: See `Ask`.
+        ask: See `AskRanks`.
         state: Newest values of all families.
         processes: Returns the processes of the training as of the last tick.
         publish: Called with a batch that has the verdict as an `AlertNote`.
@@ -90,7 +81,7 @@ class Hangs:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: AskRanks,
         state: State,
         processes: Callable[[], Sequence[Process]],
         publish: Callable[[Batch], None],
