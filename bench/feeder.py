@@ -13,8 +13,8 @@ import numpy as np
 import zmq
 
 from trackside.transport.batch import BATCH_ROWS
-from trackside.transport.outbox import WINDOW
 from trackside.transport.resend_wait import ANSWER_SECONDS
+from trackside.transport.spool import WINDOW
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,

@@ -26,7 +26,7 @@ from trackside.transport import outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.outbox import WINDOW
+from trackside.transport.spool import WINDOW
 from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:

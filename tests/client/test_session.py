@@ -23,8 +23,8 @@ from client.messages import (
 
 from trackside.environment.process_info import process_info
 from trackside.transport.batch import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
-from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import KEY_BYTES, Session
+from trackside.transport.spool import PENDING_BYTES, WINDOW
 from trackside.wire import (
     GATHER_SECONDS,
     MESSAGE_BYTES,

@@ -23,7 +23,7 @@ from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
-from trackside.transport.spool import Spool
+from trackside.transport.spool import LIMITS, Spool
 from trackside.wire import (
     GATHER_SECONDS,
     Bye,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trackside.media.unsent import Unsent
     from trackside.rows import Row
     from trackside.totals.flops import Flops
-    from trackside.transport.spool import Steps
+    from trackside.transport.spool import Limits, Steps
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
@@ -75,6 +75,7 @@ class Session(Outbox):
         profile: When to profile the run.
         about: State of the process; None for that of this one.
         resources: Measures its resources; None for those of this process.
+        limits: What it keeps of its messages.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -103,9 +104,10 @@ class Session(Outbox):
         profile: ProfilePlan | None = None,
         about: ProcessInfo | None = None,
         resources: ResourceMonitor | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
-        super().__init__(id_, Spool(id_, spool))
+        super().__init__(id_, Spool(id_, spool, limits))
         self.identity = identity
         self.rows: deque[Row] = deque()
         self.refused = self.overrun = self.heavy_in = self.heavy_out = self.media_in = self.media_out = 0
@@ -159,6 +161,7 @@ class Session(Outbox):
             flops=self._flops,
             roles=self._roles,
             profile=self._profile,
+            limits=self.spool.limits,
         )
         session.gpus, session._auto = self.gpus, self._auto
         return session
