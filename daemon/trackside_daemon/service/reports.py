@@ -40,6 +40,7 @@ class Reports:
         prices: Returns the configured prices.
         flush: Waits until the history has written what is queued, at most some seconds.
         memory: Most bytes that the process of a report uses.
+        stop_seconds: See `STOP_SECONDS`.
         clock: Monotonic clock, in seconds.
     """
 
@@ -51,10 +52,12 @@ class Reports:
         flush: Callable[[float], object],
         *,
         memory: int,
+        stop_seconds: float = STOP_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory, self._history = directory, history
         self._prices, self._flush, self._memory, self._clock = prices, flush, memory, clock
+        self._stop_seconds = stop_seconds
         self._due: OrderedDict[str, float] = OrderedDict()  # when, by run
         self._changed = threading.Condition()
         self._stop_by = inf
@@ -86,7 +89,7 @@ class Reports:
     def stop(self) -> None:
         """Write the reports that wait, for `STOP_SECONDS` at most, and end the thread."""
         with self._changed:
-            self._stop_by = self._clock() + STOP_SECONDS
+            self._stop_by = self._clock() + self._stop_seconds
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
