@@ -43,7 +43,7 @@ SEARCH_BYTES = SEGMENT_BYTES + 2 * MESSAGE_BYTES  # how far the next record is s
 
 
 class Limits(NamedTuple):
-    """What a session keeps of its messages.
+    """Limits of the messages that a session keeps.
 
     Attributes:
         pending_bytes: See `PENDING_BYTES`, and so on.

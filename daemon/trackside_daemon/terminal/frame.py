@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.model.text import duration
 from trackside_daemon.terminal import curves
-from trackside_daemon.terminal.alerts import render_alerts
-from trackside_daemon.terminal.formatting import ABSENT, text_field, to_float
+from trackside_daemon.terminal.formatting import ABSENT, pad, percent, short_number, text_field, to_float, with_prefix
 from trackside_daemon.terminal.gpus import gpu_rows, render_gpus
 from trackside_daemon.terminal.histories import render_histories
-from trackside_daemon.terminal.host import render_host
 from trackside_daemon.terminal.plot import MIN_ROWS, plot
 from trackside_daemon.terminal.processes import render_processes
 from trackside_daemon.terminal.runs import render_runs
-from trackside_daemon.terminal.styled_lines import Line, fit
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit, join
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.terminal.view import View
+
+    Alert = Mapping[str, Any]
+
+NEARLY_FULL = 0.95  # used fraction of memory or of a disk at which it is marked with a colour and `!`
 
 PLOT_GAP = 2  # columns between two plots
 
@@ -139,3 +143,90 @@ def _plots(data: DaemonData, view: View, width: int, height: int) -> list[Line]:
     right = curves.throughput(series, run)
     pairs = zip(plot(left, columns, height), plot(right, columns, height), strict=True)
     return [fit([*left_line, (" " * PLOT_GAP, ""), *right_line], width) for left_line, right_line in pairs]
+
+
+def render_alerts(alerts: Sequence[Alert], now: float, width: int, height: int) -> list[Line]:
+    """Return *height* lines: the number of alerts by severity, and an alert per line."""
+    lines: list[Line] = [_title(alerts)]
+    longest = max((len(text_field(alert, "alert")) for alert in alerts), default=0)
+    rows = height - 1
+    visible = alerts if len(alerts) <= rows else alerts[: max(0, rows - 1)]
+    lines += [_line(alert, now, min(longest, width // 4)) for alert in visible]
+    if len(visible) < len(alerts) and rows > 0:
+        lines.append([(f"+{len(alerts) - len(visible)} more: trackside alerts --firing", "dim")])
+    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
+
+
+def style_of(alert: Alert) -> str:
+    """Return the style of an alert."""
+    severity = text_field(alert, "severity")
+    return "dim" if alert.get("silenced") else severity if severity in SEVERITIES else "info"
+
+
+def _title(alerts: Sequence[Alert]) -> Line:
+    counts = [(sum(alert.get("severity") == severity for alert in alerts), severity) for severity in SEVERITIES]
+    text = ", ".join(f"{count} {severity}" for count, severity in counts if count)
+    return [("ALERTS ", "title"), (text or "none firing", "" if text else "dim")]
+
+
+def _line(alert: Alert, now: float, name_width: int) -> Line:
+    started = to_float(alert.get("started"))
+    age = duration(None if started is None else max(0.0, now - started))
+    style = style_of(alert)
+    return [
+        (pad("silenced" if alert.get("silenced") else text_field(alert, "severity"), 8), style),
+        (" " + pad(text_field(alert, "alert"), name_width), style),
+        (" " + pad(age, 11, right=True), "dim"),
+        (f" {_description(alert)}", ""),
+    ]
+
+
+def _description(alert: Alert) -> str:
+    """Return the summary, after the run's name if the summary does not contain it."""
+    summary = text_field(alert, "summary")
+    subject = text_field(alert, "name") or text_field(alert, "run") or text_field(alert, "subject")
+    return f"{subject}: {summary}" if subject and subject not in summary else summary
+
+
+def render_host(overview: Mapping[str, Any], width: int) -> Line:
+    """Return the host's name, its load and the time; values that are not measured are left out."""
+    host = overview.get("host") or {}
+    now = to_float(overview.get("time"))
+    clock = "" if now is None else time.strftime("%H:%M:%S", time.localtime(now))
+    line = join([(text_field(host, "name", "trackside"), "title"), *_load(host)])
+    return [*fit(line, max(0, width - len(clock) - 1)), (" ", ""), (clock, "dim")]
+
+
+def _load(host: Mapping[str, Any]) -> Iterator[Piece]:
+    if to_float(host.get("cpu_ratio")) is not None:
+        cpus = f" of {short_number(host['cpus'])}" if to_float(host.get("cpus")) else ""
+        yield f"cpu {percent(host['cpu_ratio'])}{cpus}", ""
+    memory = to_float(host.get("memory_bytes"))
+    available = to_float(host.get("memory_available_bytes"))
+    if memory and available is not None:
+        text = f"mem {with_prefix(memory - available, 1024)}/{with_prefix(memory, 1024)}"
+        yield _usage(text, (memory - available) / memory)
+    if swap := to_float(host.get("swap_used_bytes")):
+        yield f"swap {with_prefix(swap, 1024)}", ""
+    yield from _disks(host)
+    down = to_float(host.get("receive_bytes_per_second"))
+    up = to_float(host.get("transmit_bytes_per_second"))
+    if down is not None and up is not None:
+        yield f"net in {with_prefix(down)}B/s out {with_prefix(up)}B/s", ""
+
+
+def _disks(host: Mapping[str, Any]) -> Iterator[Piece]:
+    """Yield the usage of the two fullest disks."""
+    values = host.get("disks")
+    usages = []
+    for disk in [disk for disk in values if isinstance(disk, dict)] if isinstance(values, list) else ():
+        size = to_float(disk.get("size_bytes"))
+        free = to_float(disk.get("avail_bytes"))
+        if size and free is not None:
+            usages.append((1 - free / size, text_field(disk, "mountpoint")))
+    for used, mountpoint in sorted(usages, reverse=True)[:2]:
+        yield _usage(f"{mountpoint} {percent(used)}", used)
+
+
+def _usage(text: str, used: float) -> Piece:
+    return (f"{text}!", "warning") if used >= NEARLY_FULL else (text, "")
