@@ -27,9 +27,7 @@ _CONTAINER = ("CONTAINER_NAME", "K8S_CONTAINER_NAME")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 LONGEST = 1024  # limit of bytes that are read of that file
-
 COMMAND_BYTES = 16 * 1024  # limit of the command; the limits below are those of the other fields
-
 DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Named = Sequence[tuple[str, Any]]
 
 SIDE = 64  # rows and columns that are sampled of a matrix, evenly spaced: some 32 directions at most show in them
-
 SHARE = 0.0015  # share of the time that the distributions of weights and gradients may cost
 FORWARD_SHARE = 0.001  # share of those of activations and attention
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from trackside.run import Run
 
 WORKER_NAME = b"pt_data_worker"
-
 _PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None)
@@ -50,19 +49,12 @@ _libc = ctypes.CDLL(None)
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
 
 BUSY = 0.95  # fraction of a phase's time on the host; the rest is kernel launches
-
 STATE_BYTES = 18  # bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments
-
 ACTIVATION_BYTES = 2**21  # bytes per token
-
 RESERVED = 1.15  # memory that PyTorch reserves, divided by the peak of allocated memory
-
 POLL_SECONDS = 0.005
-
 DESCRIPTION = "Simulate the timing of a training's steps, and push each step to trackside."
-
 TOTAL_STEPS = 100_000  # total that a demo without end announces: about three hours
-
 EPOCH_STEPS = 50
 EVAL_STEPS = 50
 CHECKPOINT_STEPS = 200

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.summary.trace import Trace
 
 SMALLEST = 0.005  # share of the time below which a call is left out
-
 NODES = 500  # the most calls that are kept
-
 DEPTH = 100
-
 COPIES = frozenset(("aten::copy_", "aten::_foreach_copy_", "aten::_pin_memory"))
 COMMUNICATION = ("c10d::", "gloo:", "nccl", "mpi:", "ucc:", "xccl:")
 SYNCHRONISATION = frozenset(("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
@@ -34,7 +31,6 @@ ALLOCATION = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostFree", "cuMem"
 ALLOCATORS = frozenset(("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_"))
 
 LAUNCH = 20.0  # microseconds of an operator on a CPU that count as its dispatch, the rest as compute
-
 _GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _THREADS = frozenset(("cpu_op", "user_annotation", "python_function"))
 
