@@ -55,13 +55,15 @@ class CudaTimer:
 
     Args:
         gpus: Access to CUDA.
+        most: See `EVENTS`.
 
     Attributes:
         pending: Stages that are not done, oldest first.
         weight: Factor of a stage that ends now: it also stands for steps that were not timed.
     """
 
-    def __init__(self, gpus: CudaDevices) -> None:
+    def __init__(self, gpus: CudaDevices, most: int = EVENTS) -> None:
+        self._most = most
         self.pending: deque[_Span] = deque()
         self.weight = 1
         self._gpus = gpus
@@ -71,7 +73,7 @@ class CudaTimer:
     @property
     def is_full(self) -> bool:
         """No event is left for another stage."""
-        return not self._free and self._created >= EVENTS
+        return not self._free and self._created >= self._most
 
     def begin(self, device: Any) -> Any:
         """Return the event that marks this point of the device's current stream; None if none is left or allowed."""
