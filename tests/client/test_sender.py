@@ -26,7 +26,8 @@ from trackside.transport import outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.spool import WINDOW
+from trackside.transport.session import Session
+from trackside.transport.spool import WINDOW, Limits
 from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
@@ -402,7 +403,8 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(
 def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "WINDOW", 1)
+    defaults = {**(Session.__init__.__kwdefaults__ or {}), "limits": Limits(window=1)}
+    monkeypatch.setattr(Session.__init__, "__kwdefaults__", defaults)
     monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.2)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
