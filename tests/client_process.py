@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside import default_run
-from trackside.transport.process_state import Process
+from trackside.process_state import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

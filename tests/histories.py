@@ -35,11 +35,11 @@ Pushed = tuple[int, int, "Mapping[str, float]"]
 class History:
     """A file and its writer."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **options: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.database = Database(directory)
-        self.writer = Writer(self.database, Bounds(0))
+        self.writer = Writer(self.database, Bounds(0), **options)
         self.writer.start()
 
     def put(self, records: Sequence[Record]) -> None:

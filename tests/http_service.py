@@ -10,6 +10,7 @@ from processes import DEADLINE
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.web.http.address import listen
 from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits
 from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class HttpService:
         app: The application.
         config: The web configuration file, if any.
         scheme: The scheme of its address: ``https`` if the file has a certificate.
+        limits: Limits of the server.
 
     Attributes:
         address: The host and port to connect to.
@@ -32,11 +34,13 @@ class HttpService:
         server: The web server, which the test stops.
     """
 
-    def __init__(self, app: ASGIApp, config: Path | str = "", scheme: str = "http") -> None:
+    def __init__(
+        self, app: ASGIApp, config: Path | str = "", scheme: str = "http", limits: HttpLimits = LIMITS
+    ) -> None:
         listener = listen("127.0.0.1:0")
         self.address = listener.getsockname()
         self.url = f"{scheme}://{format_address(listener)}"
-        self.server = WebServer(app, listener, ConfigFile(str(config)))
+        self.server = WebServer(app, listener, ConfigFile(str(config)), limits)
         self.server.start()
 
     def connect(self, data: bytes = b"") -> socket.socket:

@@ -14,13 +14,13 @@ from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
 from trackside.environment.switches import OFF
 from trackside.packing import writable
+from trackside.process_state import Process
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.training_log import warn
-from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.pytorch.device_scalars import DeviceScalars
+from trackside.device_scalars import DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

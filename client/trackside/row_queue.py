@@ -17,13 +17,14 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trackside.device_scalars import DeviceScalars
 from trackside.environment.config import as_json
-from trackside.limits import ROWS_WAITING, TEXT_LENGTH
+from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
+from trackside.media.unsent import Unsent
 from trackside.numbers import TEXT, local_part, read_number
 from trackside.packing import writable
 from trackside.pending_values import PendingValues
-from trackside.pytorch.device_scalars import DeviceScalars
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.training_log import warn
@@ -34,8 +35,8 @@ from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside.media.unsent import Unsent
-    from trackside.pytorch.measured import Measured
+    from trackside.media.pixels import Pixels
+    from trackside.rows import Measured
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender
     from trackside.wire import Device
@@ -215,8 +216,23 @@ class RowQueue:
             self._drop_oldest()
         self._rows.append((moment, message, None))
 
-    def append_media(self, unsent: Unsent) -> None:
-        """Queue an image, a text or a table, unless too many bytes of them wait to be sent."""
+    def append_media(self, kind: str, key: str, step: int | None, content: Callable[[], Pixels | bytes]) -> None:
+        """Queue an image, a text, a table or a histogram, unless too many bytes of them wait to be sent.
+
+        Args:
+            kind: One of those of `trackside.limits.MEDIA_BYTES`.
+            key: Its name.
+            step: Its step; None for the current one.
+            content: Returns it. What it raises is logged.
+        """
+        if not self.is_open:
+            return
+        name = writable(str(key))[:MEDIA_KEY_LENGTH]
+        try:
+            unsent = Unsent(kind, name, self.checked_step(step), content())
+        except Exception as error:  # noqa: BLE001  of an object of the user's own, and training must go on
+            self.refuse(1, (kind, name), f"{kind} {name}: {type(error).__name__}: {str(error)[:200]}")
+            return
         session = self.session
         with self._lock:
             room = session.media_in - session.media_out + unsent.size <= MEDIA_WAITING

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
 from trackside.limits import ROWS_WAITING
-from trackside.media import media
+from trackside.media.histograms import histogram_json
+from trackside.media.pixels import read
+from trackside.media.tables import table_json
+from trackside.media.unsent import text_bytes
 from trackside.numbers import read_number
 from trackside.pytorch.observer import choice
 from trackside.pytorch.watcher import Watcher
@@ -263,7 +266,7 @@ class Run:
         Example:
             >>> run.log_image("samples", images[0], step=step)
         """
-        media.log_image(self.queue, key, image, step)
+        self.queue.append_media("image", key, step, lambda: read(image))
 
     def log_text(self, key: str, text: str, step: int | None = None) -> None:
         """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
@@ -276,7 +279,7 @@ class Run:
         Example:
             >>> run.log_text("completion", tokenizer.decode(tokens), step=step)
         """
-        media.log_text(self.queue, key, text, step)
+        self.queue.append_media("text", key, step, lambda: text_bytes(str(text)))
 
     def log_table(self, key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
         """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
@@ -290,7 +293,7 @@ class Run:
         Example:
             >>> run.log_table("errors", [{"input": text, "loss": 3.2}], step=step)
         """
-        media.log_table(self.queue, key, rows, step, columns)
+        self.queue.append_media("table", key, step, lambda: table_json(rows, columns))
 
     def log_histogram(self, key: str, values: Any, step: int | None = None) -> None:
         """Record the distribution of numbers, in 64 bins of equal width.
@@ -303,7 +306,7 @@ class Run:
         Example:
             >>> run.log_histogram("lengths", lengths, step=step)
         """
-        media.log_histogram(self.queue, key, values, step)
+        self.queue.append_media("histogram", key, step, lambda: histogram_json(values))
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record that something happened, at the current step.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.alerts import active_alerts as module
 from trackside_daemon.alerts import active_alerts as suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
@@ -40,8 +39,8 @@ def over(open_finding: Finding) -> Finding:
 class Recorder:
     """Active alerts, with the page and the records that they have returned."""
 
-    def __init__(self, off: Iterable[str] = ()) -> None:
-        self.active = ActiveAlerts(DisabledAlerts(tuple(off)), host="node1", url="https://node1/")
+    def __init__(self, off: Iterable[str] = (), most: int = MOST) -> None:
+        self.active = ActiveAlerts(DisabledAlerts(tuple(off)), host="node1", url="https://node1/", most=most)
         self.page: dict[tuple[Metric, tuple[str, ...]], Any] = {}
         self.records: list[Alert] = []
         self.texts: list[tuple[str, ...]] = []
@@ -374,8 +373,8 @@ def test_a_restored_alert_that_is_not_found_again_ends_after_five_minutes(record
     assert [record.ended for record in recorder.records] == [NOW + 310]
 
 
-def test_a_flood_is_bounded_and_counted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 10)
+def test_a_flood_is_bounded_and_counted() -> None:
+    recorder = Recorder(most=10)
     assert MOST == 1000
     recorder.accept(*(finding("LossPlateau", key=f"loss/{number}") for number in range(15)))
     assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 10
@@ -386,8 +385,8 @@ def test_a_flood_is_bounded_and_counted(recorder: Recorder, monkeypatch: pytest.
     assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 1
 
 
-def test_a_flood_without_room_does_not_search_all_alerts(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 10)
+def test_a_flood_without_room_does_not_search_all_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(most=10)
     looks: list[ActiveAlert] = []
     priority = ActiveAlert.priority
     monkeypatch.setattr(ActiveAlert, "priority", property(lambda self: looks.append(self) or priority.fget(self)))  # type: ignore[attr-defined, func-returns-value]
@@ -398,8 +397,8 @@ def test_a_flood_without_room_does_not_search_all_alerts(recorder: Recorder, mon
     assert recorder.page[alert_families.EXCESS, ()] == 991.0
 
 
-def test_a_rejected_finding_fires_when_there_is_room(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+def test_a_rejected_finding_fires_when_there_is_room() -> None:
+    recorder = Recorder(most=2)
     first, second, third = (finding("LossPlateau", key=f"loss/{number}") for number in range(3))
     recorder.accept(first, second, third).accept(over(first), at=1).tick(119)
     assert [one.labels["key"] for one in recorder.records] == ["loss/0", "loss/1"]
@@ -410,10 +409,8 @@ def test_a_rejected_finding_fires_when_there_is_room(recorder: Recorder, monkeyp
     ]
 
 
-def test_a_less_severe_alert_gives_up_its_place_and_returns(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+def test_a_less_severe_alert_gives_up_its_place_and_returns() -> None:
+    recorder = Recorder(most=2)
     info, warning = finding("LossPlateau", severity="info"), finding("LossSpike", severity="warning")
     recorder.accept(info, warning).accept(finding(), finding("LossPlateau", severity="info", key="other"), at=1).tick(2)
     assert recorder.firing == {("LossSpike", "warning", "0"): 1.0, CRITICAL: 1.0}
@@ -422,9 +419,8 @@ def test_a_less_severe_alert_gives_up_its_place_and_returns(
     assert recorder.firing == {("LossPlateau", "info", "0"): 1.0, CRITICAL: 1.0}
 
 
-def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suppressed, "MOST_SUPPRESSED", 2)
-    some = suppressed.SuppressedFindings()
+def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped() -> None:
+    some = suppressed.SuppressedFindings(2)
     for one in (
         finding("LossPlateau", severity="info"),
         finding(),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.transport.session import Session
+from trackside.transport.spool import Limits
 from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ NO_DISK = Path("/dev/null/spool")
 """Where nothing can be written."""
 
 
-def a_session(spool: Path | None = None) -> Session:
-    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool)
+def a_session(spool: Path | None = None, **limits: int) -> Session:
+    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool, limits=Limits(**limits))
 
 
 def push(session: Session, values: Mapping[Any, float], step: int | None = None, time: int = 0) -> None:

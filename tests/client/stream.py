@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trackside.pytorch.device_scalars import SLOTS, Cuda
+from trackside.device_scalars import SLOTS, Cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,11 +17,11 @@ from client.stream import OnDevice, Stream, on_device
 from processes import DEADLINE
 
 import trackside
+from trackside import device_scalars as device_module
 from trackside import numbers
 from trackside import row_queue as queue_module
+from trackside.device_scalars import SLOTS, DeviceScalars
 from trackside.numbers import is_on_device, local_part
-from trackside.pytorch import device_scalars as device_module
-from trackside.pytorch.device_scalars import SLOTS, DeviceScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -548,7 +548,7 @@ import os, sys, threading
 import trackside, torch
 sys.path.append(os.environ["TESTS"])
 from client.stream import Stream, on_device
-from trackside.pytorch import device_scalars as device
+from trackside import device_scalars as device
 
 stream = Stream()
 device.Cuda = lambda: stream

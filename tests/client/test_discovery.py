@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import clean_environ
 
-from trackside.transport import discovery
+from trackside.environment import discovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,7 +213,7 @@ def test_a_key_file_that_is_no_use_is_said_so_and_nothing_is_reached_without(pla
 
 AS_NOBODY = """
 import os, sys
-from trackside.transport import discovery
+from trackside.environment import discovery
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(discovery.find(sys.argv[1], {}))

@@ -574,6 +574,7 @@ FIRST_USES = {
     "LogFilter": "trackside.LogFilter().filter(logging.makeLogRecord({}))",
     "Run": "trackside.Run",
     "alert": "trackside.alert('loss is not falling')",
+    "correlation_id": "trackside.correlation_id()",
     "data": "list(trackside.data([1, 2]))",
     "event": "trackside.event('resume', path='x')",
     "finish": "trackside.finish()",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from trackside.transport import keys
-from trackside.transport.keys import KeyFileError
+from trackside.environment import keys
+from trackside.environment.keys import KeyFileError
 
 if TYPE_CHECKING:
     from pathlib import Path

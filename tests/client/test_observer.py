@@ -17,9 +17,9 @@ import trackside
 from trackside.buckets import Buckets
 from trackside.packing import unpack
 from trackside.pytorch.histograms import Histograms
-from trackside.pytorch.measured import Measured
 from trackside.pytorch.observer import EARLY, EARLY_EVERY, FORWARD_SHARE, SHARE
 from trackside.pytorch.parameters import Parameters, local_values
+from trackside.rows import Measured
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:

@@ -14,12 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trackside.limits import IN_FLIGHT
-from trackside.transport import outbox as outbox_module
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
-from trackside.transport.outbox import PENDING_BYTES
 from trackside.transport.session import Session
-from trackside.transport.spool import Record, _record
+from trackside.transport.spool import PENDING_BYTES, Record, _record
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
@@ -52,8 +50,9 @@ class Road:
         full: True if the disk is full.
     """
 
-    def __init__(self, spool: Path = NO_DISK) -> None:
-        self.session: Outbox = a_session(spool)
+    def __init__(self, spool: Path = NO_DISK, **limits: int) -> None:
+        self.session: Outbox = a_session(spool, **limits)
+        self._limits = self.session.spool.limits
         self.daemon = Daemon()
         self.pushed: list[float] = []
         self.full = self._over = False
@@ -123,6 +122,7 @@ class Road:
             self._over = True
         else:
             self.session = found
+            found.spool.limits = self._limits
         self.reconnect(amount)
 
     def settle(self) -> None:
@@ -153,12 +153,8 @@ def travel(road: Road, happens: list[tuple[str, int]]) -> None:
     road.settle()
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits of memory and of a segment that hold only a few messages."""
-    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 900)
-    monkeypatch.setattr(outbox_module, "IN_FLIGHT", 3)
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1500)
+# Limits of memory and of a segment that hold only a few messages.
+SMALL: dict[str, Any] = {"pending_bytes": 900, "window": 3, "segment_bytes": 1500}
 
 
 @pytest.fixture(scope="module")
@@ -181,12 +177,11 @@ def test_every_value_arrives_exactly_once_and_in_order_whatever_happens_on_the_w
     assert totals.pushes == totals.steps == len(road.pushed)
 
 
-@pytest.mark.usefixtures("small")
 @given(happens=happenings())
 def test_with_little_memory_and_no_disk_what_does_not_arrive_is_counted_and_the_rest_arrives_once_and_in_order(
     happens: list[tuple[str, int]],
 ) -> None:
-    road = Road()
+    road = Road(**SMALL)
     travel(road, happens)
     arrived = road.daemon.values
     assert arrived == sorted(set(arrived))
@@ -194,13 +189,12 @@ def test_with_little_memory_and_no_disk_what_does_not_arrive_is_counted_and_the_
     assert len(road.pushed) - len(arrived) <= road.session.totals.dropped <= len(road.pushed)
 
 
-@pytest.mark.usefixtures("small")
 @example(happens=PUT_BACK)
 @given(happens=happenings("exit"))
 def test_with_little_memory_and_a_disk_every_value_arrives_though_the_process_ends_before(
     directory: Path, happens: list[tuple[str, int]]
 ) -> None:
-    road = Road(directory)
+    road = Road(directory, **SMALL)
     travel(road, happens)
     assert road.daemon.values == road.pushed
     assert not road.daemon.gaps
@@ -209,7 +203,7 @@ def test_with_little_memory_and_a_disk_every_value_arrives_though_the_process_en
 
 @given(happens=happenings("fill", "free"))
 def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens: list[tuple[str, int]]) -> None:
-    road = Road(directory)
+    road = Road(directory, window=3)
     write = os.write
 
     def full(file: int, data: bytes) -> int:
@@ -219,7 +213,6 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outbox_module, "IN_FLIGHT", 3)
         patch.setattr("trackside.transport.spool.os.write", full)
         travel(road, happens)
     assert road.daemon.values == road.pushed
@@ -227,16 +220,13 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.usefixtures("small")
 @example(happens=PUT_BACK)
 @given(happens=happenings("exit"))
 def test_of_a_spool_that_is_full_the_oldest_go_and_the_count_says_how_many(
     directory: Path, happens: list[tuple[str, int]]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool_module, "SPOOL_BYTES", 4000)
-        road = Road(directory)
-        travel(road, [("push", 4), ("drain", 1), *happens])
+    road = Road(directory, **SMALL, spool_bytes=4000)
+    travel(road, [("push", 4), ("drain", 1), *happens])
     arrived = road.daemon.values
     assert arrived == sorted(set(arrived))
     assert list(directory.iterdir()) == []
@@ -268,9 +258,8 @@ def test_a_tight_loop_without_a_daemon_leaves_no_more_in_memory_than_its_bound()
     assert session.spool.last == 100 * 2
 
 
-def test_a_segment_that_was_deleted_is_a_gap_that_is_told(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
-    session, daemon = a_session(), Daemon()
+def test_a_segment_that_was_deleted_is_a_gap_that_is_told(spool: Path) -> None:
+    session, daemon = a_session(segment_bytes=1), Daemon()
     for second in range(100):
         push(session, {"loss": second}, second)
         session.drain(later(second))
@@ -396,19 +385,15 @@ def test_nor_if_a_group_shares_a_directory_that_is_the_users_own(spool: Path) ->
     assert {path.stat().st_mode & 0o777 for path in spool.iterdir()} == {0o600}
 
 
-def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(
-    spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
+def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(spool: Path) -> None:
     gone: list[Any] = []
     for _ in range(2):
-        gone.append(a_session())
+        gone.append(a_session(segment_bytes=1))
         push(gone[-1], {"loss": 1.0}, 1)
         gone[-1].drain(CLOCK)
         gone[-1].retire(CLOCK)
     size = next(spool.glob("*.spool")).stat().st_size
-    monkeypatch.setattr(spool_module, "SPOOL_BYTES", size * 3.5)
-    session = a_session()
+    session = a_session(segment_bytes=1, spool_bytes=int(size * 3.5))
     for second in range(9):
         push(session, {"loss": second}, second)
         session.drain(later(second))
@@ -438,10 +423,8 @@ def record_of(session: Session) -> Record:
     return Record(message.first, message.number, message.values, message.frames)
 
 
-def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "SPOOL_BYTES", 5000)
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 2000)
-    files = spool_module.Spool(bytes(16), spool)
+def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path) -> None:
+    files = spool_module.Spool(bytes(16), spool, spool_module.Limits(spool_bytes=5000, segment_bytes=2000))
     for number in range(1, 100):
         assert files.append(Record(number, number, 1, [b"x" * 50] * 3), lambda: [b"hello"] * 3)
         if (gone := files.drop_excess(0)) is not None:
@@ -459,10 +442,9 @@ def deliver(session: Outbox, daemon: Daemon) -> None:
         session.acknowledged(daemon.commit())
 
 
-def overflow(monkeypatch: pytest.MonkeyPatch, spool: Path, sent: int = 0) -> Session:
+def overflow(spool: Path, sent: int = 0) -> Session:
     """Return a session whose spool has overflowed by a half; a daemon has got the first *sent* messages, and then went away."""
-    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1)
-    session = a_session()
+    session = a_session(segment_bytes=1)
     for second in range(200):
         push(session, {"loss": second}, second)
         session.drain(later(second))
@@ -470,14 +452,12 @@ def overflow(monkeypatch: pytest.MonkeyPatch, spool: Path, sent: int = 0) -> Ses
             send(session)
         if second == 100:
             size = sum(path.stat().st_size for path in spool.glob("*.spool"))
-            monkeypatch.setattr(spool_module, "SPOOL_BYTES", size)
+            session.spool.limits = session.spool.limits._replace(spool_bytes=size)
     return session
 
 
-def test_of_a_spool_past_its_bound_the_oldest_go_and_the_skip_says_what_they_were(
-    spool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = overflow(monkeypatch, spool)
+def test_of_a_spool_past_its_bound_the_oldest_go_and_the_skip_says_what_they_were(spool: Path) -> None:
+    session = overflow(spool)
     dropped = session.totals.dropped
     assert dropped > 50
     session.retire(later(999))
@@ -491,8 +471,8 @@ def test_of_a_spool_past_its_bound_the_oldest_go_and_the_skip_says_what_they_wer
     assert list(spool.glob("*.spool")) == []
 
 
-def test_what_was_sent_may_have_arrived_and_stays(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, daemon = overflow(monkeypatch, spool, sent=3), Daemon()
+def test_what_was_sent_may_have_arrived_and_stays(spool: Path) -> None:
+    session, daemon = overflow(spool, sent=3), Daemon()
     session.disconnected()
     session.end(later(300), "finished", "", provisional=False)
     dropped = session.totals.dropped
@@ -502,9 +482,8 @@ def test_what_was_sent_may_have_arrived_and_stays(spool: Path, monkeypatch: pyte
     assert session.totals.dropped == dropped > 50
 
 
-def test_without_a_disk_the_skip_says_what_memory_had_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 2000)
-    session, daemon = a_session(NO_DISK), Daemon()
+def test_without_a_disk_the_skip_says_what_memory_had_no_room_for() -> None:
+    session, daemon = a_session(NO_DISK, pending_bytes=2000), Daemon()
     for second in range(50):
         push(session, {"loss": second, "lr": 0.1}, second)
         session.drain(later(second))
@@ -522,14 +501,12 @@ FLIPS = st.tuples(st.integers(0, 2**32), st.integers(0, 7))
 @example(flip=(3, 0))  # in the mark at the beginning of a file
 @example(flip=(len(spool_module.MAGIC) + 2, 7))  # in the length of a head
 def test_a_flipped_bit_costs_the_record_that_it_is_in(directory: Path, flip: tuple[int, int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool_module, "SEGMENT_BYTES", 1500)
-        session = a_session(directory)
-        for second in range(30):
-            push(session, {"loss": second}, second)
-            session.drain(later(second))
-        session.end(later(30), "finished", "", provisional=False)
-        session.retire(later(99))
+    session = a_session(directory, segment_bytes=1500)
+    for second in range(30):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+    session.end(later(30), "finished", "", provisional=False)
+    session.retire(later(99))
     files = sorted(directory.glob("*.spool"))
     assert len(files) > 1
     data = bytearray(b"".join(path.read_bytes() for path in files))
@@ -602,9 +579,8 @@ def test_a_forged_segment_keeps_no_process_busy(spool: Path, monkeypatch: pytest
     assert (left.backlog, len(left.spool.damage), len(reads) < 50) == (True, 1, True)
 
 
-def test_large_messages_on_disk_are_not_dropped_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "PENDING_BYTES", 2_000_000)
-    session, daemon = a_session(), Daemon()
+def test_large_messages_on_disk_are_not_dropped_for_want_of_memory() -> None:
+    session, daemon = a_session(pending_bytes=2_000_000), Daemon()
     fill(session, 10)
     assert session.size <= 2_000_000
     last = session.spool.last

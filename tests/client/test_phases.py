@@ -20,7 +20,7 @@ from trackside.wire import Clock, decode_body
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
 
 SECOND = 1_000_000_000
 

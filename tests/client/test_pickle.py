@@ -15,7 +15,7 @@ import trackside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
 
 ENDS = ("pickle", "cloudpickle", "deepcopy")
 

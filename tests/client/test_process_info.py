@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from trackside.environment import kubernetes
 from trackside.environment import process_info as info_module
 from trackside.environment.process_info import (
     COMMAND_BYTES,
@@ -190,12 +189,14 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-0"}
 @pytest.fixture
 def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The environment of a minimal pod; returns the path of its service account's namespace."""
-    for name in {name for names in (kubernetes._POD, kubernetes._NAMESPACE, kubernetes._CONTAINER) for name in names}:
+    for name in {
+        name for names in (info_module._POD, info_module._NAMESPACE, info_module._CONTAINER) for name in names
+    }:
         monkeypatch.delenv(name, raising=False)
     for name, value in IN_A_POD.items():
         monkeypatch.setenv(name, value)
     account = tmp_path / "namespace"
-    monkeypatch.setattr(kubernetes.namespace, "__defaults__", (account,))
+    monkeypatch.setattr(info_module.namespace, "__defaults__", (account,))
     return account
 
 

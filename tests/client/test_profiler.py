@@ -11,10 +11,10 @@ import processes
 import pytest
 from processes import require
 
+from trackside import process_state
 from trackside.captures import kineto
 from trackside.captures.answers import cancel_profile
 from trackside.captures.profiler import BUSY, CANCELLED, profile
-from trackside.transport import process_state
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:

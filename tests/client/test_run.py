@@ -32,7 +32,7 @@ from trackside.row_queue import VALUES_WAITING, WARNINGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
 
 NAN = float("nan")
 

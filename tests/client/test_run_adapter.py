@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
 
 
 @pytest.fixture(autouse=True)

@@ -19,18 +19,21 @@ from client.router import Message, Router, pushed, rows, undrained
 from processes import DEADLINE, Daemon, eventually
 
 import trackside
+from trackside.environment import discovery
 from trackside.environment import process_info as info_module
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.transport import batch as columns
-from trackside.transport import discovery, outbox, resend_wait, sender
+from trackside.transport import outbox, resend_wait, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import orphaned_sessions
+from trackside.transport.session import Session
+from trackside.transport.spool import Limits
 from trackside.wire import Envelope, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside.transport.process_state import Process
+    from trackside.process_state import Process
     from trackside.wire import Clock
 
 SECOND = 1_000_000_000
@@ -144,7 +147,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     given: list[float] = []
     monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
-    monkeypatch.setattr("trackside.transport.process_state.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trackside.process_state.monotonic", lambda: next(clock))
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
     process.exit()
@@ -400,7 +403,8 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(
 def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "IN_FLIGHT", 1)
+    defaults = {**(Session.__init__.__kwdefaults__ or {}), "limits": Limits(window=1)}
+    monkeypatch.setattr(Session.__init__, "__kwdefaults__", defaults)
     monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.2)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()

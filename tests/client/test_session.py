@@ -24,8 +24,8 @@ from client.messages import (
 from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
 from trackside.transport.batch import BATCH_BYTES, ROW_KEYS
-from trackside.transport.outbox import PENDING_BYTES
 from trackside.transport.session import KEY_BYTES, Session
+from trackside.transport.spool import PENDING_BYTES
 from trackside.wire import (
     GATHER_SECONDS,
     MESSAGE_BYTES,

@@ -17,7 +17,6 @@ from client.router import kept, undrained
 from torch.utils.checkpoint import checkpoint
 
 import trackside
-from trackside.pytorch import cuda_timer as timer_module
 from trackside.pytorch import step_stages as stages_module
 from trackside.pytorch.step_sampling import StepSampler
 from trackside.pytorch.step_stages import StepStages
@@ -49,12 +48,13 @@ class Told:
         gpu: The GPU of the watched models.
     """
 
-    def __init__(self, run: trackside.Run) -> None:
+    def __init__(self, run: trackside.Run, **limits: int) -> None:
         self.run = run
         self.gpu = Gpu()
+        self._limits = limits
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
-        stages = StepStages(self.run.queue, model, optimizer, self.gpu)
+        stages = StepStages(self.run.queue, model, optimizer, self.gpu, **self._limits)
         self.run.queue.register(stages)
         if optimizer is not None:
             optimizer.register_step_post_hook(lambda *_: stages.optimizer_stepped())
@@ -81,9 +81,10 @@ def run(nowhere: str) -> trackside.Run:
 
 
 @pytest.fixture
-def told(run: trackside.Run) -> Iterator[Told]:
+def told(run: trackside.Run, request: pytest.FixtureRequest) -> Iterator[Told]:
+    """A run whose models are watched with the limits of the parameter."""
     with undrained(run):
-        yield Told(run)
+        yield Told(run, **getattr(request, "param", {}))
 
 
 # Where the stages are, as a training goes
@@ -545,10 +546,10 @@ def test_the_last_seconds_and_memory_are_told_at_the_end(run: trackside.Run) -> 
     assert totals.device == Device(phases={"forward": 1.0}, memory={"GPU-aa": Memory(4, 40, 6, 1)})
 
 
+@pytest.mark.parametrize("told", [{"events": 4}], indirect=True)
 def test_a_stage_for_which_there_is_no_event_is_not_timed_and_nothing_waits(
-    told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    told: Told, train: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr(timer_module, "EVENTS", 4)
     for _ in range(3):
         train()
     assert len(told.gpu.events) == 4
@@ -561,10 +562,10 @@ def test_a_stage_for_which_there_is_no_event_is_not_timed_and_nothing_waits(
     assert [one.phases for one in work] == [{"forward": 1.0, "backward": 2.0}] * 2
 
 
+@pytest.mark.parametrize("told", [{"events": 6}], indirect=True)
 def test_where_pushes_are_seldom_events_are_asked_when_there_is_none_left(
-    told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    told: Told, train: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr(timer_module, "EVENTS", 6)
     for _ in range(3):
         train()
         told.gpu.advance()
@@ -573,10 +574,10 @@ def test_where_pushes_are_seldom_events_are_asked_when_there_is_none_left(
     assert [one.phases for one in told.work()] == [{"forward": 1.0, "backward": 2.0, "optimizer": 4.0}] * 3
 
 
+@pytest.mark.parametrize("told", [{"memory_every": 0}], indirect=True)
 def test_an_allocator_that_has_no_figures_is_said_once_and_costs_only_those(
     told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
     monkeypatch.setattr(told.gpu, "memory", lambda _: 1 / 0)
     for _ in range(2):
         train()
@@ -613,8 +614,8 @@ def test_a_gpu_that_has_failed_is_said_once_and_the_host_s_stages_go_on(
     assert caplog.messages == ["trackside: watching a model: RuntimeError: the device has failed"]
 
 
-def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
+@pytest.mark.parametrize("told", [{"memory_every": 0}], indirect=True)
+def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told) -> None:
     told.gpu.begun = False
     model = told.watch(Slow(told.gpu))
     for told.gpu.begun in (False, True):
@@ -630,10 +631,8 @@ def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told, monkeypatch: pyt
 # Memory
 
 
-def test_the_maximum_and_the_failures_are_the_run_s_own_whatever_is_reset(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
+@pytest.mark.parametrize("told", [{"memory_every": 0}], indirect=True)
+def test_the_maximum_and_the_failures_are_the_run_s_own_whatever_is_reset(told: Told) -> None:
     told.gpu.fill(allocated=10, peak=90, ooms=2)
     told.watch(Network())
     seen = []

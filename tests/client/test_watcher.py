@@ -518,7 +518,7 @@ class Still(torch.optim.Optimizer):  # type: ignore[misc]
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Any, torch.optim.Optimizer]:
     """A GPU, and a model on it with gradients and an optimizer."""
     stream = Stream()
-    monkeypatch.setattr("trackside.pytorch.device_scalars.Cuda", lambda: stream)
+    monkeypatch.setattr("trackside.device_scalars.Cuda", lambda: stream)
     monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _: False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", str)
@@ -548,7 +548,7 @@ def test_layers_leave_room_for_the_user_s_values_where_a_gpu_is_far_behind(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("trackside.pytorch.device_scalars.SLOTS", 20)
+    monkeypatch.setattr("trackside.device_scalars.SLOTS", 20)
     stream, model, optimizer = on_gpu
     run.watch(model, optimizer, layers=["weight", "bias"])
     for step in range(4):

@@ -119,11 +119,8 @@ def test_children_of_other_threads_below_a_rank_are_looked_for_now_and_then_and_
     assert pids(proc, tree, LATER_SECONDS + 1) == [[10, 20, 30]]
 
 
-def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_is_there(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 1)
-    tree = ProcessTree(proc.place)
+def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_is_there(proc: Proc) -> None:
+    tree = ProcessTree(proc.place, at_once=1)
     proc.run(10)
     for thread in range(11, 31):
         proc.run(thread + 100, 10, thread=thread)
@@ -143,11 +140,8 @@ def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_
     assert tree._starting_threads == {}
 
 
-def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 2)
-    tree = ProcessTree(proc.place)
+def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(proc: Proc) -> None:
+    tree = ProcessTree(proc.place, at_once=2)
     proc.run(10)
     for thread in range(11, 16):
         proc.run(thread + 10, 10, thread=thread)
@@ -170,11 +164,8 @@ def test_where_no_thread_lists_its_children_all_processes_are_looked_at_now_and_
     assert pids(proc, tree, LATER_SECONDS) == [[10, 30, 40]]
 
 
-def test_there_is_an_end_to_it_and_that_is_told_once(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "DESCENDANTS", 3)
-    tree = ProcessTree(proc.place)
+def test_there_is_an_end_to_it_and_that_is_told_once(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+    tree = ProcessTree(proc.place, most=3)
     for rank in (10, 20):
         proc.run(rank)
     for child in (11, 12):
@@ -235,11 +226,8 @@ def started(how: str) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("how", ["fork", "execute", "in_thread"])
 @pytest.mark.parametrize("lists", [True, False])
-def test_a_real_process_has_those_that_it_has_started(
-    how: str, monkeypatch: pytest.MonkeyPatch, *, lists: bool
-) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", 1 << 22)
-    tree = ProcessTree(REAL)
+def test_a_real_process_has_those_that_it_has_started(how: str, *, lists: bool) -> None:
+    tree = ProcessTree(REAL, at_once=1 << 22)
     tree._has_children_files = lists and tree._has_children_files
     with started(how) as (rank, child):
         [(first, second)] = tree.walk([rank], 0.0).values()

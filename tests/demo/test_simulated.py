@@ -17,13 +17,11 @@ from processes import eventually
 
 import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
-from trackside_daemon.demo.barrier import Barrier
-from trackside_daemon.demo.gpu_simulated import SimulatedRankGpu
 from trackside_daemon.demo.messages import progress, summary
 from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
 from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
+from trackside_daemon.demo.simulated import Barrier, SimulatedRankGpu, Workers
 from trackside_daemon.demo.stop_signal import StopRequest
-from trackside_daemon.demo.workers import Workers
 from trackside_daemon.nvml.simulation.simulate import simulate
 
 if TYPE_CHECKING:

@@ -174,6 +174,6 @@ def test_a_user_outside_the_group_cannot_push(start: Callable[..., Container], v
     daemon = start(job, container, volumes)
     answers_its_probes(daemon, container)
     outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
-    code = "import trackside.transport.discovery as d, os; print(d.find(None, os.environ))"
+    code = "import trackside.environment.discovery as d, os; print(d.find(None, os.environ))"
     told = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
     assert "/run/trackside/push.sock (permission denied: join the group 21790)" in told.wait()[1]

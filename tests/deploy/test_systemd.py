@@ -80,7 +80,7 @@ def test_user_group_and_spool_are_created(tmp_path: Path) -> None:
 
 
 def test_group_directory_and_state_are_those_that_clients_use() -> None:
-    from trackside.transport import discovery, paths
+    from trackside.environment import discovery, paths
     from trackside_daemon.ingest import endpoint
 
     text = UNIT.read_text()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trackside.pytorch.measured import Measured
+from trackside.rows import Measured
 from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
 from trackside_daemon.detectors.layers.streaks import by_layer
 

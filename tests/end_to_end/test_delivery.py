@@ -68,6 +68,12 @@ RATE = str(1_000_000 / 4 / 5 / 120)
 RANKS = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state="(\w+)"\}')
 
+# Code of a training whose spools have other limits: bytes of all of them, and of a segment.
+SPOOL_LIMITS = """
+from trackside.transport import session, spool
+session.Session.__init__.__kwdefaults__["limits"] = spool.Limits(spool_bytes={}, segment_bytes={})
+"""
+
 
 def complete(steps: int, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     """Return the samples that `PACED` and `BURSTS` have pushed, by key."""
@@ -252,7 +258,7 @@ def test_past_its_bound_a_spool_loses_the_oldest_and_the_count_says_exactly_how_
     absent = start_daemon(*QUIET)
     assert absent.stop() == 0
     steps, bound, segment = count(60_000, 9_000_000), count(1_000_000, 2**28), count(100_000, 2**22)
-    sizes = f"import trackside.transport.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = {bound}, {segment}\n"
+    sizes = SPOOL_LIMITS.format(bound, segment)
     training = start_training(absent, "-c", sizes + BURSTS, str(steps), **PATIENT)
     assert training.stdout is not None
     training.stdout.readline()
@@ -284,7 +290,7 @@ def test_what_a_full_spool_has_lost_of_a_run_that_ended_before_a_daemon_came_is_
     absent = start_daemon(*QUIET)
     assert absent.stop() == 0
     steps = 20_000
-    sizes = "import trackside.transport.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = 400_000, 100_000\n"
+    sizes = SPOOL_LIMITS.format(400_000, 100_000)
     training = start_training(absent, "-c", sizes + BURSTS, str(steps), **PATIENT)
     training.communicate("", timeout=DEADLINE)
     assert sum(path.stat().st_size for path in spool.glob("*.spool")) <= 400_000 + 2**18

@@ -14,10 +14,10 @@ from session_records import batch_ingested, session_opened
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history import codec, schema
-from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
-from trackside_daemon.history.record.packing import Packing, decode_axis
+from trackside_daemon.history.record.packing import Packing
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import Checkpoint

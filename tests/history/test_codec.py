@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trackside_daemon.history import codec
-from trackside_daemon.history.record.packing import decode_axis, encode_axis
+from trackside_daemon.history.codec import decode_axis, encode_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

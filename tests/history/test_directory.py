@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from trackside.transport.paths import machine_id
+from trackside.environment.paths import machine_id
 from trackside_daemon.history import directory as place_module
 from trackside_daemon.history.directory import (
     HistoryError,

@@ -20,11 +20,11 @@ from processes import ROOT, clean_environ
 
 import trackside
 from trackside_daemon.history import codec
+from trackside_daemon.history.codec import encode_axis
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.frames import decoding
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record import run_changes
-from trackside_daemon.history.record.packing import encode_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable

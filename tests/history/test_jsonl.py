@@ -19,7 +19,7 @@ from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.files import jsonl
 from trackside_daemon.history.files.jsonl import HOST, JsonLines, folder
-from trackside_daemon.history.record.sanitize import clean
+from trackside_daemon.history.sanitize import clean
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:

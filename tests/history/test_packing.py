@@ -305,12 +305,11 @@ def test_nothing_to_pack_changes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_slice_with_enough_time_packs_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SLICE_SECONDS", DEADLINE)
+def test_a_slice_with_enough_time_packs_all(bench: Bench) -> None:
     bench.open(session_id(1))
     for step in range(40):
         bench.send(session_id(1), block(["a"], [step], [1.0]))
-    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33))
+    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33), slice_seconds=DEADLINE)
     assert not upkeep.is_idle()
     with bench.database.transaction():
         assert not upkeep.run_slice(0.0, lambda: False)
@@ -320,13 +319,12 @@ def test_a_slice_with_enough_time_packs_all(bench: Bench, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("small")
 def test_the_backlog_falls_while_one_stream_is_packed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "SLICE_SECONDS", 1.5)
     monkeypatch.setattr(maintenance.Maintenance, "_trim", lambda *_: False)
     bench.open(session_id(1))
     keys = [f"k{number}" for number in range(50)]
     for step in range(40):
         bench.send(session_id(1), block(keys, [step], [1.0] * len(keys)))
-    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33))
+    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33), slice_seconds=1.5)
     monkeypatch.setattr(time, "monotonic", map(float, itertools.count(1)).__next__)  # a second a look: one step a slice
     backlogs: list[int] = []
     more = True

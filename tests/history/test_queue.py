@@ -22,12 +22,11 @@ ROWS = BatchIngested(REF, 1, [Columns(["loss"], array("q", [1]), array("q", [1])
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> Queue:
+def waiting() -> Queue:
     """A queue that has just handed out rows, and would now collect for ever."""
-    found = Queue()
+    found = Queue(commit=3600.0)
     found.put([ROWS], 1)
     assert len(found.get(0.0)[0]) == 1
-    monkeypatch.setattr(queue, "COMMIT_SECONDS", 3600.0)
     return found
 
 
@@ -43,12 +42,10 @@ def test_rows_wait_for_others_until_something_ends(waiting: Queue, urgent: Batch
     assert [item.receipt for item in groups[0]] == [2, 3, 4]
 
 
-def test_few_records_of_many_bytes_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Queue()
-    found.put([ROWS], 1)
-    assert found.has_room
-    monkeypatch.setattr(queue, "QUEUE_BYTES", 1)
-    assert not found.has_room
+def test_few_records_of_many_bytes_leave_no_room() -> None:
+    for found, has_room in ((Queue(), True), (Queue(size=1), False)):
+        found.put([ROWS], 1)
+        assert found.has_room is has_room
 
 
 def test_rows_wait_while_the_writer_has_other_work(waiting: Queue) -> None:
@@ -121,9 +118,8 @@ def test_owners_get_equal_shares_in_bytes(flooded: Queue) -> None:
         assert abs(sizes["alice"] - sizes["bob"]) <= queue.GROUP_BYTES / 8
 
 
-def test_an_item_as_large_as_a_transaction_delays_the_others_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "GROUP_BYTES", 1)
-    found = Queue()
+def test_an_item_as_large_as_a_transaction_delays_the_others_by_one() -> None:
+    found = Queue(group=1)
     for run, owner in (("alice", "uid:1"), ("bob", "uid:2")):
         for record in of(run, owner) * 2:
             found.put([record], run)

@@ -291,7 +291,6 @@ from session_records import batch_ingested
 
 place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sessions = [int(one) for one in sys.argv[4].split(",")]
-maintenance.TRIM_SECONDS = 0.02
 store.LOG_ROWS = 20
 dice = random.Random(seed)
 
@@ -299,7 +298,9 @@ def acknowledge(receipt):
     os.write(1, b"%d %d\\n" % receipt)
 
 database = Database(place, migrations=MORE[:steps])
-writer = module.Writer(database, Bounds(6_000_000), acknowledge=acknowledge)
+writer = module.Writer(
+    database, Bounds(6_000_000), acknowledge=acknowledge, intervals=maintenance.Intervals(trim=0.02)
+)
 writer.start()
 numbers = []
 for one in range(4):

@@ -14,7 +14,7 @@ from session_records import batch_ingested
 from trackside.redact import REDACTED
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.read import alert_reader, reader, sessions
-from trackside_daemon.history.record.sanitize import clean
+from trackside_daemon.history.sanitize import clean
 from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
 
 if TYPE_CHECKING:

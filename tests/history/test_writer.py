@@ -22,9 +22,9 @@ from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import HistoryError, lock_history
-from trackside_daemon.history.record import maintenance, queue
-from trackside_daemon.history.record import writer as module
-from trackside_daemon.history.record.queue import QUEUE_ITEMS
+from trackside_daemon.history.record import maintenance
+from trackside_daemon.history.record.maintenance import Intervals
+from trackside_daemon.history.record.queue import GROUP_BYTES, QUEUE_ITEMS, Queue
 from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
@@ -73,10 +73,11 @@ class House:
 
 
 @pytest.fixture
-def house(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A writer that has not started yet, with a session and short retries."""
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    made = House(place)
+def house(place: Path, request: pytest.FixtureRequest) -> Iterator[House]:
+    """A writer that has not started yet, with a session and short retries, or with the intervals and group of its parameter."""
+    given = getattr(request, "param", {})
+    queue = Queue(group=given.get("group", GROUP_BYTES))
+    made = House(place, queue=queue, intervals=given.get("intervals", Intervals(retry=0.01)))
     made.writer.put([opened(ONE)])
     yield made
     if made.writer._thread.is_alive():
@@ -179,10 +180,8 @@ def test_a_call_is_answered_with_what_it_gives_or_raises(house: House) -> None:
         assert connection.execute("SELECT name FROM run").fetchone()[0] == "run"
 
 
-def test_a_call_comes_in_the_first_turn_after_what_was_put_before_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "GROUP_BYTES", 1)
+@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
+def test_a_call_comes_in_the_first_turn_after_what_was_put_before_it(house: House) -> None:
 
     def committed(store: Any) -> int:
         return int(store.connection.execute("SELECT committed FROM session").fetchone()[0])
@@ -299,10 +298,8 @@ def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in
     assert house.writer.failures["history"] == 1
 
 
-def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REPLACE_SECONDS", DEADLINE)
+@pytest.mark.parametrize("house", [{"intervals": Intervals(replace=DEADLINE)}], indirect=True)
+def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(house: House) -> None:
     house.writer._replaced_at = time.monotonic()  # so that it waits before it replaces the file
     house.writer.start()
     house.put(1, 1.0)
@@ -340,13 +337,13 @@ from trackside_daemon.history.record.trimming import Bounds
 from session_records import batch_ingested
 import logging
 logging.basicConfig(level=logging.INFO, format="log %(message)s")
-module.RETRY_SECONDS = 0.02
 place, how = Path(sys.argv[1]), sys.argv[2]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 database = Database(place)
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
-writer = module.Writer(database, Bounds(2**33), acknowledge=lambda number: print("ack", number, flush=True))
+acknowledge = lambda number: print("ack", number, flush=True)
+writer = module.Writer(database, Bounds(2**33), acknowledge=acknowledge, intervals=module.Intervals(retry=0.02))
 writer.start()
 one = session_id(1)
 writer.put([opened(one)])
@@ -424,9 +421,9 @@ def _fill(how: str, place: Path) -> None:
     database.close()
 
 
-def test_a_message_is_never_apart_from_its_number(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("house", [{"group": 1}], indirect=True)
+def test_a_message_is_never_apart_from_its_number(house: House) -> None:
     """Groups of a byte: each message is a transaction, and at each moment all that is counted is there."""
-    monkeypatch.setattr(queue, "GROUP_BYTES", 1)
     wrong: list[tuple[int, int]] = []
 
     def look(number: int) -> None:
@@ -494,10 +491,10 @@ def test_a_session_that_no_table_takes_costs_only_itself(house: House) -> None:
     assert house.read(2) == [1.0], "only the hardware is not told"
 
 
+@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, trim=0.05)}], indirect=True)
 def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_acknowledged(
-    house: House, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.05)
     house.writer.start()
     house.put(1, 1.0)
     eventually(lambda: house.acknowledged == [1])
@@ -512,11 +509,10 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
 
 
 @pytest.fixture
-def served(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def served(place: Path) -> Iterator[House]:
     """A writer of a daemon, whose directory is not the test's own."""
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     (place / "history").mkdir()
-    made = House(place / "history", serves=True)
+    made = House(place / "history", serves=True, intervals=Intervals(retry=0.01))
     made.writer.put([opened(ONE)])
     made.writer.start()
     yield made
@@ -582,10 +578,8 @@ def test_a_wal_that_is_deleted_costs_nothing(served: House, place: Path) -> None
 @pytest.mark.parametrize("left", ["nothing", "a file that was closed", "a file of a killed daemon"])
 @pytest.mark.parametrize("fault", ["a full disk", "a read-only disk", "no more files"])
 def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_as_it_may(
-    small_disk: Path, left: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_disk: Path, left: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.05)
     (small_disk / "ballast").unlink()
     if left != "nothing":
         bench = Bench(small_disk)
@@ -605,7 +599,7 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
         used = len(list(small_disk.iterdir())) + 1
         options = options.replace("nr_inodes=1", f"nr_inodes={used}")
         subprocess.run(["mount", "-o", options, str(small_disk)], check=True)
-    served = House(small_disk, serves=True)
+    served = House(small_disk, serves=True, intervals=Intervals(retry=0.01, trim=0.05))
     served.writer.start()
     served.writer.put([Alert("DiskFilling", "warning", 1.0, "", {}, "full", "full")])
     served.writer.put([opened(ONE)])
@@ -628,10 +622,8 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
     assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1, caplog.text
 
 
-def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "COUNT_SECONDS", 0.05)
+@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, recount=0.05)}], indirect=True)
+def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(house: House) -> None:
     house.writer.start()
     house.writer.call(lambda _: None).result(10)
     house.limit(0)
@@ -641,8 +633,7 @@ def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(
     eventually(lambda: house.acknowledged == [1])
 
 
-def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.0)
+def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path) -> None:
     checks = []
     now = time.time()
 
@@ -650,7 +641,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path, m
         checks.append(1)
         return now + 3 * 365 * 86400
 
-    house = House(place, clock=ahead)
+    house = House(place, clock=ahead, intervals=Intervals(trim=0.0))
     house.writer.set_bounds(Bounds(2**33, 90 * 86400.0))
     for number in range(3):
         run = f"run {number}"

@@ -12,7 +12,7 @@ from processes import eventually
 from served_sockets import ServedSocket
 from wire_messages import PATIENCE_MILLISECONDS
 
-from trackside.transport.keys import ClientKey, for_endpoint
+from trackside.environment.keys import ClientKey, for_endpoint
 from trackside_daemon.ingest.keyring import Keyring, make
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside.transport.discovery import find
+from trackside.environment.discovery import find
 from trackside_daemon.ingest.endpoint import EndpointError, SocketLock, default_directory, token_path
 from trackside_daemon.ingest.keyring import make
 from trackside_daemon.ingest.push_socket import PushSocket

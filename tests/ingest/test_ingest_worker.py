@@ -219,8 +219,8 @@ def test_after_the_end_of_a_worker_the_same_connection_goes_on_with_the_next(
     assert caplog.messages == [f"the ingest worker has ended: {reason}"]
 
 
-def test_a_worker_that_hangs_is_killed(served: ServedSocket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
+def test_a_worker_that_hangs_is_killed(served: ServedSocket) -> None:
+    served.worker.hang_seconds = 0.5
 
     def ticked() -> bool:
         served.worker.tick(reads=True)
@@ -235,10 +235,8 @@ def test_a_worker_that_hangs_is_killed(served: ServedSocket, monkeypatch: pytest
     eventually(ticked)
 
 
-def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(
-    served: ServedSocket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
+def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(served: ServedSocket) -> None:
+    served.worker.hang_seconds = 0.0
     for _ in range(10):
         served.worker.tick(reads=False)
         served.worker.flush()
@@ -247,7 +245,7 @@ def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(
 
 
 def test_a_worker_whose_messages_wait_to_be_handled_is_not_taken_for_one_that_hangs(
-    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
 ) -> None:
     client = connect()
     client.send(b"one")
@@ -257,7 +255,7 @@ def test_a_worker_whose_messages_wait_to_be_handled_is_not_taken_for_one_that_ha
         return len(served.worker._records) >= 3  # that it is ready, the connection, and its message
 
     eventually(arrived)
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
+    served.worker.hang_seconds = 0.0
     for _ in range(10):
         served.worker.tick(reads=True)
         served.worker.flush()
@@ -286,12 +284,9 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
         push_socket.close()
 
 
-def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "START_SECONDS", 0.0)
+def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(place: Path) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = module.IngestWorker(push_socket)
+    worker = module.IngestWorker(push_socket, start_seconds=0.0)
     try:
         worker.start()
         assert worker._process is not None
@@ -305,7 +300,7 @@ def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(
         push_socket.close()
 
 
-def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()
     bound.listeners = {"ipc:///" + "x" * 130: listener}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.nvml.handle.known_gpus import KnownGpus
+from trackside_daemon.nvml.handle.handle import KnownGpus
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 INFO = {"name": "NVIDIA H100"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from scripted_workers import LONG, Machine, pid, reap, unavailable_reason
 
-from trackside_daemon.nvml.handle.lost_gpu_policy import LostGpuPolicy
+from trackside_daemon.nvml.handle.handle import LostGpuPolicy
 from trackside_daemon.nvml.handle.quarantine import Quarantine
 from trackside_daemon.nvml.reading import DOWN, GpuReading
 

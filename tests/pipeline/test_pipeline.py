@@ -12,6 +12,7 @@ import pytest
 from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
@@ -325,7 +326,7 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
     eventually(lambda: not history.firing(now[0]))
 
 
-class Measures(Nags):
+class Measures(RunWatch):
     """A stage with samples."""
 
     def changed_batches(self) -> list[Batch]:

@@ -11,9 +11,7 @@ from http_service import HttpService, is_closed
 from processes import DEADLINE, eventually, http
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web.http import connection_limit
-from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http import server as request_limit
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,9 +25,9 @@ ASKED = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
 class Service(HttpService):
     """A served application, where `/slow` never answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits = LIMITS) -> None:
         self.slow = 0
-        super().__init__(self._answer)
+        super().__init__(self._answer, limits=limits)
 
     def status(self, path: str) -> int:
         return http.get(self.url + path).status_code
@@ -45,8 +43,9 @@ class Service(HttpService):
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
-    service = Service()
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A server, with the limits of the parameter."""
+    service = Service(getattr(request, "param", LIMITS))
     yield service
     service.server.stop()
 
@@ -74,8 +73,8 @@ def test_more_kept_connections_than_there_is_room_for_keep_no_scrape_out(service
         assert answered(kept[-1])
 
 
-def test_a_connection_in_use_is_not_idle(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 3)
+@pytest.mark.parametrize("service", [HttpLimits(idle=3)], indirect=True)
+def test_a_connection_in_use_is_not_idle(service: Service) -> None:
     with ExitStack() as ends:
         used, waiting = (ends.enter_context(service.connect(data)) for data in (ASKED, b"GET /slow HTTP/1.0\r\n\r\n"))
         assert answered(used)
@@ -88,21 +87,16 @@ def test_a_connection_in_use_is_not_idle(service: Service, monkeypatch: pytest.M
         assert not is_closed(waiting)
 
 
-def test_without_room_for_any_connection_the_longest_idle_one_makes_way(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 5)
+@pytest.mark.parametrize("service", [HttpLimits(connections=5)], indirect=True)
+def test_without_room_for_any_connection_the_longest_idle_one_makes_way(service: Service) -> None:
     with ExitStack() as ends:
         for _ in range(20):
             assert answered(ends.enter_context(service.connect(ASKED)))
         assert service.status("/metrics") == 200
 
 
-def test_requests_in_progress_leave_a_reserve_for_scrapes_and_probes(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_limit, "MAX_REQUESTS", 4)
-    monkeypatch.setattr(request_limit, "RESERVED_REQUESTS", 1)
+@pytest.mark.parametrize("service", [HttpLimits(requests=4, reserved=1)], indirect=True)
+def test_requests_in_progress_leave_a_reserve_for_scrapes_and_probes(service: Service) -> None:
     with ExitStack() as ends:
         for _ in range(4):
             ends.enter_context(service.connect(b"GET /slow HTTP/1.0\r\n\r\n"))
@@ -117,10 +111,9 @@ def test_requests_in_progress_leave_a_reserve_for_scrapes_and_probes(
     eventually(lambda: service.status("/") == 200)
 
 
-def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.KEEP_ALIVE_SECONDS <= 10
-    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.05)
-    service = Service()
+def test_a_connection_is_not_kept_for_long() -> None:
+    assert LIMITS.keep_alive <= 10
+    service = Service(HttpLimits(keep_alive=0.05))
     try:
         with service.connect(ASKED) as connection:
             assert answered(connection)

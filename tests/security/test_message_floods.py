@@ -11,7 +11,7 @@ import zmq
 from processes import DEADLINE, eventually
 from served_sockets import ServedSocket
 
-from trackside_daemon.ingest.worker.message_queue import WAITING_BYTES
+from trackside_daemon.ingest.worker.worker import WAITING_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,11 +31,11 @@ ALICE, BOB = Connection(b"\0alice", 50_001), Connection(b"\0bob", 50_002)
 def test_batches_of_one_user_are_acknowledged_although_five_hundred_of_another_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trackside_daemon.history.record.queue.GROUP_BYTES", GROUP_BYTES // 256)
     desk, users = SessionsHarness(), {ALICE: FakeSession("alice"), BOB: FakeSession("bob")}
     commits: list[list[bytes]] = [[]]
     database = Database(tmp_path)
-    writer = Writer(database, Bounds(0), acknowledge=lambda receipt: commits[-1].append(receipt.session))
+    queue = Queue(group=GROUP_BYTES // 256)
+    writer = Writer(database, Bounds(0), acknowledge=lambda receipt: commits[-1].append(receipt.session), queue=queue)
     monkeypatch.setattr(writer, "_write_jsonl", lambda _: commits.append([]))
 
     def send(who: Connection, *kinds: str) -> None:
@@ -73,9 +73,8 @@ def test_events_and_last_values_count_as_much_as_they_need_in_memory() -> None:
     assert not found.has_room
 
 
-def test_a_run_that_is_forgotten_does_not_come_before_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside_daemon.history.record.queue.OWNERS", 3)
-    queue = Queue()
+def test_a_run_that_is_forgotten_does_not_come_before_those_of_others() -> None:
+    queue = Queue(owners=3)
 
     def opens(run: str, owner: str) -> None:
         queue.put([replace_record(opened(run), owner=Owner(owner))], None)

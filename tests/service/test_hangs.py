@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from processes import eventually
@@ -18,11 +18,12 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
-from trackside_daemon.service import hangs as module
 from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.captures.kinds.kind import AskRanks
 
 NOW = 1_700_000_000.0
 
@@ -37,13 +38,21 @@ def flight(last: int, *, ends: bool = False, line: int = 3) -> Flight:
 class Scene:
     """Ranks with given answers, one after the other, the last one for ever."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, retries: Sequence[float] = ()) -> None:
         self.state = State()
         self.answers: dict[int, list[Flight]] = {}
         self.notes: list[AlertNote] = []
         self.requests: list[Request] = []
         self.processes: list[Process] = []
-        self.hangs = Hangs(self.ask, self.state, lambda: self.processes, self.publish, self.capture)
+        self.hangs = Hangs(
+            cast("AskRanks", self.ask),
+            self.state,
+            lambda: self.processes,
+            self.publish,
+            self.capture,
+            apart=0.0,
+            retries=retries,
+        )
         labels = dict.fromkeys(f.RUN_INFO.labels, "")
         labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
@@ -78,10 +87,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(module, "APART", 0.0)
-    monkeypatch.setattr(module, "RETRIES", ())
-    made = Scene(world=3)
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Three ranks; the parameter has the pauses before the retries."""
+    made = Scene(3, getattr(request, "param", ()))
     made.ranks()
     yield made
     made.hangs.stop()
@@ -165,15 +173,12 @@ def test_the_state_of_a_silent_process_is_a_reason(scene: Scene, state: str, rea
     assert found["text"].startswith(f"Rank 1 did not answer within 3 s: {reason}; all_reduce number 32")
 
 
-def test_an_alert_without_a_verdict_is_judged_again_until_it_ends(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRIES", (0.0, 3600.0))
+@pytest.mark.parametrize("scene", [(0.0, 3600.0)], indirect=True)
+def test_an_alert_without_a_verdict_is_judged_again_until_it_ends(scene: Scene) -> None:
     hangs = [flight(32)], [flight(31, ends=True)]
     scene.answers = {0: [flight(30), *hangs[0]], 1: hangs[1]}
     assert scene.verdict() is not None
-    monkeypatch.setattr(module, "RETRIES", (3600.0,))
-    again = Scene(world=2)
+    again = Scene(2, (3600.0,))
     again.answers = {0: [flight(number) for number in range(9)]}
     fired = Alert("TrainingStalled", "warning", NOW, "net-1", {"run": "net"})
     again.hangs.accept(Batch("alerts", records=[fired]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, opened
@@ -11,7 +11,6 @@ from histories import BEGIN, column, finished, history, opened
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import RunState
-from trackside_daemon.service import reports as module
 from trackside_daemon.service.reports import Reports
 
 if TYPE_CHECKING:
@@ -29,14 +28,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def reports(place: Path, directory: str = "reports") -> Reports:
-    return Reports(place / directory, place / "history", CostSection, lambda _: None, memory=1 << 29)
+def reports(place: Path, directory: str = "reports", **more: Any) -> Reports:
+    return Reports(place / directory, place / "history", CostSection, lambda _: None, memory=1 << 29, **more)
 
 
 def ended(runs: Reports, *records: RunState) -> None:
     """Report ends, and write what waits."""
     runs.start()
-    assert runs.accept(Batch("training", records=records)) == ()
+    runs.accept(Batch("training", records=records))
     runs.stop()
 
 
@@ -65,9 +64,6 @@ def test_what_fails_is_one_line_and_the_next_is_written(place: Path, caplog: pyt
     assert caplog.messages[1].endswith("no such file or directory")
 
 
-def test_a_stop_does_not_wait_for_long(
-    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.0)
-    ended(reports(place), ENDED)
+def test_a_stop_does_not_wait_for_long(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ended(reports(place, stop_seconds=0.0), ENDED)
     assert caplog.messages == ["run run gets no report: the daemon stops"]

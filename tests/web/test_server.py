@@ -13,8 +13,7 @@ from http_service import HttpService
 from processes import DEADLINE, eventually, http
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web.http import connection_limit
-from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits
 
 if TYPE_CHECKING:
     import socket
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 class Service(HttpService):
     """A served application; `/slow` answers once it is released, and `/broken` raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits = LIMITS) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
-        super().__init__(self._answer)
+        super().__init__(self._answer, limits=limits)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/broken":
@@ -43,17 +42,16 @@ class Service(HttpService):
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
-    made = Service()
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A server, with the limits of the parameter."""
+    made = Service(getattr(request, "param", LIMITS))
     yield made
     made.go_on.set()
     made.server.stop()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the request timeout to a twentieth of a second."""
-    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
+# A twentieth of a second for a request.
+impatient = pytest.mark.parametrize("service", [HttpLimits(request_seconds=0.05)], indirect=True)
 
 
 def read(connection: socket.socket) -> bytes:
@@ -71,13 +69,13 @@ def test_it_serves_and_keeps_the_connection(service: Service) -> None:
     assert "server" not in service.get().headers
 
 
-@pytest.mark.parametrize(("most", "statuses"), [(512, {200}), (40, {200, 503})])
-def test_of_a_burst_of_requests_each_gets_a_status(
-    most: int, statuses: set[int], service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("service", "statuses"),
+    [(HttpLimits(connections=512, idle=10), {200}), (HttpLimits(connections=40, idle=10), {200, 503})],
+    indirect=["service"],
+)
+def test_of_a_burst_of_requests_each_gets_a_status(statuses: set[int], service: Service) -> None:
     """Most connections of a burst were once closed without a word, since their requests had not been read yet."""
-    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", most)
-    monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 10)
     slow = service.connect(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\n")
     assert service.entered.wait(DEADLINE)  # the event loop waits in it
     burst = [service.connect(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n") for _ in range(100)]
@@ -94,7 +92,8 @@ def test_what_a_proxy_claims_is_not_believed(service: Service) -> None:
     assert answer.text == "127.0.0.1 http"
 
 
-def test_idle_connections_do_not_keep_scrapes_out(impatient: None, service: Service) -> None:
+@impatient
+def test_idle_connections_do_not_keep_scrapes_out(service: Service) -> None:
     idle = [service.connect() for _ in range(10)]
     assert [read(connection) for connection in idle] == [b""] * 10, "each is closed without a word"
     assert eventually(lambda: service.get().status_code == 200)
@@ -102,13 +101,15 @@ def test_idle_connections_do_not_keep_scrapes_out(impatient: None, service: Serv
         connection.close()
 
 
-def test_a_request_that_is_never_finished_is_not_waited_for(impatient: None, service: Service) -> None:
+@impatient
+def test_a_request_that_is_never_finished_is_not_waited_for(service: Service) -> None:
     with service.connect(b"GET / HTTP/1.1\r\nHost: x\r\n") as dribbling:
         assert read(dribbling) == b""
     assert service.get().status_code == 200
 
 
-def test_a_request_that_takes_long_is_not_cut_off(impatient: None, service: Service) -> None:
+@impatient
+def test_a_request_that_takes_long_is_not_cut_off(service: Service) -> None:
     answers: list[int] = []
     asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
     asker.start()
@@ -166,7 +167,7 @@ def test_a_stop_does_not_wait_for_connections_that_ask_nothing(service: Service,
     assert not service.server._thread.is_alive()
 
 
-def test_a_server_that_is_stopped_at_once_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_stopped_at_once_ends() -> None:
     for _ in range(5):
         server = Service().server
         server.stop()

@@ -14,7 +14,7 @@ from processes import DEADLINE, eventually
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit
-from trackside_daemon.web.http import server as module
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +27,10 @@ ASKED = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 class Service(HttpService):
     """A server with one user, ada."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limits: HttpLimits = LIMITS) -> None:
         file = directory / "web.yml"
         file.write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
-        super().__init__(PlainTextResponse("here"), file)
+        super().__init__(PlainTextResponse("here"), file, limits=limits)
 
     def scraped(self) -> bool:
         with httpx.Client(timeout=DEADLINE, trust_env=False) as client:
@@ -38,8 +38,9 @@ class Service(HttpService):
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path)
+def service(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A server, with the limits of the parameter."""
+    made = Service(tmp_path, getattr(request, "param", LIMITS))
     yield made
     made.server.stop()
 
@@ -59,10 +60,8 @@ def test_who_is_refused_is_hung_up_on(service: Service) -> None:
     assert b"connection: close" in answer.lower()
 
 
-def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.2)
+@pytest.mark.parametrize("service", [HttpLimits(request_seconds=0.2)], indirect=True)
+def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(service: Service) -> None:
     password = b"Authorization: Basic YWRhOmxvdmVsYWNl\r\n"
     with service.connect(b"GET /metrics HTTP/1.1\r\nHost: here\r\n" + password + b"\r\n") as connection:
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
@@ -71,11 +70,8 @@ def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(
         assert received(connection) == b""
 
 
-def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", 40)
-    monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 10)
+@pytest.mark.parametrize("service", [HttpLimits(connections=40, idle=10)], indirect=True)
+def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(service: Service) -> None:
     with ExitStack() as ends:
         silent = [ends.enter_context(service.connect()) for _ in range(60)]
         assert service.scraped()

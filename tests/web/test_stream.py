@@ -7,6 +7,7 @@ import json
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from processes import DEADLINE
@@ -14,7 +15,6 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside_daemon.web.api.overview import endpoints as endpoints_module
-from trackside_daemon.web.api.overview import endpoints as module
 from trackside_daemon.web.api.overview.endpoints import COMMENT, Frame, FullError, Listener, Stream, format_event
 from trackside_daemon.web.http.server import ABORT
 
@@ -41,10 +41,7 @@ class Maker:
         )
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the period to a fiftieth of a second."""
-    monkeypatch.setattr(module, "PERIOD", 0.02)
+QUICK = 0.02  # seconds between two frames
 
 
 async def told(listener: Listener) -> list[bytes]:
@@ -54,9 +51,9 @@ async def told(listener: Listener) -> list[bytes]:
     return [one.replace(COMMENT, b"") for one in found]
 
 
-def test_all_are_told_the_same_bytes_that_were_made_once(quick: None) -> None:
+def test_all_are_told_the_same_bytes_that_were_made_once() -> None:
     maker = Maker()
-    stream = Stream(maker)
+    stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         listeners = [stream.subscribe() for _ in range(50)]
@@ -72,9 +69,9 @@ def test_all_are_told_the_same_bytes_that_were_made_once(quick: None) -> None:
     asyncio.run(listen())
 
 
-def test_nothing_is_made_while_nobody_listens(quick: None) -> None:
+def test_nothing_is_made_while_nobody_listens() -> None:
     maker = Maker()
-    stream = Stream(maker)
+    stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         assert maker.made == 0
@@ -95,12 +92,9 @@ def test_nothing_is_made_while_nobody_listens(quick: None) -> None:
     asyncio.run(listen())
 
 
-def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "PERIOD", 3600.0)
+def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him() -> None:
     maker = Maker()
-    stream = Stream(maker)
+    stream = Stream(maker, period=3600.0)
 
     async def listen() -> None:
         first = await told(one := stream.subscribe())
@@ -114,9 +108,9 @@ def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him
     asyncio.run(listen())
 
 
-def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him(quick: None) -> None:
+def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him() -> None:
     maker = Maker()
-    stream = Stream(maker)
+    stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         slow, fast = stream.subscribe(), stream.subscribe()
@@ -128,9 +122,9 @@ def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him(quick: None) -> N
     asyncio.run(listen())
 
 
-def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not(quick: None) -> None:
+def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not() -> None:
     maker = Maker()
-    stream = Stream(maker)
+    stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         one, two, none = stream.subscribe("a"), stream.subscribe("b"), stream.subscribe()
@@ -148,9 +142,8 @@ def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not(quick: No
     asyncio.run(listen())
 
 
-def test_more_than_may_listen_do_not(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LISTENERS", 2)
-    stream = Stream(Maker())
+def test_more_than_may_listen_do_not() -> None:
+    stream = Stream(Maker(), period=QUICK, most=2)
 
     async def listen() -> None:
         first = stream.subscribe()
@@ -163,9 +156,8 @@ def test_more_than_may_listen_do_not(quick: None, monkeypatch: pytest.MonkeyPatc
     asyncio.run(listen())
 
 
-def test_a_comment_comes_now_and_then(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 3 * module.PERIOD)
-    stream = Stream(Maker())
+def test_a_comment_comes_now_and_then() -> None:
+    stream = Stream(Maker(), period=QUICK, keep_alive=3 * QUICK)
 
     async def listen() -> None:
         listener = stream.subscribe()
@@ -177,7 +169,7 @@ def test_a_comment_comes_now_and_then(quick: None, monkeypatch: pytest.MonkeyPat
     asyncio.run(listen())
 
 
-def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
     failing = threading.Event()
     maker = Maker()
 
@@ -188,7 +180,7 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, capl
         return maker(wanted)
 
     async def listen() -> None:
-        listener = Stream(make).subscribe()
+        listener = Stream(make, period=QUICK).subscribe()
         await told(listener)
         failing.set()
         made = maker.made
@@ -202,8 +194,8 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(quick: None, capl
     assert len([one for one in caplog.messages if one.startswith("the overview cannot be produced")]) == 1
 
 
-def test_at_the_end_all_are_told_so_and_nobody_may_begin(quick: None) -> None:
-    stream = Stream(Maker())
+def test_at_the_end_all_are_told_so_and_nobody_may_begin() -> None:
+    stream = Stream(Maker(), period=QUICK)
 
     async def listen() -> None:
         listener = stream.subscribe()
@@ -348,7 +340,7 @@ def test_a_head_of_the_stream_ends(site: Site) -> None:
 
 
 def test_one_too_many_is_told_what_to_do(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LISTENERS", 0)
+    monkeypatch.setattr(Stream, "subscribe", Mock(side_effect=FullError))
     answer = site.client().get("/api/v1/stream", headers=site.key)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert answer.json()["error"]["reason"] == "busy"

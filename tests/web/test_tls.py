@@ -18,10 +18,10 @@ from processes import DEADLINE, eventually
 from starlette.responses import PlainTextResponse
 from trustme import CA
 
-from trackside_daemon.web.http import server as module
 from trackside_daemon.web.http import tls
 from trackside_daemon.web.http.config import TlsSection
 from trackside_daemon.web.http.config_file import ConfigFile
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,10 +37,10 @@ CLIENTS = "client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.pem"
 class Service(HttpService):
     """A TLS server, and the authority of its certificate and of its clients' certificates."""
 
-    def __init__(self, directory: Path, text: str) -> None:
+    def __init__(self, directory: Path, text: str, limits: HttpLimits = LIMITS) -> None:
         self.file = directory / "web.yml"
         self.file.write_text(text)
-        super().__init__(_answer, self.file, "https")
+        super().__init__(_answer, self.file, "https", limits=limits)
 
     def get(self, context: ssl.SSLContext) -> httpx.Response:
         return httpx.get(self.url, verify=context, timeout=DEADLINE, trust_env=False)
@@ -65,8 +65,8 @@ def authority(tmp_path: Path) -> Authority:
 def serve(tmp_path: Path, authority: Authority) -> Iterator[Callable[[str], Service]]:
     started: list[Service] = []
 
-    def start(section: str = "") -> Service:
-        started.append(Service(tmp_path, f"{BASE}{section and f', {section}'}}}\n"))
+    def start(section: str = "", limits: HttpLimits = LIMITS) -> Service:
+        started.append(Service(tmp_path, f"{BASE}{section and f', {section}'}}}\n", limits))
         return started[-1]
 
     yield start
@@ -210,16 +210,13 @@ def test_only_names_that_are_allowed_are_let_in(
     assert is_let_in(service, authority.trust(authority.issue("client", *identities))) is works
 
 
-def test_silent_connections_delay_nobody_and_are_closed(
-    serve: Callable[..., Service], authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_connections_delay_nobody_and_are_closed(serve: Callable[..., Service], authority: Authority) -> None:
     service = serve()
     silent = [service.connect() for _ in range(50)] + [service.connect(b"\x16\x03\x01\x02\x00\x01")]
     assert service.get(authority.trust()).status_code == 200, "while all of them are open"
     for one in silent:
         one.close()
-    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
-    other = serve()
+    other = serve(limits=HttpLimits(request_seconds=0.05))
     for data in (b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01"):
         with other.connect(data) as one:
             assert one.recv(1024) == b""

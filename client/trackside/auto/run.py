@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside.row_queue import RowQueue
-    from trackside.transport.session import Row
+    from trackside.rows import Row
 
 AMOUNTS = ("samples", "tokens")  # keys whose values add up until a push carries them
 

@@ -29,7 +29,7 @@ from trackside.totals.phases import WAITED, WAITS, Mark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.transport.session import Row
+    from trackside.rows import Row
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead

@@ -19,7 +19,7 @@ from trackside.captures.kineto import (
     socket_directory,
     variables,
 )
-from trackside.transport.discovery import find
+from trackside.environment.discovery import find
 
 
 def main() -> None:

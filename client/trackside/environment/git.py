@@ -15,7 +15,7 @@ from time import monotonic
 
 import msgspec
 
-from trackside.transport.paths import open_regular
+from trackside.environment.paths import open_regular
 from trackside.wire import is_commit
 
 ENTRIES = 20_000  # limit of tracked files; the state of a larger repository is unknown

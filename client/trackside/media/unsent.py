@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from time import monotonic_ns
 
+from trackside.limits import MEDIA_TEXT_LENGTH
 from trackside.media.pixels import Pixels
+from trackside.packing import writable
 from trackside.redact import redact, redact_text
 from trackside.wire import MediaItem
 
@@ -52,3 +54,9 @@ def _redacted_table(data: bytes) -> bytes:
         for row in table["rows"]
     ]
     return json.dumps(table, separators=(",", ":")).encode()
+
+
+def text_bytes(text: str) -> bytes:
+    """Return a text as it is sent; what is over the limit is left out and counted."""
+    left_out = len(text) - MEDIA_TEXT_LENGTH
+    return writable(text if left_out <= 0 else f"{text[:MEDIA_TEXT_LENGTH]}\n… {left_out} more characters").encode()

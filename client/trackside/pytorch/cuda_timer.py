@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.device_scalars import Cuda
+from trackside.device_scalars import Cuda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,13 +55,15 @@ class CudaTimer:
 
     Args:
         gpus: Access to CUDA.
+        most: See `EVENTS`.
 
     Attributes:
         pending: Stages that are not done, oldest first.
         weight: Factor of a stage that ends now: it also stands for steps that were not timed.
     """
 
-    def __init__(self, gpus: CudaDevices) -> None:
+    def __init__(self, gpus: CudaDevices, most: int = EVENTS) -> None:
+        self._most = most
         self.pending: deque[_Span] = deque()
         self.weight = 1
         self._gpus = gpus
@@ -71,7 +73,7 @@ class CudaTimer:
     @property
     def is_full(self) -> bool:
         """No event is left for another stage."""
-        return not self._free and self._created >= EVENTS
+        return not self._free and self._created >= self._most
 
     def begin(self, device: Any) -> Any:
         """Return the event that marks this point of the device's current stream; None if none is left or allowed."""

@@ -22,7 +22,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.pytorch.autograd import gradient_nodes
-from trackside.pytorch.cuda_timer import CudaDevices, CudaTimer
+from trackside.pytorch.cuda_timer import EVENTS, CudaDevices, CudaTimer
 from trackside.pytorch.hooks import Hook, remove_all, unwrapped
 from trackside.pytorch.memory import GpuMemory
 from trackside.pytorch.step_sampling import StepSampler
@@ -45,7 +45,6 @@ SHARE = 0.001  # share of the time that marks may cost: every step is timed from
 
 # Cost of a mark: about 20 µs were measured with the caches in use by the training (bench/stages.py).
 MARK_SECONDS = 25e-6
-MEMORY_NANOSECONDS = 10**9  # least time between two readings of GPU memory
 
 # Attribute of a module in which `model.compile()` keeps the compiled call. PyTorch has no public name for it.
 COMPILED_CALL = "_compiled_call_impl"
@@ -62,6 +61,8 @@ class StepStages:
         model: Module that the training calls: the result of ``torch.compile`` or DDP, if the training calls that.
         optimizer: A ``torch.optim.Optimizer``; None to time none.
         gpus: Access to CUDA.
+        events: See `EVENTS`.
+        memory_every: Least nanoseconds between two readings of GPU memory.
 
     Attributes:
         stopped: Nothing is timed any longer.
@@ -69,15 +70,25 @@ class StepStages:
         next_step: Number of finished steps at which `step_finished` must be called.
     """
 
-    def __init__(self, queue: RowQueue, model: Any, optimizer: Any = None, gpus: CudaDevices | None = None) -> None:
+    def __init__(
+        self,
+        queue: RowQueue,
+        model: Any,
+        optimizer: Any = None,
+        gpus: CudaDevices | None = None,
+        *,
+        events: int = EVENTS,
+        memory_every: int = 10**9,
+    ) -> None:
         import torch
 
         self._queue = queue
         self._thread = queue.thread
         self._append = queue.append
         self._gpus = CudaDevices() if gpus is None else gpus
-        self._timer = CudaTimer(self._gpus)
+        self._timer = CudaTimer(self._gpus, events)
         self._memory = GpuMemory(self._gpus)
+        self._memory_every = memory_every
         self._grad_enabled = torch.is_grad_enabled
         # Private, and the only way to learn whether a backward runs in this thread, and to be called at its end, as DDP is.
         engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
@@ -203,13 +214,13 @@ class StepStages:
             if now >= self._memory_due:
                 self._uses_gpus, self._has_peers = self._gpus.used(), _has_peers()
             if not self._uses_gpus:
-                self._memory_due = now + MEMORY_NANOSECONDS
+                self._memory_due = now + self._memory_every
                 return
             if self._gpus.forbids():
                 return
             done = Device(phases=self._timer.collect())
             if now >= self._memory_due:
-                self._memory_due = now + MEMORY_NANOSECONDS
+                self._memory_due = now + self._memory_every
                 done.memory = self._memory.read()
             if done.phases or done.memory:
                 self._append(now, done)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from trackside.transport import keys
+from trackside.environment import keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

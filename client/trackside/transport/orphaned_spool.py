@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from trackside.environment.paths import spool_directories
 from trackside.transport.outbox import Outbox
-from trackside.transport.paths import spool_directories
 from trackside.transport.spool import Reader, Spool
 from trackside.transport.spool_access import acquire_lock
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside.limits import IN_FLIGHT
 from trackside.transport.spool import Record, spanned
 from trackside.wire import Envelope, Skip, Totals, encode
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from trackside.transport.spool import Segment, Spool, Steps
     from trackside.wire import Clock
 
-PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
 STUCK_SECONDS = 1.0  # wait for an acknowledgement after which a message is also written to the spool
 
 
@@ -110,20 +108,22 @@ class Outbox(ABC):
     def settle(self, clock: Clock, *, everything: bool = False) -> None:
         """Spool the messages that have waited long, or *everything*; then read from the spool what is sent next."""
         stuck = self.is_stuck(clock)
-        crowded = self.size > PENDING_BYTES or (stuck and len(self.pending) > IN_FLIGHT)
+        crowded = self.size > self.spool.limits.pending_bytes or (
+            stuck and len(self.pending) > self.spool.limits.window
+        )
         if everything or stuck or crowded or self._unspooled:
             self._spool(clock.monotonic - STUCK_SECONDS * 1e9, clock, everything=everything or crowded)
         # The newest leave the memory: they are on disk, and their turn comes last.
         while crowded and self.pending and self.pending[-1].spooled and self._is_full():
             self.size -= self.pending.pop().size
         self._in_flight = min(self._in_flight, len(self.pending))  # the popped ones may have been in flight
-        if self.size > PENDING_BYTES:
+        if self.size > self.spool.limits.pending_bytes:
             self._drop_oldest(self._unspooled or self.pending)
         self._refill()
 
     def _is_full(self) -> bool:
         """Return whether memory has more messages than the window, or more bytes than its limit."""
-        return len(self.pending) > IN_FLIGHT or self.size > PENDING_BYTES
+        return len(self.pending) > self.spool.limits.window or self.size > self.spool.limits.pending_bytes
 
     def is_stuck(self, clock: Clock) -> bool:
         """Return whether the oldest message has waited longer than `STUCK_SECONDS`, however often it was sent."""
@@ -131,7 +131,7 @@ class Outbox(ABC):
 
     def next_to_send(self) -> Pending | None:
         """Return the oldest pending message that is not in flight; None if there is none, or the window is full."""
-        if self._in_flight < min(len(self.pending), IN_FLIGHT):
+        if self._in_flight < min(len(self.pending), self.spool.limits.window):
             return self.pending[self._in_flight]
         return None
 
@@ -249,7 +249,11 @@ class Outbox(ABC):
 
     def _refill(self) -> None:
         """Read the next messages from the spool, while the window has room."""
-        while len(self.pending) < IN_FLIGHT and self.size < PENDING_BYTES // 2 and self.spool.last > self._newest:
+        while (
+            len(self.pending) < self.spool.limits.window
+            and self.size < self.spool.limits.pending_bytes // 2
+            and self.spool.last > self._newest
+        ):
             record = self.spool.next_after(self._newest)
             if record is None:
                 break
@@ -258,7 +262,7 @@ class Outbox(ABC):
             self.pending.append(Pending(record.first, record.number, record.frames, record.values, spooled=True))
             self.size += self.pending[-1].size
         if self.spool.last <= self._newest:
-            while self._unspooled and len(self.pending) < IN_FLIGHT:
+            while self._unspooled and len(self.pending) < self.spool.limits.window:
                 self._skip_up_to(self._unspooled[0].first)
                 self.pending.append(self._unspooled.popleft())
         # The daemon accepts no number out of order. So the skip of a gap goes first, and what was sent is sent again.
@@ -286,7 +290,7 @@ class Outbox(ABC):
         """Drop the oldest messages in memory above its limit, and put one skip in their place."""
         first = last = messages[0].first
         made_at, lost, steps = messages[0].made_at, 0, messages[0].steps
-        while self.size > PENDING_BYTES and messages:
+        while self.size > self.spool.limits.pending_bytes and messages:
             oldest = messages.popleft()
             last = oldest.number
             self.size -= oldest.size

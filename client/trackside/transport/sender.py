@@ -17,18 +17,18 @@ from msgspec.structs import replace
 
 from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply, step_counter
+from trackside.environment import discovery
 from trackside.environment.clocks import read_clocks
+from trackside.environment.paths import machine_id
 from trackside.environment.process_info import process_info
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
 from trackside.packing import writable
 from trackside.training_log import info, warn
-from trackside.transport import discovery
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
-from trackside.transport.paths import machine_id
 from trackside.transport.resend_wait import LONGEST_SECONDS, ResendWait
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.captures.answers import Answer
-    from trackside.transport.native_thread import Startable
+    from trackside.transport.native_thread import Unpatched
 
 # Interval at which rows are drained. A push is sent within this and a little more, or within the time that the daemon
 # requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
@@ -112,7 +112,7 @@ class Sender:
         self._announced: set[str] = set()
         self._log_lines: list[str] = []
         self._counts_cheaply = False
-        self._answering: Startable | None = None
+        self._answering: threading.Thread | Unpatched | None = None
         self._answers: deque[list[bytes]] = deque()
         self._stopping = False
         self._open_at = 0.0

@@ -15,8 +15,8 @@ from trackside.environment.clocks import read_clocks
 from trackside.environment.exit_status import requested_exit
 from trackside.environment.process_info import process_info
 from trackside.limits import BATCH_MESSAGES
-from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
+from trackside.rows import Measured
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
@@ -24,7 +24,7 @@ from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
-from trackside.transport.spool import Spool
+from trackside.transport.spool import LIMITS, Spool
 from trackside.wire import (
     GATHER_SECONDS,
     Bye,
@@ -44,16 +44,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.media.unsent import Unsent
+    from trackside.rows import Row
     from trackside.totals.flops import Flops
-    from trackside.transport.spool import Steps
+    from trackside.transport.spool import Limits, Steps
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
-
-Row = (
-    tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent | int", None]
-)
-"""A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
-nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
@@ -75,12 +69,13 @@ class Session(Outbox):
         config: Configuration of the run, as JSON text.
         tags: Words to find the run by.
         total_steps: Number of steps of the run, if it is known.
-        spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
+        spool: Directory of its spool; None for `trackside.environment.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
         profile: When to profile the run.
         about: State of the process; None for that of this one.
         resources: Measures its resources; None for those of this process.
+        limits: What it keeps of its messages.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -109,9 +104,10 @@ class Session(Outbox):
         profile: ProfilePlan | None = None,
         about: ProcessInfo | None = None,
         resources: ResourceMonitor | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
-        super().__init__(id_, Spool(id_, spool))
+        super().__init__(id_, Spool(id_, spool, limits))
         self.identity = identity
         self.rows: deque[Row] = deque()
         self.refused = self.overrun = self.heavy_in = self.heavy_out = self.media_in = self.media_out = 0
@@ -165,6 +161,7 @@ class Session(Outbox):
             flops=self._flops,
             roles=self._roles,
             profile=self._profile,
+            limits=self.spool.limits,
         )
         session.gpus, session._auto = self.gpus, self._auto
         return session

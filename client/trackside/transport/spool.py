@@ -23,8 +23,9 @@ from zlib import crc32
 
 import msgspec
 
+from trackside.environment.paths import machine_id, open_regular, spool_directory
+from trackside.limits import IN_FLIGHT
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import machine_id, open_regular, spool_directory
 from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES, WireError, decode_body, open_envelope
 
@@ -33,11 +34,28 @@ if TYPE_CHECKING:
 
     Steps = tuple[int, int] | None
 
+PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
 SEGMENT_BYTES = 4 * 1024 * 1024
 SPOOL_BYTES = (
     256 * 1024 * 1024
 )  # limit of all spools in one directory; above it the oldest segments go, except for messages that were sent
 SEARCH_BYTES = SEGMENT_BYTES + 2 * MESSAGE_BYTES  # how far the next record is searched behind a damaged one
+
+
+class Limits(NamedTuple):
+    """Limits of the messages that a session keeps.
+
+    Attributes:
+        pending_bytes: See `PENDING_BYTES`, and so on.
+    """
+
+    pending_bytes: int = PENDING_BYTES
+    window: int = IN_FLIGHT
+    segment_bytes: int = SEGMENT_BYTES
+    spool_bytes: int = SPOOL_BYTES
+
+
+LIMITS = Limits()
 
 MAGIC = b"trackside spool 1\n"
 FRAMES = 3  # frames of a message
@@ -87,7 +105,8 @@ class Spool:
 
     Args:
         session: Id of the session.
-        directory: Directory of the files; None for `trackside.transport.paths.spool_directory`.
+        directory: Directory of the files; None for `trackside.environment.paths.spool_directory`.
+        limits: See `Limits`.
 
     Attributes:
         failure: Why the last write failed; empty if it succeeded.
@@ -97,7 +116,8 @@ class Spool:
         user: The user of the lock of an ended process; segments of other users are not read. None if the process lives.
     """
 
-    def __init__(self, session: bytes, directory: Path | None = None) -> None:
+    def __init__(self, session: bytes, directory: Path | None = None, limits: Limits = LIMITS) -> None:
+        self.limits = limits
         self.failure = ""
         self.damage: dict[tuple[Path, int], str] = {}
         self.lost = self.discarded = 0
@@ -141,7 +161,7 @@ class Spool:
             steps: Lowest and highest step in it.
         """
         try:
-            if self._file < 0 or self._segments[-1].size >= SEGMENT_BYTES:
+            if self._file < 0 or self._segments[-1].size >= self.limits.segment_bytes:
                 self._begin(record.number, hello)
             self._write_record(record)
         except (OSError, LookupError) as error:  # LookupError: the user has no home
@@ -303,7 +323,7 @@ class Spool:
                         status = entry.stat()
                         files.append((status.st_mtime_ns, entry.path, status.st_size))
         # The new segment is still to be filled.
-        excess = sum(size for _, _, size in files) + SEGMENT_BYTES - SPOOL_BYTES
+        excess = sum(size for _, _, size in files) + self.limits.segment_bytes - self.limits.spool_bytes
         if excess <= 0:
             return False
         for _, name, size in sorted(files):

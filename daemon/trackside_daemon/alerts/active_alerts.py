@@ -46,7 +46,8 @@ Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 class SuppressedFindings:
     """Findings that are inhibited, turned off or without room, until they end or may fire."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_SUPPRESSED) -> None:
+        self._most = most
         self._by_severity: dict[str, dict[_Identity, Finding]] = {severity: {} for severity in SEVERITIES}
 
     def __iter__(self) -> Iterator[Finding]:
@@ -64,7 +65,7 @@ class SuppressedFindings:
         # The severity may have changed, and the new entry must be the last.
         self.discard(finding)
         self._by_severity[finding.severity][_identity(finding)] = finding
-        if sum(map(len, self._by_severity.values())) > MOST_SUPPRESSED:
+        if sum(map(len, self._by_severity.values())) > self._most:
             least_severe = next(findings for findings in self._by_severity.values() if findings)
             del least_severe[next(iter(least_severe))]
 
@@ -89,6 +90,7 @@ class ActiveAlerts:
         host: Name of this machine.
         url: Address of the dashboard, with a slash at its end; empty for no links.
         correlation: Returns the id by which other systems refer to a run, given its id; empty for none.
+        most: See `MOST`.
     """
 
     def __init__(
@@ -101,7 +103,9 @@ class ActiveAlerts:
         host: str = "",
         url: str = "",
         correlation: Callable[[str], str] = lambda _: "",
+        most: int = MOST,
     ) -> None:
+        self._most = most
         self._about = host, url
         self._correlation = correlation
         self._postpones = postpones
@@ -276,7 +280,7 @@ class ActiveAlerts:
 
     def _make_room(self, finding: Finding, now: float) -> bool:
         """Return True if another alert fits; remove an ended one first, then the oldest of the less severe ones."""
-        if len(self._alerts) < MOST:
+        if len(self._alerts) < self._most:
             return True
         severity = SEVERITIES.index(finding.severity)
         if self._lowest_priority > severity:
@@ -299,7 +303,7 @@ class ActiveAlerts:
 
     def _count_excess(self) -> None:
         if not self._excess:
-            log.warning("%d alerts fire, which is the limit; the least severe ones wait", MOST)
+            log.warning("%d alerts fire, which is the limit; the least severe ones wait", self._most)
         self._excess += 1
 
     def _changed_batch(self) -> list[Batch]:

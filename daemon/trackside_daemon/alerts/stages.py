@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
-    from trackside_daemon.model.stall import Stall
 
 
 class FindingSource(Protocol):
@@ -39,30 +38,11 @@ class RestorableSource(Protocol):
         """
 
 
-@runtime_checkable
-class MeasuringSource(Protocol):
-    """Finding source that also exports samples."""
-
-    def changed_batches(self) -> Sequence[Batch]:
-        """Return the samples that have changed since the last call."""
-
-
-@runtime_checkable
-class StallSource(Protocol):
-    """Finding source that detects stalled ranks."""
-
-    def changed_stalls(self) -> Sequence[Stall]:
-        """Return the stalls that began, changed or ended since the last call."""
-
-
-class AlertListener(Protocol):
-    """Stage that receives alerts that began, got worse, were silenced or ended, in the pipeline's thread.
-
-    It must not block: it queues its work for a thread of its own.
-    """
+class BatchListener(Protocol):
+    """Stage that receives batches, in the pipeline's thread. It must not block: it queues its work for a thread of its own."""
 
     def accept(self, batch: Batch) -> None:
-        """Handle the `records.Alert`s of a batch of the active alerts."""
+        """Handle a batch: any, or one of the active alerts, with the `records.Alert`s that began, got worse or ended."""
 
 
 def sources(

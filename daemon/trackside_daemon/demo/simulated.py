@@ -6,30 +6,55 @@ The rest is real: the ranks wait for each other, the data loader has workers, an
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
 import sys
 import time
 from itertools import chain, count, repeat
+from mmap import mmap
+from pathlib import Path
 from random import Random
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 import trackside
+from trackside.wire import Device, Memory
 from trackside_daemon.demo import training_text
-from trackside_daemon.demo.barrier import Barrier
-from trackside_daemon.demo.gpu_simulated import SimulatedRankGpu
-from trackside_daemon.demo.model_simulated import DEVICE_FLOPS, Model, accuracy, utilization
+from trackside_daemon.demo.model_simulated import (
+    BACKWARD,
+    DEVICE_FLOPS,
+    FORWARD,
+    OPTIMIZER,
+    Model,
+    accuracy,
+    utilization,
+)
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
-from trackside_daemon.demo.workers import Workers
+from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside.run import Run
+
+WORKER_NAME = b"pt_data_worker"
+_PR_SET_NAME = 15
+
+_libc = ctypes.CDLL(None)
+
+PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
+
+BUSY = 0.95  # fraction of a phase's time on the host; the rest is kernel launches
+STATE_BYTES = 18  # bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments
+ACTIVATION_BYTES = 2**21  # bytes per token
+RESERVED = 1.15  # memory that PyTorch reserves, divided by the peak of allocated memory
+POLL_SECONDS = 0.005
 DESCRIPTION = "Simulate the timing of a training's steps, and push each step to trackside."
-
 TOTAL_STEPS = 100_000  # total that a demo without end announces: about three hours
-
 EPOCH_STEPS = 50
 EVAL_STEPS = 50
 CHECKPOINT_STEPS = 200
@@ -163,6 +188,94 @@ def parser() -> argparse.ArgumentParser:
         "--meet", required=True, metavar="FILE", help="file through which the ranks wait for each other"
     )
     return parser
+
+
+class Barrier:
+    """A mapped file in which each rank counts its arrivals, and sees those of the others.
+
+    A rank that has died never arrives, and the others wait for it, as in a collective of NCCL.
+
+    Args:
+        file: Path that all ranks share; the first rank makes the file.
+        rank: This rank.
+        ranks: Number of ranks.
+    """
+
+    def __init__(self, file: str, rank: int, ranks: int) -> None:
+        with Path(file).open("a+b") as stream:
+            stream.truncate(8 * ranks)  # keeps the counts of the ranks that came first
+            self._counts = memoryview(mmap(stream.fileno(), 8 * ranks)).cast("q")
+        self._rank = rank
+        self._count = 0
+
+    def wait(self, stop: StopRequest) -> bool:
+        """Wait until all ranks have arrived as often as this one; return False if stopped before."""
+        self._count += 1
+        self._counts[self._rank] = self._count
+        while min(self._counts) < self._count:
+            if stop.is_set():
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+
+class SimulatedRankGpu:
+    """Simulated GPU of one rank.
+
+    Args:
+        run: Run to report the measurements to.
+        index: Index of the GPU on this machine.
+        model: Model that it trains.
+    """
+
+    def __init__(self, run: Run, index: int, model: Model) -> None:
+        self._run = run
+        self._uuid = uuid(index)
+        self._random = model.random
+        self._state = STATE_BYTES * model.size
+        self._activations = ACTIVATION_BYTES * model.tokens
+        self._peak = 0
+
+    def step(self) -> None:
+        """Report the measurements of one step."""
+        allocated = self._state + round(self._activations * self._random.uniform(0.9, 1.0))
+        self._peak = max(self._peak, allocated)
+        phases = {phase: BUSY * seconds * self._random.uniform(0.98, 1.02) for phase, seconds in PHASES.items()}
+        memory = {self._uuid: Memory(self._state, round(RESERVED * self._peak), self._peak)}
+        if self._run.is_open:
+            self._run.queue.append(monotonic_ns(), Device(phases=phases, memory=memory))  # as a watched model does
+
+
+class Workers:
+    """Forked processes that end with this one, however it ends.
+
+    Fork them before the process starts a thread: a fork copies only the thread that forks.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pids = [_fork() for _ in range(count)]
+
+    def end(self) -> None:
+        """End them, and wait until they have ended."""
+        for pid in self._pids:
+            os.kill(pid, signal.SIGTERM)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+
+
+def _fork() -> int:
+    """Return a worker's pid; in the worker itself, never return."""
+    parent = os.getpid()
+    if pid := os.fork():
+        return pid
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # status 0, like a real worker at its end
+        _libc.prctl(_PR_SET_NAME, WORKER_NAME)
+        end_with_parent(parent, signal.SIGTERM)
+        while True:
+            signal.pause()
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

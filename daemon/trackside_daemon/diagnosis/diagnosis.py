@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from array import array
+from collections import defaultdict
+from itertools import pairwise
+from math import isfinite, sqrt
+from statistics import fmean, linear_regression, quantiles
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.distributions import p_value, t_quantile
+from trackside.totals.phases import SAVES
 from trackside_daemon.causes import engine
 from trackside_daemon.causes.cause import as_json
 from trackside_daemon.causes.facts import read_facts
@@ -11,21 +18,148 @@ from trackside_daemon.causes.suggestions import suggestions
 from trackside_daemon.diagnosis.accounts import divide
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
+from trackside_daemon.diagnosis.estimates import LARGEST, thinning
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
-from trackside_daemon.diagnosis.resources import resources
-from trackside_daemon.diagnosis.trend import trends
-from trackside_daemon.diagnosis.unknown import unknown
-from trackside_daemon.history.read import alert_reader
-from trackside_daemon.history.read.series import LogTails
+from trackside_daemon.history.clock_moves import moved, moves_of_stream
+from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.series import LOSSES, LogTails
+from trackside_daemon.model.families import cgroup, gpu, host, process
 from trackside_daemon.model.records import STALLS
-from trackside_daemon.model.time_ledger import ACCOUNTS
+from trackside_daemon.model.time_ledger import ACCOUNTS, SYNC_PHASES
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from trackside_daemon.causes.facts import Facts
     from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.history.clock_moves import ClockMove
+    from trackside_daemon.history.read.resources import Resource
+    from trackside_daemon.model.metric import Metric
+
+
+POINTS = 300  # most samples of a key that are read
+LEAST = 8  # fewer samples show no trend
+STEP_TIME = "step_time"
+
+
+class Quantity(NamedTuple):
+    """A quantity of a resource.
+
+    Attributes:
+        name: Its name.
+        unit: ``ratio``, ``bytes``, ``watts``, ``hertz``, ``cores``, ``workers`` or ``bytes per second``.
+        family: The family that measures it.
+        of: The label that names a resource, such as ``gpu``; empty for the host. Series of a resource are summed.
+    """
+
+    name: str
+    unit: str
+    family: Metric
+    of: str = ""
+
+    @property
+    def is_rate(self) -> bool:
+        """True if the rate of the family counts."""
+        return self.family.kind == "counter"
+
+
+QUANTITIES = (
+    Quantity("gpu_utilization", "ratio", gpu.UTILIZATION, "gpu"),
+    Quantity("gpu_sm_active", "ratio", gpu.SM_ACTIVE, "gpu"),
+    Quantity("gpu_tensor_active", "ratio", gpu.TENSOR_ACTIVE, "gpu"),
+    Quantity("gpu_memory", "bytes", gpu.MEMORY_USED, "gpu"),
+    Quantity("gpu_power", "watts", gpu.POWER, "gpu"),
+    Quantity("gpu_sm_clock", "hertz", gpu.CLOCK, "gpu"),
+    Quantity("process_cpu", "cores", process.CPU, "pid"),
+    Quantity("process_memory", "bytes", process.RESIDENT, "pid"),
+    Quantity("dataloader_cpu", "cores", process.WORKERS_CPU, "rank"),
+    Quantity("dataloader_workers", "workers", process.WORKERS, "rank"),
+    Quantity("cgroup_memory", "bytes", cgroup.WORKING_SET, "cgroup"),
+    Quantity("host_cpu", "cores", host.CPU_SECONDS),
+    Quantity("host_memory_available", "bytes", host.MEMORY_AVAILABLE),
+    Quantity("disk_read", "bytes per second", host.DISK_READ),
+    Quantity("disk_written", "bytes per second", host.DISK_WRITTEN),
+    Quantity("network_received", "bytes per second", host.NETWORK_RECEIVED),
+    Quantity("network_sent", "bytes per second", host.NETWORK_SENT),
+)
+
+
+def resources(facts: Facts) -> list[dict[str, Any]]:
+    """Return a row for each quantity of each resource, and one for all resources of a kind together.
+
+    Returns:
+        ``quantity``, ``unit``; ``of``: the GPU, the pid or the cgroup, empty for the host and for all together; ``ranks``
+        that use it; ``mean``, ``std``, ``min``, ``max``, ``p50``, ``p95``. Values between the samples of the history are
+        in the extremes of a long run alone.
+    """
+    return [row for quantity in QUANTITIES for row in _rows(facts, quantity)]
+
+
+def _rows(facts: Facts, quantity: Quantity) -> Iterator[dict[str, Any]]:
+    groups: defaultdict[str, list[Resource]] = defaultdict(list)
+    for series in _selected(facts, quantity):
+        groups[series.labels.get(quantity.of, "")].append(series)
+    each = {name: _summed(quantity, series) for name, series in groups.items()}
+    known = {name: values for name, values in each.items() if values}
+    for name, values in sorted(known.items(), key=lambda item: (len(item[0]), item[0])):
+        one = groups[name] if len(groups[name]) == 1 and not quantity.is_rate else []
+        yield _row(quantity, name, _ranks(facts, quantity, groups[name][0], name), values, one)
+    if len(known) > 1:
+        every = [value for values in known.values() for value in values]
+        gauges = [] if quantity.is_rate else [series for name in known for series in groups[name]]
+        yield _row(quantity, "", sorted({rank for span in facts.spans for rank in [span.rank]}), every, gauges)
+
+
+def _selected(facts: Facts, quantity: Quantity) -> list[Resource]:
+    """Return the series of the run's own GPUs, processes and cgroups."""
+    if quantity.of == "gpu":
+        return facts.gpus(quantity.family)
+    if quantity.of == "pid":
+        own = facts.processes()
+        return [one for one in facts.of(quantity.family) if one.labels.get("pid") in own]
+    if quantity.of == "cgroup":
+        return facts.cgroups(quantity.family)
+    return facts.of(quantity.family, **({"run": facts.run["name"]} if quantity.of == "rank" else {}))
+
+
+def _summed(quantity: Quantity, series: Sequence[Resource]) -> list[float]:
+    """Return the values at each moment, summed over the series of one resource, such as the modes of a CPU."""
+    sums: defaultdict[float, float] = defaultdict(float)
+    for one in series:
+        for moment, value in one.rates if quantity.is_rate else one.points:
+            sums[moment] += value
+    return list(sums.values())
+
+
+def _ranks(facts: Facts, quantity: Quantity, series: Resource, name: str) -> list[int]:
+    if quantity.of == "gpu":
+        return sorted(facts.gpu_ranks().get(series.labels.get("uuid", ""), ()))
+    if quantity.of == "pid":
+        return [facts.processes()[name]]
+    return [int(name)] if quantity.of == "rank" else []
+
+
+def _row(
+    quantity: Quantity, of: str, ranks: Sequence[int], values: Sequence[float], series: Sequence[Resource]
+) -> dict[str, Any]:
+    lows = [one.low for one in series if one.low is not None]
+    highs = [one.high for one in series if one.high is not None]
+    mean = fmean(values)
+    parts = quantiles(values, n=20, method="inclusive") if len(values) > 1 else [values[0]] * 19
+    return {
+        "quantity": quantity.name,
+        "unit": quantity.unit,
+        "of": of,
+        "ranks": list(ranks),
+        "mean": mean,
+        "std": sqrt(max(0.0, fmean(value * value for value in values) - mean * mean)),
+        "min": min(*values, *lows, values[0]),
+        "max": max(*values, *highs, values[0]),
+        "p50": parts[9],
+        "p95": parts[18],
+    }
 
 
 def diagnose(
@@ -97,3 +231,82 @@ def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None
     firing = alert_reader.alerts(connection, alert_reader.AlertFilter(facts.run["id"], firing=facts.ended))
     verdicts = [alert["evidence"].get("hang") for alert in firing if alert["alert"] in STALLS]
     return next(filter(None, reversed(verdicts)), None)
+
+
+def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is unknown, each with the reason and how to measure it."""
+    phases = {phase for span in facts.spans for phase in span.phases}
+    gpus = bool(facts.of(gpu.UTILIZATION))
+    if "data" not in phases:
+        yield "data wait", "no phase `data`: wrap the loader in run.data(loader), or use run.watch or an integration"
+    if facts.ranks > 1 and phases.isdisjoint({"forward", *SYNC_PHASES}):
+        yield "wait for the slowest rank", "the ranks report no phases: use run.watch(model)"
+    if phases.isdisjoint(SAVES):
+        yield "checkpoints", 'no phase `checkpoint`: save within run.phase("checkpoint")'
+    if gpus and not any(span.busy is not None for span in facts.spans):
+        yield "what GPUs hide", "no rank was seen on a GPU, so that waits count in full"
+    if not gpus:
+        yield "GPUs", "no GPU was read in the time of the run"
+    elif facts.profile is None:
+        yield "waits within steps", f"no profile: trackside capture {facts.run['name']}"
+    if not facts.of(host.MEMORY_STALLED) and not facts.of(cgroup.STALLED):
+        yield "memory and storage pressure", "the kernel has no /proc/pressure"
+    missing = [gpu for gpu, value in joules["gpus"].items() if value is None]
+    if missing:
+        yield "energy", f"no counter on GPU {', '.join(missing)}"
+    elif joules["gpu_joules"] is None and joules["cpu_joules"] is None:
+        yield "energy", "no counter of a GPU or a CPU"
+
+
+def trends(
+    connection: sqlite3.Connection, uid: str, keys: Collection[str] = (), tails: LogTails | None = None
+) -> list[dict[str, Any]]:
+    """Return the trends of keys of the lowest rank in the last attempt that has them: of the loss, the step time and *keys*.
+
+    Returns:
+        ``key``; ``slope``: its change per 1,000 steps, with ``low`` and ``high``, its 95 % interval; ``r_squared``: the share
+        of its variance that the line explains; ``p``: how likely such a slope is without a trend; ``start`` and ``end`` of the
+        line, and its ``steps``.
+    """
+    found = {}
+    for series in reader.series(connection, uid, [*LOSSES, *keys], tails=tails):
+        points = chart(connection, series.series, series.tail, points=POINTS).points
+        values = [(point[0], point[4]) for point in points if isfinite(point[4])]
+        found[series.series.key] = values
+        if series.series.key in LOSSES or STEP_TIME not in found:
+            found[STEP_TIME] = list(_step_times(points, moves_of_stream(connection, series.series.stream)))
+    lines = {key: trend(*zip(*values, strict=True)) for key, values in found.items() if len(values) >= LEAST}
+    return [{"key": key, **line} for key, line in lines.items() if line]
+
+
+def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
+    """Return the trend of values; empty if the steps do not differ, or a value is above `LARGEST`."""
+    if len(values) < LEAST or min(steps) == max(steps) or max(map(abs, values)) > LARGEST:
+        return {}
+    slope, intercept = linear_regression(steps, values)
+    rest = [value - intercept - slope * step for step, value in zip(steps, values, strict=True)]
+    mean, middle = fmean(values), fmean(steps)
+    unexplained, whole = sum(one * one for one in rest), sum((value - mean) ** 2 for value in values)
+    # Values that depend on their predecessors count less: see `estimates`.
+    freedom = max(1.0, len(values) * thinning(rest) - 2)
+    error = sqrt(unexplained / freedom / sum((step - middle) ** 2 for step in steps))
+    half = t_quantile(0.975, freedom) * error
+    return {
+        "slope": 1000 * slope,
+        "low": 1000 * (slope - half),
+        "high": 1000 * (slope + half),
+        "r_squared": 1 - unexplained / whole if whole else 0.0,
+        "p": p_value(slope / error, freedom) if error else 0.0 if slope else 1.0,
+        "start": intercept + slope * min(steps),
+        "end": intercept + slope * max(steps),
+        "steps": max(steps) - min(steps),
+    }
+
+
+def _step_times(points: Sequence[Sequence[float]], moves: Sequence[ClockMove]) -> Iterator[tuple[float, float]]:
+    """Yield the seconds per step until each point."""
+    steps = [int(point[0]) for point in points]
+    times = moved(moves, steps, array("q", [round(point[1] * 1e6) for point in points]))
+    for (step, began), (next_step, ended) in pairwise(zip(steps, times, strict=True)):
+        if next_step > step:
+            yield next_step, (ended - began) / 1e6 / (next_step - step)

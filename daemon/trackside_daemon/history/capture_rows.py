@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 from trackside_daemon.model.capture import Capture
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 from trackside_daemon.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:

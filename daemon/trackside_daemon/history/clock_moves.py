@@ -10,7 +10,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.read.series import LogTail
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 
 if TYPE_CHECKING:
     import sqlite3

@@ -126,6 +126,22 @@ def decode_integers(data: bytes) -> array[int]:
     return column
 
 
+def encode_axis(steps: array[int], times: array[int]) -> bytes:
+    """Return steps and times as bytes."""
+    data = encode_integers(steps)
+    return len(data).to_bytes(4, "little") + data + encode_integers(times)
+
+
+def decode_axis(data: bytes) -> tuple[array[int], array[int]]:
+    """Return the steps and times that `encode_axis` encoded.
+
+    Raises:
+        ValueError: The bytes are damaged.
+    """
+    size = int.from_bytes(data[:4], "little")
+    return decode_integers(data[4 : 4 + size]), decode_integers(data[4 + size :])
+
+
 def cells(values: Sequence[float], size: int = CELL) -> Cells:
     """Return the cells of *values*, *size* values each; the last cell may have fewer."""
     parts = [values[start : start + size] for start in range(0, len(values), size)]

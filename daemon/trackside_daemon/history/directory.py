@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment.paths import SYSTEM_DIRECTORY, state_directory
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import SYSTEM_DIRECTORY, state_directory
 from trackside_daemon.linux.file_lock import FileLock, HeldError
 from trackside_daemon.linux.mountinfo import parse
 

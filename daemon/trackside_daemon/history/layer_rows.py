@@ -13,7 +13,7 @@ import msgspec
 
 from trackside.buckets import Buckets
 from trackside.packing import pack, unpack
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 
 if TYPE_CHECKING:
     import sqlite3

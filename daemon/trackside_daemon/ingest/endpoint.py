@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment.discovery import SOCKET, SYSTEM_DIRECTORY, directories, socket_failure
+from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
-from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, directories, socket_failure
-from trackside.transport.keys import is_loopback
 from trackside_daemon.linux.file_lock import FileLock, HeldError
 
 if TYPE_CHECKING:

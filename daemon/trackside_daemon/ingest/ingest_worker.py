@@ -50,13 +50,22 @@ class IngestWorker:
 
     Args:
         push_socket: The listening sockets.
+        start_seconds: See `START_SECONDS`.
+        hang_seconds: See `HANG_SECONDS`; may be changed at any time.
 
     Attributes:
         restarts: The number of workers that ended and were replaced.
         refused: Connections that were refused, and messages that were dropped, by reason.
     """
 
-    def __init__(self, push_socket: PushSocket) -> None:
+    def __init__(
+        self,
+        push_socket: PushSocket,
+        *,
+        start_seconds: float = START_SECONDS,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
+        self._start_seconds, self.hang_seconds = start_seconds, hang_seconds
         self.restarts = 0
         self.refused = {"key": 0, "connections": 0, "backlog": 0, "memory": 0}
         self._push_socket = push_socket
@@ -106,7 +115,7 @@ class IngestWorker:
         Raises:
             EndpointError: It cannot serve the sockets.
         """
-        until = time.monotonic() + START_SECONDS
+        until = time.monotonic() + self._start_seconds
         while not self._records:
             timeout = until - time.monotonic()
             if self._channel is None:
@@ -116,7 +125,7 @@ class IngestWorker:
                 self.revive()
                 continue
             if timeout <= 0 or not _ready(self._channel, select.POLLIN, timeout):
-                raise EndpointError(f"the ingest worker does not start within {START_SECONDS:.0f} s")
+                raise EndpointError(f"the ingest worker does not start within {self._start_seconds:.0f} s")
             self._read()
         self._ready = True
 
@@ -161,7 +170,7 @@ class IngestWorker:
             return
         if not reads or self._records:
             self._heard_at = now  # its answers wait behind messages: the hellos of a thousand clients may need longer
-        elif now - self._heard_at > HANG_SECONDS and self._process is not None:
+        elif now - self._heard_at > self.hang_seconds and self._process is not None:
             self._process.kill()
         else:
             self._channel.add(Kind.PING)

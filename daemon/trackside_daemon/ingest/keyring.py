@@ -16,10 +16,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.environment import keys
+from trackside.environment.keys import KeyFileError
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
-from trackside.transport import keys
-from trackside.transport.keys import KeyFileError
 
 if TYPE_CHECKING:
     from pathlib import Path

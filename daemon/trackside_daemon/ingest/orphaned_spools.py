@@ -9,8 +9,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.environment.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
-from trackside.transport.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
 from trackside_daemon.ingest.endpoint import GROUP
 
 if TYPE_CHECKING:

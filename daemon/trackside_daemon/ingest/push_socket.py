@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment.keys import KeyFileError
 from trackside.os_errors import os_error_text
-from trackside.transport.keys import KeyFileError
 from trackside_daemon.ingest.endpoint import (
     EndpointError,
     SocketLock,

@@ -10,7 +10,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
-from trackside_daemon.alerts.stages import MeasuringSource, StallSource
+from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import AlertNote
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.active_alerts import ActiveAlerts
-    from trackside_daemon.alerts.stages import AlertListener, FindingSource
+    from trackside_daemon.alerts.stages import BatchListener, FindingSource
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.stall import Stall
@@ -47,6 +47,7 @@ class Pipeline:
         sources: Finding sources, in the order of their calls.
         alerts: The active alerts; None for no alerts.
         listeners: Receive, in this order, the alerts that change.
+        batch_listeners: Receive every batch, after all others.
         stalls: Receives the stalls that finding sources detect.
         queue: The batches; None for a queue of its own.
         restore: Restores the detectors of one more rank from an earlier daemon; returns whether more may be left.
@@ -60,7 +61,8 @@ class Pipeline:
         sources: Sequence[FindingSource] = (),
         alerts: ActiveAlerts | None = None,
         *,
-        listeners: Sequence[AlertListener] = (),
+        listeners: Sequence[BatchListener] = (),
+        batch_listeners: Sequence[BatchListener] = (),
         stalls: Callable[[Sequence[Stall]], None] = lambda _: None,
         queue: BatchQueue | None = None,
         restore: Callable[[], bool] = bool,
@@ -69,10 +71,9 @@ class Pipeline:
         self._state = state
         self._history = history
         self._sources = tuple(sources)
-        self._measuring = tuple(source for source in sources if isinstance(source, MeasuringSource))
-        self._stall_sources = tuple(source for source in sources if isinstance(source, StallSource))
+        self._watches = tuple(source for source in sources if isinstance(source, RunWatch))
         self._alerts = alerts
-        self._listeners = tuple(listeners)
+        self._listeners, self._batch_listeners = tuple(listeners), tuple(batch_listeners)
         self._stalls = stalls
         self._queue = queue or BatchQueue()
         self._restore = restore
@@ -124,18 +125,20 @@ class Pipeline:
                 self._stage("detectors", partial(self._detect, source), batch)
             self._stage("detectors", self._report_stalls, batch)
             self._stage("alerts", self._update_alerts, batch)
+        for listener in self._batch_listeners:
+            self._stage("listeners", listener.accept, batch)
 
     def _detect(self, source: FindingSource, batch: Batch) -> None:
         self._findings.extend(source.accept(batch))
 
     def _report_stalls(self, _: Batch) -> None:
-        for source in self._stall_sources:
-            if stalls := source.changed_stalls():
+        for watch in self._watches:
+            if stalls := watch.changed_stalls():
                 self._stalls(stalls)
 
     def _measure(self, _: Batch) -> None:
-        for source in self._measuring:
-            for batch in source.changed_batches():
+        for watch in self._watches:
+            for batch in watch.changed_batches():
                 self._state.update(batch)
 
     def _update_alerts(self, batch: Batch) -> None:

@@ -22,8 +22,8 @@ from trackside_daemon.alerts.restored import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
-from trackside_daemon.alerts.stages import StallSource
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
-    from trackside_daemon.service.reports import Reports
 
 _log = logging.getLogger("trackside")
 
@@ -67,7 +66,7 @@ class Alerting:
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
         diagnose: Returns the lines of a run's diagnosis, by its id.
-        reports: Writes the reports of runs that end; None for no reports.
+        report: See `RunWatch`.
         more: Further finding sources.
 
     Attributes:
@@ -99,7 +98,7 @@ class Alerting:
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
         diagnose: Callable[[str], Sequence[str]] = lambda _: (),
-        reports: Reports | None = None,
+        report: Callable[[str], str] = lambda _: "",
         proc: str = "/proc",
         more: Sequence[FindingSource] = (),
     ) -> None:
@@ -135,12 +134,11 @@ class Alerting:
                 section,
                 fired,
                 attempt=partial(last_attempt, history),
-                report=reports.link if reports else lambda _: "",
+                report=report,
                 baseline=regressions[0].baseline_value if regressions else lambda *_: None,
             ),
             *more,
             self.tester,
-            *([reports] if reports else []),
             *regressions,
         ]
         self.restoring = restoring(self.sources, history.database, fired, section)
@@ -159,9 +157,12 @@ class Alerting:
         self.listeners = (self.hangs, self._evidence, self._delivery, self.firing, layers)
 
     def start(self) -> None:
-        """Start to gather evidence and to notify."""
-        self._evidence.start()
+        """Start to notify."""
         self._delivery.start()
+
+    def start_evidence(self) -> None:
+        """Start to gather evidence."""
+        self._evidence.start()
 
     def judge(self) -> None:
         """Send what still fires of an earlier daemon to new sinks; call it once its runs have returned or are lost."""
@@ -191,9 +192,8 @@ class Alerting:
 
     def restored_stalls(self) -> list[Stall]:
         """Return the stalls of the alerts that fired when an earlier daemon ended."""
-        return [
-            stall for source in self.sources if isinstance(source, StallSource) for stall in source.changed_stalls()
-        ]
+        watches = (source for source in self.sources if isinstance(source, RunWatch))
+        return [stall for watch in watches for stall in watch.changed_stalls()]
 
     def batch(self) -> Batch:
         """Return the counters of the sinks."""

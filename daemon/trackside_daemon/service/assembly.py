@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-import sqlite3
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trackside.environment.identity import boot_id
-from trackside.wire import ProfilePlan
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
-from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptures
-from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
@@ -41,7 +37,6 @@ from trackside_daemon.history.directory import (
     writable_directory,
 )
 from trackside_daemon.history.media.store import Quotas
-from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.training_counters import TrainingCounters
@@ -53,7 +48,7 @@ from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.worker_call import Worker
-from trackside_daemon.model.families import training
+from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
@@ -62,8 +57,8 @@ from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
-from trackside_daemon.service.captures import make_captures
-from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.captures import CaptureParts
+from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
 from trackside_daemon.training.export_limits import Limits
@@ -75,9 +70,9 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.alerts.sinks.sink import Sink
     from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
-    from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
@@ -111,18 +106,15 @@ class Parts:
         process: The collector of processes.
         collectors: All collectors that are enabled.
         history: The history; *mirrors* send it to other tools.
-        liveness: Finds processes.
         alerting: Finding sources, active alerts and their listeners.
         reports: Writes the reports of runs that end; None without `reports.path`.
-        captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
+        captures: The captures, and who begins them.
         checkpoints: The checkpoints of the runs on this machine.
         resumes: The verdicts on new attempts.
-        runs: The runs.
+        runs: The runs; *lost_runs* ends those of an earlier daemon.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
-        sessions: The protocol with the clients.
         ingest: The thread of the push socket.
-        kineto: The socket for PyTorch's profiler.
         costs: Counts energy and costs of live runs.
         goodput: Reads the goodput of live runs.
         sampler: The tick.
@@ -162,14 +154,10 @@ class Parts:
         )
         self.counters = TrainingCounters(self.state, self.history.writer.put)
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
-        self.liveness = Liveness()
+        liveness = Liveness()
         queue = BatchQueue()
-        step_seconds = partial(_step_seconds, self.rates)
-        self.kineto = Kineto(
-            push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
-        )
         memory = worker_bytes(config.limits.worker_memory)
-        self.captures = make_captures(
+        self.captures = CaptureParts(
             config.capture,
             directory,
             memory,
@@ -178,24 +166,8 @@ class Parts:
             state=self.state,
             push=queue.push,
             processes=self.ranks.get,
-            step_seconds=step_seconds,
-            pytorch=self.kineto.recorder,
-        )
-        self.automatic = (
-            [
-                AutomaticCaptures(
-                    self.captures.ask, self.ranks.get, self.state, observes=partial(_observes, self.history)
-                )
-            ]
-            if config.capture.auto
-            else []
-        )
-        self.planned = PlannedCaptures(
-            self.captures.ask,
-            self.ranks.get,
-            self.state,
-            _plan(config.capture),
-            of_others=config.capture.plans == "all",
+            step_seconds=partial(_step_seconds, self.rates),
+            push_socket=push_socket.token,
         )
         self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
@@ -223,7 +195,7 @@ class Parts:
             requests=self.requests,
             queue=queue,
             process=self.process,
-            captures=self.captures,
+            captures=self.captures.captures,
             found=[self.checkpoints, self.resumes],
             reports=self.reports,
             costs=self.costs,
@@ -231,7 +203,7 @@ class Parts:
         self.runs = Runs(
             Limits(**config.limits.model_dump(exclude={"worker_memory"})),
             config.run.linger,
-            self.liveness,
+            liveness,
             self.history.last_attempt,
             before=self.history.earlier_attempts,
             peak=partial(_peak_flops, self.state),
@@ -243,7 +215,8 @@ class Parts:
             self.history,
             self.alerting.sources,
             self.alerting.active,
-            listeners=(*self.alerting.listeners, *self.automatic),
+            listeners=(*self.alerting.listeners, *self.captures.listeners),
+            batch_listeners=() if self.reports is None else (self.reports,),
             stalls=self.runs.accept_stalls,
             queue=queue,
             restore=self.alerting.restoring.step,
@@ -251,41 +224,60 @@ class Parts:
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)
         rejected = partial(_rejected, ingest_worker, self.spools)
-        self.owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
-        self.sessions = Sessions(
+        owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
+        sessions = Sessions(
             self.runs,
             self.history.session,
             boot,
             watch.follow,
             rejected,
-            owners=self.owners,
+            owners=owners,
             restarts=lambda: ingest_worker.restarts,
         )
         self.ingest = Server(
             ingest_worker,
-            self.sessions,
+            sessions,
             self.pipeline.push,
             self.pipeline.has_room,
             lambda: self.history.writer.stuck,
             requests=self.requests,
             watch=watch,
         )
+        self.lost_runs = LostRuns(
+            self.history,
+            self.runs,
+            owners,
+            sessions,
+            self.spools,
+            requests=self.requests,
+            liveness=liveness,
+            judge=self.alerting.judge,
+        )
         self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
-        self.set_interval(config.sample.interval)
+        self._set_interval(config.sample.interval)
 
-    def set_interval(self, seconds: float) -> None:
+    def reconfigure(self, config: Config, sinks: Sequence[Sink]) -> None:
+        """Apply the settings that can change while the daemon runs; *sinks* are the alerting's of these settings."""
+        self.runs.linger = self.costs.linger = config.run.linger
+        self.costs.prices = config.cost
+        self.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
+        self.history.interval = config.storage.interval
+        self.alerting.reconfigure(config.alerts, sinks)
+        self._set_interval(config.sample.interval)
+
+    def _set_interval(self, seconds: float) -> None:
         """Set the interval of the tick and of the NVML worker; the GPU collector waits at most a quarter of it."""
         self.sampler.interval = seconds
         self.nvml.interval = seconds
         self.gpu.timeout = reading_timeout(seconds)
 
 
-def _nvml_calls(config: Config, nvml: Nvml, gpu: GpuCollector) -> NvmlCollector:
+def _nvml_calls(config: Config, nvml: Nvml, gpus: GpuCollector) -> NvmlCollector:
     settings = config.collector.gpu
     sys = None if settings.simulate else Path("/sys")
-    return NvmlCollector(nvml, gpu, settings.expected, sys, whole=not sees_part())
+    return NvmlCollector(nvml, gpus, settings.expected, sys, whole=not sees_part())
 
 
 def _directory(path: Path | None) -> Path:
@@ -308,10 +300,21 @@ def _history(
         machine=machine,
         acknowledge=requests.acknowledge,
         request_resend=requests.restart,
-        hardware=partial(hardware, state),
+        hardware=partial(_hardware, state),
         jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
         media=Quotas(storage.media.quota_run, storage.media.quota),
     )
+
+
+def _hardware(state: State) -> dict[str, Any]:
+    """Return CPUs, memory in bytes, and the names of the GPUs in *state*, in the order of their indexes."""
+    (gpus,) = state.values(time.monotonic(), gpu.INFO)
+    index, name = gpu.INFO.labels.index("gpu"), gpu.INFO.labels.index("name")
+    return {
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
+    }
 
 
 def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
@@ -348,7 +351,7 @@ def _alerting(
             capture=captures.ask,
             postpones=captures.disturbs,
             diagnose=partial(_diagnosis, history, costs),
-            reports=reports,
+            report=reports.link if reports else lambda _: "",
             more=found,
             proc=config.path.procfs,
         )
@@ -367,10 +370,6 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(training.PEAK_FLOPS, (run, str(rank)))])[0]
 
 
-def _plan(section: CaptureSection) -> ProfilePlan | None:
-    return ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
-
-
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
@@ -380,24 +379,13 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
     return rates.run_rates((run, attempt), time.time()).step_seconds
 
 
-def _observes(history: Recorder, run: str) -> bool:
-    """Return whether a run, by its id, has measured layers; False if the history cannot be read."""
-    try:
-        with history.database.reading() as connection:
-            return bool(kinds(connection, run))
-    except sqlite3.Error:  # in the sampler's thread, whose end would be that of the daemon
-        return False
-
-
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
-    own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
+    own = (parts.alerting.batch(), *parts.captures.batches(), parts.mirrors.batch())
     costs = parts.costs.batch(time.monotonic(), time.time())
     goodput = goodput_batch(parts.state, time.monotonic(), parts.goodput, parts.goodput.read_at)
     parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs, goodput])
-    for automatic in parts.automatic:
-        automatic.tick()
-    parts.planned.tick()
+    parts.captures.tick()
     now, wall = time.monotonic(), time.time()
     parts.rates.record(now)
     parts.machine.record(now, wall)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.automatic import compare
+from trackside.wire import ProfilePlan
+from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptures, compare
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.layers import Layers
 from trackside_daemon.captures.kinds.memory import Memory
 from trackside_daemon.captures.kinds.profile import Profiles
 from trackside_daemon.captures.kinds.stacks import Stacks
+from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.detectors.deaths import how_ended
+from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.model.families.training import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
 
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.kineto.recorder import KinetoRecorder
     from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.history.recorder import Recorder as History
     from trackside_daemon.ingest.requests import IngestRequests
@@ -37,36 +40,72 @@ PING_SECONDS = (
 )
 
 
-def make_captures(
-    section: CaptureSection,
-    directory: Path,
-    memory: int,
-    history: History,
-    requests: IngestRequests,
-    *,
-    state: State,
-    push: Callable[[Sequence[Batch]], None],
-    processes: Callable[[], Sequence[RankProcess]],
-    step_seconds: Callable[[str, int], float | None],
-    pytorch: KinetoRecorder,
-) -> Captures:
-    """Return the captures of a daemon, whose profiles PyTorch itself records where it can."""
-    return Captures(
-        CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
-        [
-            Profiles(pytorch, requests.ask, step_seconds, partial(_world_size, state), memory),
-            Stacks(requests.ask),
-            FlightRecorder(requests.ask),
-            Memory(requests.ask, processes, PROC),
-            Layers(history.database, requests.command_layers, step_seconds),
-        ],
-        partial(_ranks, requests, processes),
-        lambda batch: push([batch]),
-        history.captures,
-        owner=partial(_owner, processes),
-        ends=partial(_ends, history),
-        finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
-    )
+class CaptureParts:
+    """The captures, and who begins those that nobody asks for.
+
+    Args:
+        section: The settings.
+        directory: Directory of the history; *memory*: most bytes of the process of a summary.
+        history: The history.
+        requests: Requests to ingest.
+        state: The newest values.
+        push: Queues batches for the pipeline.
+        processes: Returns the training processes of this machine.
+        step_seconds: Returns the duration of the steps of a run, by its id and attempt; None if it is unknown.
+        push_socket: A file next to which the socket for PyTorch's profiler lies.
+
+    Attributes:
+        captures: The captures.
+        kineto: The socket for PyTorch's profiler, which records profiles itself where it can.
+        listeners: Receive the alerts that change.
+    """
+
+    def __init__(
+        self,
+        section: CaptureSection,
+        directory: Path,
+        memory: int,
+        history: History,
+        requests: IngestRequests,
+        *,
+        state: State,
+        push: Callable[[Sequence[Batch]], None],
+        processes: Callable[[], Sequence[RankProcess]],
+        step_seconds: Callable[[str, int], float | None],
+        push_socket: Path,
+    ) -> None:
+        self.kineto = Kineto(push_socket, processes, step_seconds, requests.ask, enabled=section.kineto)
+        self.captures = Captures(
+            CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
+            [
+                Profiles(self.kineto.recorder, requests.ask, step_seconds, partial(_world_size, state), memory),
+                Stacks(requests.ask),
+                FlightRecorder(requests.ask),
+                Memory(requests.ask, processes, PROC),
+                Layers(history.database, requests.command_layers, step_seconds),
+            ],
+            partial(_ranks, requests, processes),
+            lambda batch: push([batch]),
+            history.captures,
+            owner=partial(_owner, processes),
+            ends=partial(_ends, history),
+            finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
+        )
+        ask = self.captures.ask
+        automatic = AutomaticCaptures(ask, processes, state, observes=partial(_observes, history))
+        self.listeners = (automatic,) if section.auto else ()
+        plan = ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
+        planned = PlannedCaptures(ask, processes, state, plan, of_others=section.plans == "all")
+        self._beginners = (*self.listeners, planned)
+
+    def batches(self) -> list[Batch]:
+        """Return the samples about captures."""
+        return [self.captures.samples(), self.kineto.batch()]
+
+    def tick(self) -> None:
+        """Begin the captures that are due."""
+        for beginner in self._beginners:
+            beginner.tick()
 
 
 def _owner(processes: Callable[[], Sequence[RankProcess]], run: str) -> str:
@@ -91,3 +130,12 @@ def _ranks(requests: IngestRequests, processes: Callable[[], Sequence[RankProces
     """Return the ranks of a run, by its id, that are connected or train on this machine."""
     connected, _ = requests.ask("ping", run, seconds=PING_SECONDS)
     return sorted(connected | {process.rank for process in processes() if process.run_id == run and process.pid > 0})
+
+
+def _observes(history: History, run: str) -> bool:
+    """Return whether a run, by its id, has measured layers; False if the history cannot be read."""
+    try:
+        with history.database.reading() as connection:
+            return bool(kinds(connection, run))
+    except sqlite3.Error:  # in the sampler's thread, whose end would be that of the daemon
+        return False

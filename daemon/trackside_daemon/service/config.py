@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,11 +13,11 @@ from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.config.loading import ConfigError, Settings
+from trackside_daemon.config.section import Section
 from trackside_daemon.diagnosis.settings import CostSection, ReportsSection
 from trackside_daemon.history.settings import StorageSection
 from trackside_daemon.ingest.settings import PushSection
 from trackside_daemon.sampling.settings import SampleSection
-from trackside_daemon.service.settings import LogSection
 from trackside_daemon.training.settings import LimitsSection, RunSection
 from trackside_daemon.web.settings import WebSection
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 _WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 # By name: what each root is, and a file that proves it.
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
+
+
+class LogSection(Section):
+    """The log, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="debug, info, warning or error.")
+    ] = "info"
+    format: Annotated[Literal["logfmt", "json"], Field(description="logfmt or json.")] = "logfmt"
 
 
 class Config(Settings):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -17,27 +20,22 @@ from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
-from trackside_daemon.history.directory import UnreadableError, mode_warnings
-from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.directory import mode_warnings
 from trackside_daemon.linux.own_module import import_warnings
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
 from trackside_daemon.questions.question import Live
-from trackside_daemon.service import interpreter
 from trackside_daemon.service import logging as log
 from trackside_daemon.service.alerting import last_attempt
 from trackside_daemon.service.assembly import Parts, StartError
-from trackside_daemon.service.build_info import build_info
 from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.finding_sources import alert_names
-from trackside_daemon.service.status import Status
+from trackside_daemon.service.part import Part, PartList
+from trackside_daemon.service.status import Status, build_info
 from trackside_daemon.service.systemd import Notifier
 from trackside_daemon.service.watchdog import Watchdog
-from trackside_daemon.training.end_state import UNKNOWN
-from trackside_daemon.training.moment import Moment
-from trackside_daemon.training.rank import End
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
@@ -60,12 +58,10 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from trackside.wire import Identity
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
 
 # The sources of series other than the collectors.
@@ -83,11 +79,18 @@ SOURCES = (
     "trackside",
 )
 
-# A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
-RETURN_SECONDS = 60.0
+# New objects before a garbage collection. A tick makes and drops thousands that need none; at some 100 bytes each,
+# the others add up to 5 MB.
+GARBAGE = 50_000
 
-# By so long after the spools are read, live clients have returned, so that the alerts that still fire are right.
-JUDGED_SECONDS = 5.0
+# The switch interval of threads: a scrape needs several turns, while the pipeline computes without a pause. With 0.3 ms a scrape
+# is faster still, but a thousand clients that connect anew wait much longer.
+TURN_SECONDS = 0.001
+
+# Heaps that threads share, and the number of this parameter in glibc's malloc.h. By default, each of the daemon's threads
+# has its own, which together cost 0.5 MiB.
+HEAPS = 2
+M_ARENA_MAX = -8
 
 logger = logging.getLogger("trackside")
 
@@ -116,7 +119,7 @@ class Daemon:
         ingest_worker: IngestWorker,
         listener: socket.socket,
     ) -> None:
-        interpreter.share_heaps()  # before any part starts a thread
+        _share_heaps()  # before any part starts a thread
         # Early, because it removes the service manager's variables from the environment that child processes inherit.
         self._notifier = Notifier()
         self._config = config
@@ -128,13 +131,10 @@ class Daemon:
         self._reloaded_at = time.time()
         self._reloaded = True
         self._failed = False
-        self._serving = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
         self._status = Status(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
         )
-        self._stopping = threading.Event()
-        self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
         self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer, self._live())
@@ -148,6 +148,7 @@ class Daemon:
             disk=self._parts.history.writer.busy_seconds,
             status=self._status.line,
         )
+        self._order = self._ordered()
 
     @property
     def link(self) -> str:
@@ -170,7 +171,7 @@ class Daemon:
             if received is None:
                 self._start()
                 # Now that the parts exist: what is frozen is never examined again by the garbage collector.
-                interpreter.settle()
+                _settle()
                 self._notifier.ready(self._status.line())
                 self._watchdog.start()
                 while (received := signal.sigwait(SIGNALS)) == signal.SIGHUP:
@@ -199,17 +200,12 @@ class Daemon:
             if fixed := needs_restart(self._config, config):
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(config.log.level, config.log.format)
-            self._parts.runs.linger = self._parts.costs.linger = config.run.linger
-            self._parts.costs.prices = config.cost
-            self._parts.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
-            self._parts.history.interval = config.storage.interval
-            self._parts.alerting.reconfigure(config.alerts, sinks)
-            self._parts.set_interval(config.sample.interval)
+            self._parts.reconfigure(config, sinks)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
         # After RELOADING=1, systemd waits for READY=1 even when the reload failed.
         self._reloaded = not wrong
-        self._parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
+        self._tick_build_info()
         self._notifier.ready(self._status.line())
         return wrong
 
@@ -219,7 +215,7 @@ class Daemon:
             prices=lambda: parts.costs.prices,  # those of the last reload
             straggler_ratio=lambda: self._config.alerts.thresholds.straggler_ratio,
             runs=lambda: live_runs(parts.state, time.monotonic()),
-            captures=parts.captures.known,
+            captures=parts.captures.captures.known,
             silences=parts.alerting.silences.active,
             hang=parts.alerting.hangs.judge_now,
         )
@@ -231,7 +227,7 @@ class Daemon:
 
     def _web_app(self, access: HistoryAccess) -> Any:
         parts, web = self._parts, self._config.web
-        captures = CapturesApi(parts.captures, access, partial(last_attempt, parts.history))
+        captures = CapturesApi(parts.captures.captures, access, partial(last_attempt, parts.history))
         app = WebApp(
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
@@ -244,7 +240,7 @@ class Daemon:
                     parts.requests.ask,
                     parts.requests.ask_layers,
                     audit=parts.checkpoints.audit_again,
-                    deleted=parts.captures.sweep,
+                    deleted=parts.captures.captures.sweep,
                 ),
                 AlertsApi(
                     access,
@@ -267,28 +263,53 @@ class Daemon:
             token=self._token, hosts=hosts, public_read=web.public_read, any_host=not is_loopback(self._address)
         )
 
-    def _start(self) -> None:
+    def _ordered(self) -> PartList:
+        """Return the parts in the order in which they start.
+
+        They stop in the order of the data flow: every queued sample is written, and the last message acknowledged.
+        """
         parts = self._parts
-        parts.history.start()
-        self._end_missed_runs()
-        parts.alerting.start()
-        parts.pipeline.start()
-        parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
-        parts.captures.start()
-        parts.checkpoints.start()
-        parts.resumes.start()
-        if parts.reports is not None:
-            parts.reports.start()
-        parts.mirrors.start()
-        parts.ingest.start()
-        parts.spools.start()
-        parts.kineto.start()
-        self._lost_runs.start()
-        parts.sampler.start()
-        self._web.start()
-        # Not before the server accepts requests: other commands find the daemon by this file.
-        write_url_file(self._url, self._address_file)
-        self._serving = True
+        captures, kineto = parts.captures.captures, parts.captures.kineto
+        return PartList(
+            [
+                Part(stop=self._remove_files),
+                *(Part(stop=collector.close) for collector in parts.collectors if isinstance(collector, Closes)),
+                Part(stop=parts.nvml.close),
+                Part(stop=parts.history.close),  # requests to the web server read it
+                Part(stop=parts.requests.close),  # pages ask clients for stacks
+                Part(stop=self._access.close),
+                Part(stop=self._web.stop),  # serves until the last sample is written
+                Part(stop=parts.ingest.close),  # acknowledges what the history has written last
+                Part(parts.mirrors.start, parts.mirrors.stop),  # they send what was written last
+                Part(parts.history.start, parts.history.stop),
+                Part(partial(parts.lost_runs.end_missed, parts.pipeline.accept)),
+                *(Part(reports.start, reports.stop) for reports in (parts.reports,) if reports is not None),
+                Part(parts.alerting.start, parts.alerting.stop),
+                Part(parts.pipeline.start, parts.pipeline.stop),
+                Part(self._tick_build_info),
+                Part(captures.start),  # before ranks can begin one
+                Part(parts.ingest.start, parts.ingest.stop),
+                # These ask ranks.
+                Part(parts.resumes.start, parts.resumes.stop),
+                Part(parts.checkpoints.start, parts.checkpoints.stop),
+                Part(stop=captures.stop),
+                Part(parts.alerting.start_evidence, parts.alerting.stop_evidence),
+                Part(parts.spools.start, parts.spools.stop),
+                Part(parts.sampler.start, parts.sampler.stop),
+                Part(stop=self._waits.stop),
+                Part(stop=self._overview.stop),
+                Part(parts.lost_runs.start, parts.lost_runs.stop),  # its thread writes to the history
+                Part(kineto.start),
+                Part(stop=kineto.stop),
+                Part(self._web.start),
+                # Not before the server accepts requests: other commands find the daemon by this file.
+                Part(partial(write_url_file, self._url, self._address_file)),
+            ]
+        )
+
+    def _start(self) -> None:
+        self._order.start()
+        parts = self._parts
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves %s and accepts pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", parts.history.database.path)
@@ -296,83 +317,18 @@ class Daemon:
         for line in (*security_warnings(self._address, self._web_config), *storage, *import_warnings(Path.cwd())):
             logger.warning("%s", line)
 
-    def _end_missed_runs(self) -> None:
-        """End the runs that ended while no daemon was running, except those whose spool may report their end."""
-        parts = self._parts
-        spooled, now = parts.spools.hellos(), Moment.now()
-        with suppress(UnreadableError):
-            for batch in self._lose(parts.history.abandon(self._is_gone, spooled), now):
-                parts.pipeline.accept(batch)
-            for batch in parts.sessions.open_spooled(spooled, now):
-                parts.pipeline.accept(batch)
-
     def _stop(self) -> None:
-        """Stop in the order of the data flow: every queued sample is written, and the last message acknowledged."""
-        parts = self._parts
         self._watchdog.stop()
         self._notifier.stopping()
-        self._stopping.set()
-        parts.kineto.stop()
-        # This thread writes to the history, which stops below.
-        if self._lost_runs.is_alive():
-            self._lost_runs.join()
-        if self._serving:
-            self._overview.stop()
-            self._waits.stop()
-            parts.sampler.stop()
-            parts.spools.stop()
-            parts.alerting.stop_evidence()
-            parts.captures.stop()
-            parts.checkpoints.stop()
-            parts.resumes.stop()
-            parts.ingest.stop()
-            parts.pipeline.stop()
-            parts.alerting.stop()
-            if parts.reports is not None:
-                parts.reports.stop()
-            parts.history.stop()
-            parts.mirrors.stop()  # they send what was written last
-        parts.ingest.close()
-        if self._serving:
-            self._web.stop()
-        self._access.close()
-        parts.requests.close()  # not before the pages, which ask clients for stacks
-        parts.history.close()  # after the web server has stopped, because its requests read the history
-        parts.nvml.close()
-        for collector in parts.collectors:
-            if isinstance(collector, Closes):
-                collector.close()
+        self._order.stop()
+
+    def _tick_build_info(self) -> None:
+        self._parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
+
+    def _remove_files(self) -> None:
         self._token.remove()
         with suppress(OSError):
             self._address_file.unlink()
-
-    def _end_lost_runs(self) -> None:
-        """End the runs of an earlier daemon that do not continue.
-
-        At once if the process is gone and has left no bye in a spool, else after `RETURN_SECONDS`.
-        """
-        history, change = self._parts.history, self._parts.requests.change
-        self._parts.spools.wait(RETURN_SECONDS)
-        change(partial(self._lose, history.abandon(self._is_gone)))
-        if not self._stopping.wait(JUDGED_SECONDS):
-            self._parts.alerting.judge()
-        while not self._stopping.wait(RETURN_SECONDS):
-            change(partial(self._lose, history.abandon(self._is_not_here)))
-
-    def _lose(self, processes: Sequence[tuple[Identity, float]], now: Moment) -> list[Batch]:
-        """Return the batches with the ends of processes of abandoned attempts; each with the time of its last push."""
-        parts, batches = self._parts, []
-        with suppress(UnreadableError):
-            for process, ended in processes:
-                end, owner = End("lost", UNKNOWN, ended), parts.owners.of_run(process.run)
-                batches += parts.runs.missed(process, process.attempt, end, owner, now)
-        return batches
-
-    def _is_gone(self, process: Identity) -> bool:
-        return self._parts.liveness.is_gone(process) is True
-
-    def _is_not_here(self, process: Identity) -> bool:
-        return self._parts.liveness.is_gone(process) is not False
 
     def _wait_for_gpu(self) -> int | None:
         self._notifier.status("waits for a GPU")
@@ -396,3 +352,18 @@ def _make_token(path: Path, stored: Path) -> Token:
     except OSError as error:
         reason = os_error_text(error)
         raise StartError(f"{path}: {reason}; the daemon stores the API's token there, next to the socket") from error
+
+
+def _share_heaps() -> None:
+    """Let the threads that start from now on share the heaps of C libraries."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # only in glibc and in libraries that imitate it
+        libc.mallopt(M_ARENA_MAX, HEAPS)
+
+
+def _settle() -> None:
+    """Exempt all objects that exist by now from garbage collection, and set both intervals."""
+    # First, because garbage that is frozen would never be freed.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    sys.setswitchinterval(TURN_SECONDS)

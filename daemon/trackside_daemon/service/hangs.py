@@ -41,7 +41,6 @@ RANKS = 65_536  # most ranks of a run that are named as unseen
 
 log = logging.getLogger("trackside")
 
-
 # Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
 _STATES = {
     "T": "it is stopped",
@@ -77,6 +76,7 @@ class Hangs:
         processes: Returns the processes of the training as of the last tick.
         publish: Called with a batch that has the verdict as an `AlertNote`.
         capture: Begins a capture.
+        apart: See `APART`; *retries* is `RETRIES`.
     """
 
     def __init__(
@@ -86,8 +86,11 @@ class Hangs:
         processes: Callable[[], Sequence[Process]],
         publish: Callable[[Batch], None],
         capture: Callable[[Request], object],
+        *,
+        apart: float = APART,
+        retries: Sequence[float] = RETRIES,
     ) -> None:
-        self._ask = ask
+        self._ask, self._apart, self._retries = ask, apart, retries
         self._capture = capture
         self._captured: dict[tuple[str, str], float] = {}  # when, by run and alert
         self._state = state
@@ -138,7 +141,7 @@ class Hangs:
 
     def _handle(self, alert: Alert, unwanted: threading.Event) -> None:
         try:
-            for pause in (0.0, *RETRIES):
+            for pause in (0.0, *self._retries):
                 if unwanted.wait(pause):
                     return
                 found = self._judge(_hang(alert))
@@ -179,7 +182,7 @@ class Hangs:
         view = ras_view() if uses_nccl else None
         # While the first question waits for ranks that are silent, the time between the two answers of the others passes.
         answered = began + max((answer.seconds for answer in answers), default=0.0)
-        self._stopping.wait(max(0.0, answered + APART - time.monotonic()))
+        self._stopping.wait(max(0.0, answered + self._apart - time.monotonic()))
         _, answers = self._ask("flight?", hang.run, frozenset(first))
         dumps = {answer.rank: rank_dump(answer.body) for answer in answers}
         moved = {rank for rank, dump in dumps.items() if dump.progress() != first[rank].progress()}

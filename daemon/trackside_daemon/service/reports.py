@@ -16,11 +16,10 @@ from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.records import ENDED, RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from trackside_daemon.diagnosis.settings import CostSection
-    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
 SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
@@ -33,7 +32,7 @@ log = logging.getLogger("trackside")
 
 
 class Reports:
-    """Finding source without findings, in the pipeline's thread, which queues each run that ends.
+    """Writes a report of each run that ends, from the batches of the pipeline.
 
     Args:
         directory: Directory of the reports.
@@ -41,6 +40,7 @@ class Reports:
         prices: Returns the configured prices.
         flush: Waits until the history has written what is queued, at most some seconds.
         memory: Most bytes that the process of a report uses.
+        stop_seconds: See `STOP_SECONDS`.
         clock: Monotonic clock, in seconds.
     """
 
@@ -52,10 +52,12 @@ class Reports:
         flush: Callable[[float], object],
         *,
         memory: int,
+        stop_seconds: float = STOP_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory, self._history = directory, history
         self._prices, self._flush, self._memory, self._clock = prices, flush, memory, clock
+        self._stop_seconds = stop_seconds
         self._due: OrderedDict[str, float] = OrderedDict()  # when, by run
         self._changed = threading.Condition()
         self._stop_by = inf
@@ -69,7 +71,7 @@ class Reports:
         """Return the words about a run's report for a text about its end."""
         return f"report: {self.file(run)}"
 
-    def accept(self, batch: Batch) -> Sequence[Finding]:
+    def accept(self, batch: Batch) -> None:
         """Queue the runs that have ended."""
         ended = [record.run for record in batch.records if isinstance(record, RunState) and record.state in ENDED]
         if ended:
@@ -79,7 +81,6 @@ class Reports:
                 while len(self._due) > WAITING:
                     log.warning("run %s gets no report: more than %d wait", self._due.popitem(last=False)[0], WAITING)
                 self._changed.notify_all()
-        return ()
 
     def start(self) -> None:
         """Start the thread."""
@@ -88,7 +89,7 @@ class Reports:
     def stop(self) -> None:
         """Write the reports that wait, for `STOP_SECONDS` at most, and end the thread."""
         with self._changed:
-            self._stop_by = self._clock() + STOP_SECONDS
+            self._stop_by = self._clock() + self._stop_seconds
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()

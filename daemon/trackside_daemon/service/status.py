@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.model.families import daemon
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.text import counted
 from trackside_daemon.web.api.current_values import family_values
 
@@ -76,3 +78,13 @@ class Status:
             "notifications": parts.alerting.sink_statuses(),
             "metrics": family_values(parts.state, time.monotonic(), *FAMILIES),
         }
+
+
+def build_info(*, reloaded: bool, at: float) -> Batch:
+    """Return the series; *reloaded*: the last reload succeeded, *at*: the last successful load, in Unix seconds."""
+    samples = [
+        Sample(daemon.BUILD_INFO, (__version__, platform.python_version()), 1.0),
+        Sample(daemon.RELOADED, (), float(reloaded)),
+        Sample(daemon.RELOADED_AT, (), at),
+    ]
+    return Batch("trackside", samples, complete=True)

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.model.text import cut, duration, shown
 from trackside_daemon.terminal import curves
-from trackside_daemon.terminal.alerts import render_alerts
-from trackside_daemon.terminal.formatting import ABSENT, text_field, to_float
-from trackside_daemon.terminal.gpus import gpu_rows, render_gpus
-from trackside_daemon.terminal.histories import render_histories
-from trackside_daemon.terminal.host import render_host
+from trackside_daemon.terminal.formatting import (
+    ABSENT,
+    bar,
+    pad,
+    percent,
+    short_number,
+    sparkline,
+    text_field,
+    to_float,
+    with_prefix,
+)
+from trackside_daemon.terminal.histories import clock, render_histories
 from trackside_daemon.terminal.plot import MIN_ROWS, plot
 from trackside_daemon.terminal.processes import render_processes
-from trackside_daemon.terminal.runs import render_runs
-from trackside_daemon.terminal.styled_lines import Line, fit
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit, join, line_width
+from trackside_daemon.terminal.table import Column, render_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.terminal.view import View
 
+    Alert = Mapping[str, Any]
+    Gpu = Mapping[str, Any]
+
+# Styles by state; all other states are critical.
+STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
+
+_COLUMNS = (
+    Column("RUN", 0, right=False),
+    Column("STATE", 8, right=False),
+    Column("STEP", 8),
+    Column("DONE", 5, min_frame=90),
+    Column("LEFT", 11),
+    Column("LOSS", 9),
+    Column("RATE", 8),
+    Column("RANKS", 5, min_frame=100),
+    Column("ATTEMPT", 7, min_frame=110),
+    Column("RECENT LOSS", 24, right=False, min_frame=120),
+    Column("ALERTS", 13, right=False),
+)
+
+NARROW = 19  # columns of a GPU with its utilization and temperature
+MIDDLE = 39  # columns of a GPU also with memory and power
+WIDE = 78  # columns of a GPU also with its clock, name and ranks
+NEARLY_FULL = 0.95  # used fraction of memory or of a disk at which it is marked with a colour and `!`
 PLOT_GAP = 2  # columns between two plots
 
 
@@ -139,3 +172,212 @@ def _plots(data: DaemonData, view: View, width: int, height: int) -> list[Line]:
     right = curves.throughput(series, run)
     pairs = zip(plot(left, columns, height), plot(right, columns, height), strict=True)
     return [fit([*left_line, (" " * PLOT_GAP, ""), *right_line], width) for left_line, right_line in pairs]
+
+
+def render_alerts(alerts: Sequence[Alert], now: float, width: int, height: int) -> list[Line]:
+    """Return *height* lines: the number of alerts by severity, and an alert per line."""
+    lines: list[Line] = [_alerts_title(alerts)]
+    longest = max((len(text_field(alert, "alert")) for alert in alerts), default=0)
+    rows = height - 1
+    visible = alerts if len(alerts) <= rows else alerts[: max(0, rows - 1)]
+    lines += [_line(alert, now, min(longest, width // 4)) for alert in visible]
+    if len(visible) < len(alerts) and rows > 0:
+        lines.append([(f"+{len(alerts) - len(visible)} more: trackside alerts --firing", "dim")])
+    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
+
+
+def style_of(alert: Alert) -> str:
+    """Return the style of an alert."""
+    severity = text_field(alert, "severity")
+    return "dim" if alert.get("silenced") else severity if severity in SEVERITIES else "info"
+
+
+def _alerts_title(alerts: Sequence[Alert]) -> Line:
+    counts = [(sum(alert.get("severity") == severity for alert in alerts), severity) for severity in SEVERITIES]
+    text = ", ".join(f"{count} {severity}" for count, severity in counts if count)
+    return [("ALERTS ", "title"), (text or "none firing", "" if text else "dim")]
+
+
+def _line(alert: Alert, now: float, name_width: int) -> Line:
+    started = to_float(alert.get("started"))
+    age = duration(None if started is None else max(0.0, now - started))
+    style = style_of(alert)
+    return [
+        (pad("silenced" if alert.get("silenced") else text_field(alert, "severity"), 8), style),
+        (" " + pad(text_field(alert, "alert"), name_width), style),
+        (" " + pad(age, 11, right=True), "dim"),
+        (f" {_description(alert)}", ""),
+    ]
+
+
+def _description(alert: Alert) -> str:
+    """Return the summary, after the run's name if the summary does not contain it."""
+    summary = text_field(alert, "summary")
+    subject = text_field(alert, "name") or text_field(alert, "run") or text_field(alert, "subject")
+    return f"{subject}: {summary}" if subject and subject not in summary else summary
+
+
+def render_host(overview: Mapping[str, Any], width: int) -> Line:
+    """Return the host's name, its load and the time; values that are not measured are left out."""
+    host = overview.get("host") or {}
+    now = to_float(overview.get("time"))
+    clock = "" if now is None else time.strftime("%H:%M:%S", time.localtime(now))
+    line = join([(text_field(host, "name", "trackside"), "title"), *_load(host)])
+    return [*fit(line, max(0, width - len(clock) - 1)), (" ", ""), (clock, "dim")]
+
+
+def _load(host: Mapping[str, Any]) -> Iterator[Piece]:
+    if to_float(host.get("cpu_ratio")) is not None:
+        cpus = f" of {short_number(host['cpus'])}" if to_float(host.get("cpus")) else ""
+        yield f"cpu {percent(host['cpu_ratio'])}{cpus}", ""
+    memory = to_float(host.get("memory_bytes"))
+    available = to_float(host.get("memory_available_bytes"))
+    if memory and available is not None:
+        text = f"mem {with_prefix(memory - available, 1024)}/{with_prefix(memory, 1024)}"
+        yield _usage(text, (memory - available) / memory)
+    if swap := to_float(host.get("swap_used_bytes")):
+        yield f"swap {with_prefix(swap, 1024)}", ""
+    yield from _disks(host)
+    down = to_float(host.get("receive_bytes_per_second"))
+    up = to_float(host.get("transmit_bytes_per_second"))
+    if down is not None and up is not None:
+        yield f"net in {with_prefix(down)}B/s out {with_prefix(up)}B/s", ""
+
+
+def _disks(host: Mapping[str, Any]) -> Iterator[Piece]:
+    """Yield the usage of the two fullest disks."""
+    values = host.get("disks")
+    usages = []
+    for disk in [disk for disk in values if isinstance(disk, dict)] if isinstance(values, list) else ():
+        size = to_float(disk.get("size_bytes"))
+        free = to_float(disk.get("avail_bytes"))
+        if size and free is not None:
+            usages.append((1 - free / size, text_field(disk, "mountpoint")))
+    for used, mountpoint in sorted(usages, reverse=True)[:2]:
+        yield _usage(f"{mountpoint} {percent(used)}", used)
+
+
+def _usage(text: str, used: float) -> Piece:
+    return (f"{text}!", "warning") if used >= NEARLY_FULL else (text, "")
+
+
+def gpu_rows(gpus: Sequence[Gpu], width: int) -> int:
+    """Return the number of lines that the GPUs need."""
+    return -(-len(gpus) // max(1, width // MIDDLE)) if len(gpus) > 2 else len(gpus)
+
+
+def render_gpus(gpus: Sequence[Gpu], width: int, height: int) -> list[Line]:
+    """Return *height* lines with as much about each GPU as fits."""
+    columns, size = _grid(len(gpus), width, height)
+    cells = [_gpu(gpu, size) for gpu in gpus]
+    if len(cells) > columns * height:
+        visible = max(0, columns * height - 1)
+        down = sum(not gpu.get("up", True) for gpu in gpus[visible:])
+        note = f"+{len(cells) - visible} more{f', {down} down' if down else ''}"
+        cells = [*cells[:visible], fit([(note, "critical" if down else "dim")], size)]
+    lines = []
+    for row in range(height):
+        line: Line = []
+        for cell in cells[row::height]:
+            line += [*cell, ("  ", "")]
+        lines.append(fit(line, width))
+    return lines
+
+
+def _grid(count: int, width: int, height: int) -> tuple[int, int]:
+    """Return the number of columns of GPUs, and the width of each."""
+    for size in (WIDE, MIDDLE, NARROW):
+        columns = max(1, (width + 2) // (size + 2))
+        if columns * height >= count or size == NARROW:
+            needed = max(1, min(columns, -(-count // max(1, height))))
+            return needed, min(WIDE + 40, (width + 2) // needed - 2)
+    raise AssertionError
+
+
+def _gpu(gpu: Gpu, size: int) -> Line:
+    number = pad(text_field(gpu, "gpu", "?"), 2, right=True)
+    if not gpu.get("up", True):
+        return fit([(f"{number} ", ""), ("DOWN ", "critical"), (text_field(gpu, "name"), "dim")], size)
+    line: Line = [(pad(percent(gpu.get("utilization_ratio")), 5, right=True), "")]
+    limits = gpu.get("limited")
+    reasons = ",".join(shown(reason) for reason in limits) if isinstance(limits, list) else ""
+    is_wide = size >= WIDE - 2
+    if is_wide or (size >= MIDDLE - 2 and not reasons):
+        memory = f"{with_prefix(gpu.get('memory_used_bytes'), 1024)}/{with_prefix(gpu.get('memory_bytes'), 1024)}"
+        line.append((f" {pad(memory, 11, right=True)}", ""))
+    line += _power_and_temperature(gpu, power=size >= MIDDLE - 2)
+    if is_wide:
+        line.append((f" {pad(clock(gpu), 7, right=True)}", ""))
+        name = "" if reasons else text_field(gpu, "name")  # the reasons need the room
+        line += [(f" {text}", style) for text, style in ((name, "dim"), (_ranks(gpu), "")) if text]
+    if reasons:
+        line.append((f" {cut(f'!{reasons}', max(4, size - 8 - line_width(line)))}", "warning"))
+    length = max(4, min(24 if is_wide else 12, size - 3 - line_width(line)))
+    return fit([(f"{number} ", ""), (bar(gpu.get("utilization_ratio"), length), "good"), *line], size)
+
+
+def _power_and_temperature(gpu: Gpu, *, power: bool) -> Line:
+    """Return both, with blanks for a missing value, so that the columns stay aligned."""
+    watts = to_float(gpu.get("power_watts"))
+    celsius = to_float(gpu.get("temperature_celsius"))
+    line: Line = [(" " * 6 if watts is None else f"{watts:5.0f}W", "")] if power else []
+    return [*line, (" " * 5 if celsius is None else f"{celsius:4.0f}C", "")]
+
+
+def _ranks(gpu: Gpu) -> str:
+    """Return the ranks that train on the GPU, as RUN:RANK."""
+    values = gpu.get("ranks")
+    ranks = [rank for rank in values if isinstance(rank, dict)] if isinstance(values, list) else []
+    return ",".join(
+        f"{text_field(rank, 'name') or text_field(rank, 'run')}:{text_field(rank, 'rank')}" for rank in ranks
+    )
+
+
+def render_runs(runs: Sequence[Mapping[str, Any]], selected: int, width: int, height: int) -> list[Line]:
+    """Return *height* lines: the names of the columns, and the runs around the selected one."""
+    return render_table(_COLUMNS, runs, _cells, selected, (width, height), titles={"RUN": _title(runs, height)})
+
+
+def _title(runs: Sequence[Mapping[str, Any]], height: int) -> str:
+    return f"RUN ({len(runs)})" if len(runs) >= height else "RUN"
+
+
+def _cells(run: Mapping[str, Any]) -> dict[str, Piece]:
+    """Return the text and style of each column."""
+    state = text_field(run, "state", ABSENT)
+    loss = short_number(run.get("loss"))
+    return {
+        "RUN": (text_field(run, "name", ABSENT), ""),
+        "STATE": (state, STATE_STYLES.get(state, "" if state == ABSENT else "critical")),
+        "STEP": (short_number(run.get("step")), ""),
+        "DONE": (percent(run.get("progress_ratio")), ""),
+        "LEFT": (duration(to_float(run.get("remaining_seconds"))), ""),
+        "LOSS": (loss, "critical" if loss in {"nan", "inf", "-inf"} else ""),
+        "RATE": (_rate(run), ""),
+        "RANKS": (short_number(run.get("world_size")), ""),
+        "ATTEMPT": (short_number(run.get("attempt")), ""),
+        "RECENT LOSS": (sparkline(run.get("sparkline"), 24), "good"),
+        "ALERTS": _alerts(run.get("alerts")),
+    }
+
+
+def _rate(run: Mapping[str, Any]) -> str:
+    """Return tokens, samples or steps per second, whichever the run has first."""
+    for name, unit in (("tokens_per_second", "tok"), ("samples_per_second", "smp")):
+        if to_float(run.get(name)) is not None:
+            return f"{with_prefix(run[name])}{unit}"
+    seconds = to_float(run.get("step_seconds"))
+    return f"{with_prefix(1 / seconds)}step" if seconds else ABSENT
+
+
+def _alerts(counts: object) -> Piece:
+    """Return the number of alerts of the highest severity, and of all others."""
+    if not isinstance(counts, dict):
+        return ABSENT, "dim"
+    numbers = {severity: int(to_float(counts.get(severity)) or 0) for severity in SEVERITIES}
+    firing = [(severity, number) for severity, number in numbers.items() if number]
+    if not firing:
+        return ABSENT, "dim"
+    highest, number = firing[0]
+    others = sum(other for _, other in firing[1:])
+    return f"{number} {highest}{f' +{others}' if others else ''}", highest

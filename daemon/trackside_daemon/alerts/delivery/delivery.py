@@ -24,7 +24,7 @@ FLUSH_SECONDS = 3.0  # seconds for which a stopping daemon waits for messages th
 
 
 class Delivery:
-    """Delivers alerts to sinks, each by a thread of its own; see `trackside_daemon.alerts.stages.AlertListener`.
+    """Delivers alerts to sinks, each by a thread of its own; see `trackside_daemon.alerts.stages.BatchListener`.
 
     Args:
         sinks: Sinks to use.
@@ -66,7 +66,7 @@ class Delivery:
                 worker.put([*self._firing.values()])
 
     def accept(self, batch: Batch) -> None:
-        """See `AlertListener`."""
+        """See `BatchListener`."""
         alerts = [record for record in batch.records if isinstance(record, Alert)]
         if not alerts:
             return

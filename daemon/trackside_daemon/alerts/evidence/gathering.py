@@ -20,7 +20,7 @@ from trackside_daemon.causes.level import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import Resource
-from trackside_daemon.history.record.sanitize import clean, to_json
+from trackside_daemon.history.sanitize import clean, to_json
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary import tables
 from trackside_daemon.captures.summary.bottleneck import bottleneck
-from trackside_daemon.captures.summary.calls import LOADER, Call, nest
-from trackside_daemon.captures.summary.flame import flame
+from trackside_daemon.captures.summary.calls import LOADER, Call, encloses, nest, user_source
 from trackside_daemon.captures.summary.parts import divide, without
+from trackside_daemon.captures.summary.tables import ADDRESS, TEXT
 from trackside_daemon.captures.summary.trace import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside_daemon.captures.summary.parts import Span
     from trackside_daemon.captures.summary.steps import Steps
     from trackside_daemon.captures.summary.trace import Trace
 
+SMALLEST = 0.005  # share of the time below which a call is left out
+NODES = 500  # the most calls that are kept
+DEPTH = 100
 COPIES = frozenset(("aten::copy_", "aten::_foreach_copy_", "aten::_pin_memory"))
 COMMUNICATION = ("c10d::", "gloo:", "nccl", "mpi:", "ucc:", "xccl:")
 SYNCHRONISATION = frozenset(("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
@@ -26,7 +31,6 @@ ALLOCATION = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostFree", "cuMem"
 ALLOCATORS = frozenset(("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_"))
 
 LAUNCH = 20.0  # microseconds of an operator on a CPU that count as its dispatch, the rest as compute
-
 _GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _THREADS = frozenset(("cpu_op", "user_annotation", "python_function"))
 
@@ -140,3 +144,55 @@ def _gap(operators: list[Call]) -> tuple[float, str, str]:
         return 0.0, "", ""
     before, after = max(gaps, key=lambda pair: gaps[pair])
     return gaps[before, after], before[: tables.TEXT], after[: tables.TEXT]
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.microseconds = 0.0
+        self.children: dict[str, _Node] = {}
+
+
+def flame(calls: Sequence[Call], edges: Sequence[float]) -> dict[str, Any]:
+    """Return the root of the tree: ``name``, ``seconds`` per step, and ``children``, the longest first.
+
+    Args:
+        calls: Those of the training thread, by their begin.
+        edges: Begin of each step and end of the last, in microseconds.
+    """
+    root, first, last = _Node(), edges[0], edges[-1]
+    root.microseconds = last - first
+    open_calls: list[tuple[Event, _Node]] = []
+    for call in calls:
+        event = call.event
+        while open_calls and not encloses(open_calls[-1][0], event):
+            open_calls.pop()
+        seconds = min(event.end, last) - max(event.ts, first)
+        if seconds <= 0 or len(open_calls) >= DEPTH:
+            continue
+        parent = open_calls[-1][1] if open_calls else root
+        node = parent.children.setdefault(_name(event), _Node())
+        node.microseconds += seconds
+        open_calls.append((event, node))
+    smallest = _smallest(root)
+    return _as_json("step", root, 1e6 * (len(edges) - 1), smallest)
+
+
+def _name(event: Event) -> str:
+    return (user_source(event.name) or event.name.split(ADDRESS)[0])[:TEXT]
+
+
+def _smallest(root: _Node) -> float:
+    """Return the microseconds below which calls are left out, so that at most `NODES` are kept."""
+    sizes: list[float] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        sizes.append(node.microseconds)
+        waiting += [child for child in node.children.values() if child.microseconds >= SMALLEST * root.microseconds]
+    return max([SMALLEST * root.microseconds, *sorted(sizes, reverse=True)[NODES : NODES + 1]])
+
+
+def _as_json(name: str, node: _Node, divisor: float, smallest: float) -> dict[str, Any]:
+    kept = sorted(node.children.items(), key=lambda item: -item[1].microseconds)
+    children = [_as_json(own, child, divisor, smallest) for own, child in kept if child.microseconds >= smallest]
+    return {"name": name, "seconds": node.microseconds / divisor, "children": children}

@@ -30,7 +30,7 @@ def attach(
     process, and the command ends. Otherwise the command reports the process until it ends. Ctrl-C stops the command alone.
     """
     with errors_reported():
-        from trackside.transport.discovery import find
+        from trackside.environment.discovery import find
         from trackside_daemon.cli.attach.injection import InjectionError, begin_inside
         from trackside_daemon.cli.attach.target import read_target
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon

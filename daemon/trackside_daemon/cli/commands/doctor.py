@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from trackside.environment import discovery
+from trackside.environment.paths import spool_directories
 from trackside.os_errors import file_error_text
-from trackside.transport import discovery
-from trackside.transport.paths import spool_directories
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor_check import Check, Level

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.captures.kineto import TESTED, is_tested, serves_this_user, socket_directory
-from trackside.transport import discovery
+from trackside.environment import discovery
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.socket_file import DirectoryError, require_usable
 from trackside_daemon.cli.commands.doctor_check import Check

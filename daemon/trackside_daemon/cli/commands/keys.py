@@ -29,7 +29,7 @@ def keys(
     The command makes the daemon's key, if it does not exist, and a key file for each client. It never overwrites a file,
     so you can add clients at any time, while the daemon runs. Everything that is pushed over TCP is then encrypted.
     """
-    from trackside.transport.keys import KeyFileError
+    from trackside.environment.keys import KeyFileError
     from trackside_daemon.ingest.keyring import make
 
     directory = directory.absolute()

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from trackside.transport.discovery import find
+from trackside.environment.discovery import find
+from trackside.environment.paths import spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
-from trackside.transport.paths import spool_directories
 from trackside.transport.sender import Sender
 from trackside_daemon.cli.errors import fail, warn
 from trackside_daemon.cli.output import print_lines

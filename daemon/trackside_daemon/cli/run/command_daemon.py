@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.transport.discovery import find, named_endpoint, socket_failure
+from trackside.environment.discovery import find, named_endpoint, socket_failure
 from trackside_daemon.cli.run.daemon_lease import DaemonLease
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.endpoint_files import endpoint_of

@@ -9,8 +9,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.environment.paths import machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
-from trackside.transport.paths import machine_id, spool_directories
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS

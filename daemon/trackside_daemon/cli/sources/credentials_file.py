@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SecretStr, ValidationError
 
+from trackside.environment.paths import open_regular
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import open_regular
 from trackside_daemon.cli.credentials_flag import FLAG
 from trackside_daemon.cli.sources.errors import LockedError
 from trackside_daemon.config.near import explain

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.transport import discovery
+from trackside.environment import discovery
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.endpoint_files import Endpoint, endpoint_of, split_address

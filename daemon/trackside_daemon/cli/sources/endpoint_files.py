@@ -16,8 +16,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from trackside.environment import discovery
 from trackside.os_errors import file_error_text
-from trackside.transport import discovery
 from trackside.transport.announcement import connectable
 
 if TYPE_CHECKING:

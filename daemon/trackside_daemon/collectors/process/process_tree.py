@@ -92,10 +92,11 @@ class ProcessTree:
 
     Args:
         proc: Path of procfs; whether its ``thread-self/children`` exists decides how children are found.
+        at_once: See `AT_ONCE`; *most* is `DESCENDANTS`.
     """
 
-    def __init__(self, proc: Path) -> None:
-        self._proc = str(proc)
+    def __init__(self, proc: Path, *, at_once: int = AT_ONCE, most: int = DESCENDANTS) -> None:
+        self._proc, self._at_once, self._most = str(proc), at_once, most
         # Kernels without CONFIG_PROC_CHILDREN lack these files.
         self._has_children_files = (proc / "thread-self" / "children").exists()
         self._children: dict[int, list[int]] = {}
@@ -119,7 +120,7 @@ class ProcessTree:
         self._before = self._children
         self._children = {}
         trees: dict[int, list[Stat]] = {}
-        left = DESCENDANTS
+        left = self._most
         for pid in ranks:
             if (rank := read_stat(self._proc, pid)) is not None:
                 # One more than is left, so that a tree that exceeds the limit is noticed.
@@ -178,8 +179,8 @@ class ProcessTree:
                 self._pending = self._threads(dict.fromkeys((*ranks, *(self._children if is_due else ()))))
             elif is_due:
                 self._pending = [(int(pid), "") for pid in _numeric_names(self._proc)]
-        part = self._pending[:AT_ONCE]
-        self._pending = self._pending[AT_ONCE:]
+        part = self._pending[: self._at_once]
+        self._pending = self._pending[self._at_once :]
         for pid, thread in part:
             self._search(pid, thread)
 
@@ -206,7 +207,7 @@ class ProcessTree:
             log.warning(
                 "the ranks have more than %d processes below them; the rest is left out of all series and pages; does the "
                 "training start processes without end?",
-                DESCENDANTS,
+                self._most,
             )
 
 

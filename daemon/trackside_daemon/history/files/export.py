@@ -16,6 +16,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.media_lines import media_lines
@@ -33,7 +34,6 @@ from trackside_daemon.history.read.series import (
     reload,
     samples,
 )
-from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.model.capture import as_json
 from trackside_daemon.model.text import csv_line

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, Readable, StoredSeries, Window, cut, find, samples
-from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
 from trackside_daemon.history.series_name import series_labels
 

@@ -6,8 +6,8 @@ from array import array
 from typing import TYPE_CHECKING
 
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
+from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.read.series import find
-from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec
-from trackside_daemon.history.codec import BLOCK, CELL
+from trackside_daemon.history.codec import BLOCK, CELL, decode_axis
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries, Window, cut, decode
-from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from trackside_daemon.history import codec, log_rows
-from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.record.packing import decode_axis
+from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.console import files as console
 from trackside_daemon.history.record.packing import Packing
@@ -80,6 +80,22 @@ def _is_synchronized() -> bool:
         return False
 
 
+class Intervals(NamedTuple):
+    """Intervals of a writer, in seconds.
+
+    Attributes:
+        retry: Between two tries to write.
+        recount: How often a failure that lasts is counted, so that its alert lasts too.
+        replace: Least time between two files that are set aside: a broken disk must not fill up with them.
+        trim: How often size and age of the file are checked.
+    """
+
+    retry: float = 1.0
+    recount: float = 60.0
+    replace: float = 10.0
+    trim: float = TRIM_SECONDS
+
+
 class Maintenance:
     """The packing and trimming of one file.
 
@@ -87,13 +103,23 @@ class Maintenance:
         database: The file.
         store: Has the streams to pack.
         bounds: Limits of size and age.
+        slice_seconds: See `SLICE_SECONDS`; *trim_seconds* likewise.
 
     Attributes:
         backlog: Bytes of the log that have to be packed, at the last check.
         size: Bytes of the file and its WAL, at the last check.
     """
 
-    def __init__(self, database: Database, store: Store, bounds: Bounds) -> None:
+    def __init__(
+        self,
+        database: Database,
+        store: Store,
+        bounds: Bounds,
+        *,
+        slice_seconds: float = SLICE_SECONDS,
+        trim_seconds: float = TRIM_SECONDS,
+    ) -> None:
+        self._slice_seconds, self._trim_seconds = slice_seconds, trim_seconds
         self.backlog = 0
         self._connection = database.connection
         self._store = store
@@ -139,7 +165,7 @@ class Maintenance:
             now: Unix time.
             is_waiting: Returns whether a batch waits to be written.
         """
-        until = time.monotonic() + SLICE_SECONDS
+        until = time.monotonic() + self._slice_seconds
         more = True
         while more and time.monotonic() < until:
             packs = self._pack()
@@ -172,7 +198,7 @@ class Maintenance:
             self._swept = self._trimming.deleted
             sweep_files(self._directory, self._connection, self._store.media, now)
         if not more:
-            self._trim_at = time.monotonic() + TRIM_SECONDS
+            self._trim_at = time.monotonic() + self._trim_seconds
         return more
 
 

@@ -186,7 +186,7 @@ class Packing:
                 row = self._connection.execute("SELECT data FROM axis WHERE id = ?", (before,)).fetchone()
                 if row is None or row[0] is None:
                     raise ValueError(f"axis {before} is missing")
-                steps, times = decode_axis(row[0])
+                steps, times = codec.decode_axis(row[0])
                 axis.steps.extend(steps)
                 axis.times.extend(times)
             for number in parts:
@@ -234,27 +234,11 @@ class Packing:
         ends = [*range(CELL - 1, len(steps) - 1, CELL), len(steps) - 1]
         cells = array("q", [*(steps[end] for end in ends), *(times[end] for end in ends)]).tobytes()
         inserted = self._connection.execute(
-            "INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, encode_axis(steps, times))
+            "INSERT INTO axis VALUES (NULL, 1, 1, ?, ?)", (cells, codec.encode_axis(steps, times))
         )
         bounds = (min(steps), max(steps), steps[-1], min(times), max(times), times[-1])
         axis.blocks[start] = _AxisBlock(int(inserted.lastrowid or 0), bounds)
         return axis.blocks[start]
-
-
-def encode_axis(steps: array[int], times: array[int]) -> bytes:
-    """Return steps and times as bytes."""
-    data = codec.encode_integers(steps)
-    return len(data).to_bytes(4, "little") + data + codec.encode_integers(times)
-
-
-def decode_axis(data: bytes) -> tuple[array[int], array[int]]:
-    """Return the steps and times that `encode_axis` encoded.
-
-    Raises:
-        ValueError: The bytes are damaged.
-    """
-    size = int.from_bytes(data[:4], "little")
-    return codec.decode_integers(data[4 : 4 + size]), codec.decode_integers(data[4 + size :])
 
 
 def release(connection: sqlite3.Connection, axes: dict[int, tuple[int, int]]) -> None:

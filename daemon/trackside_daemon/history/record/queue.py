@@ -64,12 +64,19 @@ class Queue:
     The owners of runs get equal shares of each transaction, in bytes, as long as they have something to write. The records of
     one owner keep their order. Those of no owner, such as the machine's, come first: only the daemon makes them.
 
+    Args:
+        size: Bytes that wait, at most one item more.
+        group: See `GROUP_BYTES`; *commit* is `COMMIT_SECONDS`, and *owners* is `OWNERS`.
+
     Attributes:
         stopping: The writer writes what is queued, and then ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, size: int = QUEUE_BYTES, group: int = GROUP_BYTES, commit: float = COMMIT_SECONDS, owners: int = OWNERS
+    ) -> None:
         self.stopping = False
+        self._limit, self._group, self._commit, self._most_owners = size, group, commit, owners
         self._turns: Turns[QueueItem] = Turns()
         self._owners: dict[str, str] = {}
         """By run, the one that was used last at the end."""
@@ -88,12 +95,12 @@ class Queue:
     @property
     def has_room(self) -> bool:
         """True if more may be queued."""
-        return self._length < QUEUE_ITEMS and self._size < QUEUE_BYTES
+        return self._length < QUEUE_ITEMS and self._size < self._limit
 
     @property
     def is_due(self) -> bool:
         """True if a transaction is to begin now."""
-        is_old = time.monotonic() - self._got_at >= COMMIT_SECONDS
+        is_old = time.monotonic() - self._got_at >= self._commit
         return bool(self._calls) or (self._length > 0 and (is_old or self._urgent > 0 or not self.has_room))
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:
@@ -137,7 +144,7 @@ class Queue:
             return UNKNOWN
         if owner:
             self._owners[run] = owner
-            if len(self._owners) > OWNERS:
+            if len(self._owners) > self._most_owners:
                 del self._owners[next(iter(self._owners))]
         return owner
 
@@ -168,10 +175,10 @@ class Queue:
             group: list[QueueItem] = []
             waiting, taken = self._turns.waiting, self._turns.taken
             taken.clear()
-            share = GROUP_BYTES / max(1, len(waiting))  # of each owner, however large the items of others are
+            share = self._group / max(1, len(waiting))  # of each owner, however large the items of others are
             while waiting:
                 owner = "" if "" in waiting else self._turns.next()
-                if taken.total() >= GROUP_BYTES and taken[owner] >= share:
+                if taken.total() >= self._group and taken[owner] >= share:
                     break
                 group.append(self._turns.get(owner))
                 self._urgent -= not group[-1].can_wait
@@ -182,7 +189,7 @@ class Queue:
 
     def _collect(self) -> None:
         """Wait for further rows, if the last transaction was a moment ago."""
-        left = self._got_at + COMMIT_SECONDS - time.monotonic()
+        left = self._got_at + self._commit - time.monotonic()
         if self._length and left > 0:
             self._collects = True
             self._changed.wait_for(lambda: self.is_due or self.stopping, left)

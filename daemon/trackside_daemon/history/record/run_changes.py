@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside.redact import redact_text
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

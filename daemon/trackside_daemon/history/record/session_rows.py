@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.roles import usable
 from trackside_daemon.history.clock_moves import move_clock
-from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.history.sanitize import to_json
 
 if TYPE_CHECKING:
     import sqlite3

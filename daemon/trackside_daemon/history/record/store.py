@@ -18,8 +18,8 @@ from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.layer_rows import write_frames
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
-from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
+from trackside_daemon.history.sanitize import clean, to_json
 from trackside_daemon.history.schema import HOST, IMPORTED_HOST, LOG_BITS
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint

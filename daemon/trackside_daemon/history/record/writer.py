@@ -20,8 +20,7 @@ from trackside.log_once import LogOnce
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError, SalvagingError
 from trackside_daemon.history.media.store import MediaStore, Quotas
-from trackside_daemon.history.record import maintenance
-from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance
+from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Intervals, Maintenance
 from trackside_daemon.history.record.queue import Call, Queue, QueueItem
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.model.families import daemon
@@ -37,10 +36,9 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.records import Record
 
-RETRY_SECONDS = 1.0
-COUNT_SECONDS = 60.0  # how often a failure that lasts is counted, so that its alert lasts too
-REPLACE_SECONDS = 10.0  # least time between two files that are set aside: a broken disk must not fill up with them
 SALVAGE_SECONDS = 0.2  # longest wait for a new file at once
+
+
 MAX_REFUSED_SESSIONS = 10_000  # sessions to remember whose rows no table accepts
 
 # Errors of numbers that no column holds, and of malformed rows.
@@ -72,6 +70,8 @@ class Writer:
         jsonl: Also gets the committed records.
         media: Quotas of images, texts and tables.
         clock: Returns the Unix time.
+        queue: The queue; None for one of its own.
+        intervals: See `Intervals`.
 
     Attributes:
         failures: Counts of batches that were not written at the first try, and not written to the JSON lines.
@@ -90,6 +90,8 @@ class Writer:
         jsonl: JsonLines | None = None,
         media: Quotas = Quotas(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.time,
+        queue: Queue | None = None,
+        intervals: Intervals = Intervals(),  # noqa: B008  it is a constant
     ) -> None:
         self.failures = {"history": 0, "jsonl": 0}
         self.stuck = False
@@ -102,7 +104,8 @@ class Writer:
         self._jsonl = jsonl
         self._media = MediaStore(database.path.parent, media)
         self._clock = clock
-        self._queue = Queue()
+        self._queue = Queue() if queue is None else queue
+        self._intervals = intervals
         self._refused_sessions: set[bytes] = set()
         self._logged = LogOnce()
         self._began = 0.0
@@ -170,13 +173,13 @@ class Writer:
         with suppress(sqlite3.Error):  # a full disk: a run whose import was interrupted stays hidden
             self._database.connection.execute("UPDATE run SET deleted = 1 WHERE deleted = 2")
         self._store = Store(self._database.connection, self._hardware, self._media)
-        self._maintenance = Maintenance(self._database, self._store, self._bounds)
+        self._maintenance = Maintenance(self._database, self._store, self._bounds, trim_seconds=self._intervals.trim)
 
     def _run(self) -> None:
         has_work = running = True
         while running:
             try:
-                has_work, running = self._turn(0.0 if has_work else maintenance.TRIM_SECONDS)
+                has_work, running = self._turn(0.0 if has_work else self._intervals.trim)
             except Exception as error:  # noqa: BLE001  the daemon must not end because of the history
                 self._recover(error)
         if self._jsonl is not None:
@@ -204,7 +207,7 @@ class Writer:
             log.error("the history writer failed and continues; the same failure is only counted now", exc_info=error)
         self._undo()
         self._request_resend(None)
-        self._queue.pause(RETRY_SECONDS)
+        self._queue.pause(self._intervals.retry)
 
     def _commit(self, group: list[QueueItem]) -> bool:
         """Write a group, and retry while it cannot be written; return False if the writer stops before."""
@@ -280,7 +283,7 @@ class Writer:
             log.error("the history cannot be written: %s; clients keep their samples until it can", text)
         self.problem = text
         now = time.monotonic()
-        if batches or now - self._counted_at >= COUNT_SECONDS:
+        if batches or now - self._counted_at >= self._intervals.recount:
             self.failures["history"] += max(1, batches)
             self._counted_at = now
 
@@ -294,7 +297,7 @@ class Writer:
         if self._database.is_gone():
             return self._continue_elsewhere()
         self._fail(str(error), batches)
-        return self._queue.pause(RETRY_SECONDS)
+        return self._queue.pause(self._intervals.retry)
 
     def _is_usable(self) -> bool:
         self._database.poll()
@@ -315,11 +318,11 @@ class Writer:
         """
         if self._database.damage:
             self.failures["history"] += 1
-            if not self._queue.pause(max(0.0, self._replaced_at + REPLACE_SECONDS - time.monotonic())):
+            if not self._queue.pause(max(0.0, self._replaced_at + self._intervals.replace - time.monotonic())):
                 return False
             self._replaced_at = time.monotonic()
         while not self._open():
-            if not self._queue.pause(RETRY_SECONDS):
+            if not self._queue.pause(self._intervals.retry):
                 return False
         self._request_resend(None)
         return True

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.history import codec, log_rows, schema
-from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.history.record.packing import decode_axis
+from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, Pages, Value
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, LOG_BITS
 from trackside_daemon.model.text import counted

@@ -16,16 +16,20 @@ from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.deadlines import SILENCE
-from trackside_daemon.nvml.handle.known_gpus import KnownGpus
-from trackside_daemon.nvml.handle.lost_gpu_policy import LostGpuPolicy
 from trackside_daemon.nvml.handle.quarantine import Quarantine
 from trackside_daemon.nvml.handle.worker_protocol import WorkerClient
-from trackside_daemon.nvml.reading import Reading, WorkerSettings
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, WorkerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trackside_daemon.nvml.settings import NvmlSection
+
+# Seconds after the first loss of a GPU in which further losses of it replace no worker; doubled with each.
+FIRST_TOLERANCE = 60.0
+
+# Maximum of these seconds; after a longer time without a loss the GPU starts again at the first.
+MAX_TOLERANCE = 600.0
 
 # Seconds until the next worker, after the first failure and at most.
 FAILURE_BACKOFF = (1.0, 60.0)
@@ -321,3 +325,69 @@ def _worker_command(settings: WorkerSettings) -> list[str]:
 def worker_settings(gpu: NvmlSection) -> WorkerSettings:
     """Return the worker's settings from the configuration."""
     return WorkerSettings(gpu.extra, gpu.skip, gpu.simulate, gpu.profile, gpu.trouble)
+
+
+class KnownGpus:
+    """GPUs that have been up since this object was made, by UUID."""
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, GpuReading] = {}
+
+    def accept(self, reading: Reading) -> Reading:
+        """Return the reading with missing UUIDs restored and with the GPUs that are gone.
+
+        A worker that never saw a lost GPU up cannot report its UUID.
+        """
+        present = {gpu.uuid for gpu in reading.gpus}
+        by_index = {gpu.index: gpu for uuid, gpu in self._gpus.items() if uuid not in present}
+        gpus = [
+            _with_identity(gpu, by_index[gpu.index]) if _is_nameless(gpu) and gpu.index in by_index else gpu
+            for gpu in reading.gpus
+        ]
+        self._gpus |= {
+            gpu.uuid: GpuReading(gpu.index, gpu.uuid, gpu.info, DOWN) for gpu in gpus if gpu.uuid and gpu.values != DOWN
+        }
+        present = {gpu.uuid for gpu in gpus}
+        gone = [gpu for uuid, gpu in self._gpus.items() if uuid not in present]
+        return msgspec.structs.replace(reading, gpus=gpus, gone=gone)
+
+
+def _is_nameless(gpu: GpuReading) -> bool:
+    return not gpu.uuid and gpu.values == DOWN
+
+
+def _with_identity(gpu: GpuReading, known: GpuReading) -> GpuReading:
+    return msgspec.structs.replace(known, unsupported=gpu.unsupported)
+
+
+class LostGpuPolicy:
+    """GPUs that are up or lost, by UUID, across workers; all times are of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._up: set[str] = set()
+        self._lost: set[str] = set()
+        self._tolerated_until: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+
+    def worker_replaced(self) -> None:
+        """Forget which GPUs are up: the new worker has never seen a GPU up that stays lost."""
+        self._up = set()
+        self._lost = set()
+
+    def accept(self, gpus: Collection[GpuReading], now: float) -> bool:
+        """Return whether to replace the worker after this reading."""
+        # The reading after the loss decides, since the Xid that explains the loss may come between the two.
+        replace = any(now >= self._tolerated_until.get(uuid, now) for uuid in self._lost)
+        if replace:
+            for uuid in self._lost:
+                self._tolerate(uuid, now)
+        up = {gpu.uuid for gpu in gpus if gpu.uuid and gpu.values != DOWN}
+        self._lost |= self._up - up
+        self._up = up
+        return replace
+
+    def _tolerate(self, uuid: str, now: float) -> None:
+        if now - self._tolerated_until.get(uuid, now) > MAX_TOLERANCE:
+            del self._backoffs[uuid]
+        delay = self._backoffs.setdefault(uuid, Backoff(FIRST_TOLERANCE, MAX_TOLERANCE)).next_delay()
+        self._tolerated_until[uuid] = now + delay

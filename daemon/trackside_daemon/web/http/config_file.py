@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trackside.environment.paths import open_regular
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import open_regular
 from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config
 from trackside_daemon.web.http.tls import PemFiles, TlsContext, make_context
 

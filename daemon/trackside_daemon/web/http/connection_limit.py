@@ -7,18 +7,10 @@ import logging
 import os
 import socket
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from trackside.log_once import LogOnce
-
-# Open connections, including those still in their TLS handshake. One more closes the connection that has been idle
-# longest; if none is idle, it is closed itself.
-MAX_CONNECTIONS = 1536
-
-# Open connections without a request, the first or a further one. One more closes the one that has been idle longest, so
-# that idle clients lock nobody out.
-MAX_IDLE_CONNECTIONS = 128
 
 _BUSY = b'{"error":{"reason":"busy","message":"too many connections; try again"}}'
 UNAVAILABLE = (
@@ -29,6 +21,35 @@ UNAVAILABLE = (
 log = logging.getLogger("trackside")
 
 
+class HttpLimits(NamedTuple):
+    """Limits of the web server.
+
+    Attributes:
+        connections: Open connections, including those still in their TLS handshake. One more closes the connection that has
+            been idle longest; if none is idle, it is closed itself.
+        idle: Open connections without a request, the first or a further one. One more closes the one that has been idle
+            longest, so that idle clients lock nobody out.
+        requests: Requests at once. Further ones get status 503.
+        reserved: Requests at once for /metrics, and as many for /-/…, which do not count towards *requests*: many streams of
+            the dashboard must not stop a scrape, nor make a liveness probe restart the daemon.
+        waits: Messages of agents at once, likewise: most of them wait for an event, which costs next to nothing.
+        request_seconds: Time until a connection without a complete request is closed, the first or a further one, so that
+            idle ones do not lock out scrapes; also of an unfinished TLS handshake and of an unfinished request head.
+        keep_alive: Seconds of a connection without a request after its last response.
+    """
+
+    connections: int = 1536
+    idle: int = 128
+    requests: int = 256
+    reserved: int = 64
+    waits: int = 1024
+    request_seconds: float = 10.0
+    keep_alive: float = 10
+
+
+LIMITS = HttpLimits()
+
+
 class LimitedListener(socket.socket):
     """A listening socket for asyncio with a limit on open connections.
 
@@ -36,12 +57,13 @@ class LimitedListener(socket.socket):
 
     Args:
         listener: A bound, listening socket. It is duplicated, and the caller still closes the original.
+        limits: The limits.
         encrypted: Whether its connections use TLS, so that one that is rejected can get no answer.
     """
 
-    def __init__(self, listener: socket.socket, *, encrypted: bool = False) -> None:
+    def __init__(self, listener: socket.socket, limits: HttpLimits, *, encrypted: bool = False) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=os.dup(listener.fileno()))
-        self._encrypted = encrypted
+        self._limits, self._encrypted = limits, encrypted
         self._open: WeakSet[socket.socket] = WeakSet()
         # By descriptor; of the idle ones, the longest idle comes first.
         self._idle: dict[int, socket.socket] = {}
@@ -64,9 +86,9 @@ class LimitedListener(socket.socket):
             self._reject_one()
             raise ConnectionAbortedError from None
         # Closed sockets stay in the set until they are garbage-collected, so they are removed before the limit applies.
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) >= self._limits.connections:
             self._open = WeakSet(entry for entry in self._open if entry.fileno() >= 0)
-        if len(self._open) >= MAX_CONNECTIONS and not self._close_idle():
+        if len(self._open) >= self._limits.connections and not self._close_idle():
             self._reject(connection)
             raise ConnectionAbortedError
         self._open.add(connection)
@@ -95,9 +117,9 @@ class LimitedListener(socket.socket):
         # A closed connection may have had the same descriptor. Without its entry, the new one is the last of the dict.
         self._idle.pop(connection.fileno(), None)
         self._active.pop(connection.fileno(), None)
-        if len(self._idle) >= MAX_IDLE_CONNECTIONS:
+        if len(self._idle) >= self._limits.idle:
             self._idle = {number: entry for number, entry in self._idle.items() if entry.fileno() >= 0}
-        if len(self._idle) >= MAX_IDLE_CONNECTIONS:
+        if len(self._idle) >= self._limits.idle:
             self._close_idle()
         self._idle[connection.fileno()] = connection
 

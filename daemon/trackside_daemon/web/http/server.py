@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
 from trackside_daemon.web.http.auth_token import error_response
 from trackside_daemon.web.http.config_file import ReloadingContext
-from trackside_daemon.web.http.connection_limit import LimitedListener
+from trackside_daemon.web.http.connection_limit import LIMITS, HttpLimits, LimitedListener
 from trackside_daemon.web.http.tls import client_is_allowed
 
 if TYPE_CHECKING:
@@ -30,21 +30,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ConfigFile
 
-# Requests at once. Further ones get status 503.
-MAX_REQUESTS = 256
-
-# Requests at once for /metrics, and as many for /-/…, which do not count towards `MAX_REQUESTS`: many streams of the
-# dashboard must not stop a scrape, nor make a liveness probe restart the daemon.
-RESERVED_REQUESTS = 64
-
-# Messages of agents at once, apart from `MAX_REQUESTS`: most of them wait for an event, which costs next to nothing.
-MAX_WAITS = 1024
 WAITS = "/api/v1/mcp"
-# Seconds until a connection without a complete request is closed, the first or a further one, so that idle ones do not
-# lock out scrapes. The limit also applies to an unfinished TLS handshake and to an unfinished request head.
-REQUEST_TIMEOUT = 10.0
-
-KEEP_ALIVE_SECONDS = 10  # time limit of a connection without a request after its last response
 
 # ASGI scope key: a function that closes the request's connection at once and drops unsent data.
 ABORT = "trackside.abort"
@@ -65,10 +51,13 @@ class RequestLimit:
 
     Args:
         app: The application.
+        limits: The limits.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
         self._app = app
+        self._most = {"": limits.requests, WAITS: limits.waits}
+        self._reserved = limits.reserved
         self._active: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +67,7 @@ class RequestLimit:
             return
         kind = _kind(scope["path"])
         # No lock is needed: all requests run in the event loop's thread.
-        if self._active[kind] >= _most(kind):
+        if self._active[kind] >= self._most.get(kind, self._reserved):
             headers = {"Connection": "close", "Retry-After": "1"}
             refusal = error_response(503, "busy", "too many requests are in progress; try again", headers)
             await refusal(scope, receive, send)
@@ -97,12 +86,6 @@ def _kind(path: str) -> str:
     return "/-/" if path.startswith("/-/") else ""
 
 
-def _most(kind: str) -> int:
-    if kind == WAITS:
-        return MAX_WAITS
-    return RESERVED_REQUESTS if kind else MAX_REQUESTS
-
-
 class WebServer:
     """Serves an application in a thread.
 
@@ -110,13 +93,17 @@ class WebServer:
         app: The application.
         listener: The socket from `address.listen`.
         web_config: The web configuration, which decides on TLS and client certificates.
+        limits: See `HttpLimits`.
     """
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, web_config: ConfigFile) -> None:
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, web_config: ConfigFile, limits: HttpLimits = LIMITS
+    ) -> None:
         self._middleware = WebConfigMiddleware(app, web_config)
         config = _Config(
-            RequestLimit(self._middleware),
+            RequestLimit(self._middleware, limits),
             web_config,
+            limits,
             interface="asgi3",
             loop="asyncio",
             http=_Connection,
@@ -128,7 +115,7 @@ class WebServer:
             date_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=limits.keep_alive,
             timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
@@ -143,9 +130,10 @@ class WebServer:
             pass
 
     def stop(self) -> None:
-        """Finish the running requests, then stop."""
+        """Finish the running requests, then stop. You may call it without `start`."""
         self._server.request_stop()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._middleware.close()
 
     def loop_delay(self) -> float:
@@ -162,8 +150,9 @@ class WebServer:
 class _Config(uvicorn.Config):
     """Uvicorn's configuration, extended by the web configuration."""
 
-    def __init__(self, app: ASGIApp, web_config: ConfigFile, **settings: Any) -> None:
+    def __init__(self, app: ASGIApp, web_config: ConfigFile, limits: HttpLimits, **settings: Any) -> None:
         super().__init__(app, **settings)
+        self.limits = limits
         self.web_config = web_config
 
 
@@ -214,7 +203,7 @@ class _Connection(H11Protocol):
             self._cancel_deadline()
             self._listener.mark_active(self.transport.get_extra_info("socket").fileno())
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(REQUEST_TIMEOUT, self.transport.close)
+            self._deadline = self.loop.call_later(self.config.limits.request_seconds, self.transport.close)
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -280,12 +269,12 @@ class _Server(uvicorn.Server):
         if self.config.web_config.scheme == "https":
             context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
             context.file = self.config.web_config
-            tls = {"ssl": context, "ssl_handshake_timeout": REQUEST_TIMEOUT}
+            tls = {"ssl": context, "ssl_handshake_timeout": self.config.limits.request_seconds}
             # asyncio has no parameter for this size. Python 3.10 has no such buffer, so that nothing reads this.
             SSLProtocol.max_size = TLS_BUFFER  # type: ignore[attr-defined]
         self.servers = []
         for socket_ in sockets or ():
-            listener = LimitedListener(socket_, encrypted=bool(tls))
+            listener = LimitedListener(socket_, self.config.limits, encrypted=bool(tls))
             make = partial(_Connection, listener, self.config, self.server_state, self.lifespan.state)
             self.servers.append(await loop.create_server(make, sock=listener, backlog=BACKLOG, **tls))
         self.started = True

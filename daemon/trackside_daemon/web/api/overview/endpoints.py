@@ -103,10 +103,20 @@ class Stream:
 
     Args:
         make: Makes a frame, in a thread; receives the ids of the runs that clients listen to.
+        period: Seconds between two frames.
+        keep_alive: See `KEEPALIVE_SECONDS`.
+        most: See `MAX_LISTENERS`.
     """
 
-    def __init__(self, make: Callable[[Collection[str]], Frame]) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[Collection[str]], Frame],
+        *,
+        period: float = PERIOD,
+        keep_alive: float = KEEPALIVE_SECONDS,
+        most: int = MAX_LISTENERS,
+    ) -> None:
+        self._make, self._period, self._keep_alive, self._most = make, period, keep_alive, most
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer: asyncio.Task[None] | None = None
@@ -122,7 +132,7 @@ class Stream:
         Raises:
             FullError: There are `MAX_LISTENERS`, or the daemon is stopping.
         """
-        if self._stopped or len(self._listeners) >= MAX_LISTENERS:
+        if self._stopped or len(self._listeners) >= self._most:
             raise FullError
         self._loop = asyncio.get_running_loop()
         listener = Listener(run)
@@ -158,13 +168,13 @@ class Stream:
         while True:
             await asyncio.sleep(self._next_frame - loop.time())
             begun = loop.time()
-            on_time = begun < self._next_frame + PERIOD / 2
+            on_time = begun < self._next_frame + self._period / 2
             # After a long delay the grid starts anew, so that no frames follow in quick succession.
-            self._next_frame = self._next_frame + PERIOD if on_time else begun + PERIOD
+            self._next_frame = (self._next_frame if on_time else begun) + self._period
             runs = {listener.run for listener in self._listeners} - {""}
             frame = await self._make_frame(runs)
             if loop.time() >= self._next_keepalive:
-                self._next_keepalive = loop.time() + KEEPALIVE_SECONDS
+                self._next_keepalive = loop.time() + self._keep_alive
                 frame = frame._replace(overview=frame.overview + COMMENT)
             self._last = frame
             for listener in self._listeners:

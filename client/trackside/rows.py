@@ -1,16 +1,34 @@
-"""Distributions of one step on their way from a device to the sender thread."""
+"""Rows that the threads of the training queue for the sender thread."""
 
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from trackside.pytorch.attention import Heads
-    from trackside.pytorch.histograms import Histograms
-    from trackside.wire import DistributionFrame
+    from trackside.media.unsent import Unsent
+    from trackside.totals.phases import Mark
+    from trackside.totals.session_totals import Deferred
+    from trackside.wire import Device, DistributionFrame, TrainingAlert, TrainingEvent
+
+Row = (
+    tuple[int, "int | Deferred | None", dict[str, float]]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent | int", None]
+)
+"""Monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic nanoseconds, a message,
+None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
+
+
+class Distributions(Protocol):
+    """Distributions of one step, of weights and the like or of the heads of attention."""
+
+    def tensors(self) -> list[Any]:
+        """Return the tensors that have them."""
+
+    def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame:
+        """Return the message; *tensors* are copies of `tensors` on the host."""
 
 
 class Measured:
@@ -26,7 +44,7 @@ class Measured:
         step: The step; the sender thread sets it when it gets this for the first time.
     """
 
-    def __init__(self, kind: str, source: Histograms | Heads, skips: Any = None) -> None:
+    def __init__(self, kind: str, source: Distributions, skips: Any = None) -> None:
         self.step: int | None = None
         self.kind, self._source, self._time = kind, source, monotonic_ns()
         self._tensors = [*source.tensors(), *([] if skips is None else [skips.float()])]

@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment import keys
+from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
-from trackside.transport import keys
-from trackside.transport.keys import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

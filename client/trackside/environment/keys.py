@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment.paths import open_regular
 from trackside.os_errors import os_error_text
-from trackside.transport.paths import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
