@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
@@ -33,9 +33,9 @@ Values = tuple[tuple[str, Any], ...]
 """Changed constants: names as in `CONSTANTS`, and values."""
 
 MADE = {
-    type(made(rank_detectors.DEFAULTS, 0.0)).__name__: made
+    type(rank_detectors.made_with(*one, rank_detectors.DEFAULTS, 0.0)).__name__: partial(rank_detectors.made_with, *one)
     for every in rank_detectors._DETECTORS.values()
-    for made in every
+    for one in every.items()
 }
 """The factories of the detectors by name."""
 

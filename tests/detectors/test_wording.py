@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from trackside_daemon.detectors.wording import factor, times
+from trackside_daemon.model.text import factor, times
 
 
 @pytest.mark.parametrize(

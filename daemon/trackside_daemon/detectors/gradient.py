@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import FIRST
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.robust import NORMAL
-from trackside_daemon.model.text import number
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import factor, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

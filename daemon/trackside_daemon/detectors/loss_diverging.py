@@ -16,15 +16,12 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE, Detection
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
-from trackside_daemon.detectors.rate_restart import RateRestart
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import HUGE, rate_raised, times
 from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.robust import NORMAL
-from trackside_daemon.model.text import number
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +53,35 @@ AFTER = 60.0  # seconds for which it must have risen until that is critical
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
+# Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
+# schedule has begun again, but the rate is higher than it ever was.
+RAISED, ABOVE = 1.5, 1.1
+
 _NORMAL = NORMAL / 2**0.5  # standard deviations of one sample per median distance of two successive samples
+
+
+class RateRestart:
+    """The learning rate now and at a marked sample: a schedule that begins again, as with warm restarts, makes a loss rise."""
+
+    __slots__ = ("_highest", "_highest_then", "_now", "_then")
+
+    def __init__(self) -> None:
+        self._now = self._highest = self._then = self._highest_then = 0.0
+
+    def add(self, step: int, context: Context) -> None:
+        """Apply the rate of a step, if it has one."""
+        rate = context.rates.get(step)
+        if rate is not None:
+            self._now = rate
+            self._highest = max(self._highest, rate)
+
+    def mark(self) -> None:
+        """Compare with this moment from now on."""
+        self._then, self._highest_then = self._now, self._highest
+
+    def is_on(self) -> bool:
+        """Return whether the rate is higher than at the marked moment, and not above what it was before."""
+        return RAISED * self._then < self._now <= ABOVE * self._highest_then
 
 
 class LossDiverging:
@@ -192,4 +217,4 @@ class LossDiverging:
     def _text(self, level: float, step: int, context: Context) -> str:
         than = times(level, self._lowest)
         since = f" since its lowest at step {number(self._lowest_at)}"
-        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{rate_raised(step, context)}"
+        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"

@@ -13,8 +13,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import HUGE
+from trackside_daemon.detectors.base import HUGE, Detection
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE, Detection
 from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
-from trackside_daemon.detectors.wording import HUGE, factor, rate_raised, times
-from trackside_daemon.model.text import number
+from trackside_daemon.model.text import factor, number, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,4 +103,4 @@ def _text(step: int, value: float, jump: Jump, context: Context) -> str:
     if moved is not None:
         verdict = "agrees" if moved >= MOVED else "does not move"
         text += f"; the gradient norm {verdict} ({factor(moved)} its recent level)"
-    return text + rate_raised(step, context)
+    return text + context.rate_raised(step)

@@ -25,22 +25,18 @@ FROM_THE_START = 40
 
 
 class NonFinite:
-    """`NonFinite`: a value is NaN or infinite.
-
-    Args:
-        skips: Whether the key is a gradient norm. With mixed precision, single non-finite norms are normal: the step is skipped
-            and the loss scale lowered. Those, and all at the start until the scale fits, are reported as info.
-    """
+    """`NonFinite`: a value is NaN or infinite."""
 
     alerts: tuple[str, ...] = ("NonFinite",)
+    _skips = False
 
-    def __init__(self, *, skips: bool = False) -> None:
-        self._skips = skips
+    def __init__(self) -> None:
         self._firing = False
         self._first = self._count = self._calm = self._seen = 0
         self._good: float | None = None
         # As if the last skips were long ago, so that the first one counts alone.
-        self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
+        several = SKIPPED if self._skips else 1
+        self._lately: deque[int] = deque([-OF] * several, maxlen=several)
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """Yield a detection for each non-finite sample, and one when the values are finite again."""
@@ -75,3 +71,12 @@ class NonFinite:
         many = self._seen - self._lately[0] < OF
         begins = self._skips and self._good is None and self._count <= FROM_THE_START
         return Detection("NonFinite", "critical" if many and not begins else "info", at, text)
+
+
+class NonFiniteNorm(NonFinite):
+    """`NonFinite` of a gradient norm. With mixed precision, single ones are normal: the step is skipped and the loss scale lowered.
+
+    Those, and all at the start until the scale fits, are reported as info.
+    """
+
+    _skips = True

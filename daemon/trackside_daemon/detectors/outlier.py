@@ -13,8 +13,7 @@ from math import inf, log
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.robust import NORMAL, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor
-from trackside_daemon.model.text import duration
+from trackside_daemon.model.robust import Window
+from trackside_daemon.model.text import duration, factor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

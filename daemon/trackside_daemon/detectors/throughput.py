@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Detection, slower
-from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import Window
 from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:

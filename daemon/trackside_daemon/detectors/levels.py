@@ -7,7 +7,7 @@ from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

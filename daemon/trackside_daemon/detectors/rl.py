@@ -1,0 +1,365 @@
+"""Detectors of reinforcement learning: policies that learn nothing, run away or fall back.
+
+In: samples of the quantities of `trackside.rl_keys`. Out: detections.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log, sqrt
+
+from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import factor, number, percent
+
+SHARES = 20  # samples whose mean share of groups decides
+ZEROS = 32  # samples in a row without spread; with one prompt a step, healthy runs have up to 14
+SPREAD_ENDS = 0.6  # share of groups below which the alert ends
+NONE = 1e-8  # spread that counts as none: rewards of half precision are still exact for equal answers
+
+
+class ZeroVariance(SampleAlert):
+    """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples.
+
+    Args:
+        most: The share.
+    """
+
+    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    severity = "warning"
+
+    def __init__(self, most: float = 0.8) -> None:
+        super().__init__()
+        self._most = most
+        self._shares = Shares(SHARES)
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this share of groups."""
+        share = self._shares.add(value)
+        if share is None:
+            return None
+        if self.firing:
+            return (
+                f"{percent(share)} of the groups have equal rewards at step {number(step)}"
+                if share < SPREAD_ENDS
+                else None
+            )
+        if share < self._most:
+            return None
+        return (
+            f"in {percent(share)} of the groups all rewards are equal, over {SHARES} samples up to step {number(step)}"
+        )
+
+
+class ZeroSpread(SampleAlert):
+    """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
+
+    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    severity = "warning"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._zeros = 0
+        self._since = 0
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this standard deviation."""
+        if abs(value) > NONE:
+            self._zeros = 0
+            return f"the rewards differ again at step {number(step)}" if self.firing else None
+        self._since = self._since if self._zeros else step
+        self._zeros += 1
+        if self.firing or self._zeros < ZEROS:
+            return None
+        return f"all rewards are equal from step {number(self._since)} to step {number(step)}, so nothing is learnt from them"
+
+
+KL_NOW, KL_USUAL, KL_LEAST = 10, 96, 32
+KL_TIMES = 10.0  # factor over the highest level before, from which a sudden rise counts below the limit
+KL_FLOOR = 0.02  # share of the limit that a level counts for at least: a divergence of zero is the reference itself
+KL_ENDS = 0.5
+
+
+class KlBlowup(LevelAlert):
+    """`KlBlowup`: the median of 10 samples of the divergence is above a limit, or ten times its highest level before.
+
+    Args:
+        most: The limit, in nats a token.
+    """
+
+    alerts: tuple[str, ...] = ("KlBlowup",)
+    severity = "warning"
+
+    def __init__(self, most: float = 1.0) -> None:
+        super().__init__(KL_NOW, KL_USUAL)
+        self._most = most
+        self._limit = most
+        self._highest = 0.0
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this divergence."""
+        levels, now = self.levels, self.levels.now
+        if self.firing:
+            return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
+        if len(levels.before) >= KL_LEAST:
+            self._highest = max(self._highest, levels.usual)
+        known = max(self._highest, KL_FLOOR * self._most)
+        sudden = len(levels.before) >= KL_LEAST and now > KL_TIMES * known
+        if not sudden and now <= self._most:
+            return None
+        self._limit = KL_ENDS * (self._most if now > self._most else KL_TIMES * known)
+        before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if self._rose() else ""
+        return f"the KL divergence is {number(now)} at step {number(step)}{before}"
+
+    def _rose(self) -> bool:
+        before = self.levels.before
+        return len(before) >= KL_LEAST and 0 < 2 * before.median() < self.levels.now
+
+
+DIFFERENCE_NOW, DIFFERENCE_USUAL, DIFFERENCE_LEAST = 8, 128, 24
+DIFFERENCE_TIMES, DIFFERENCE_SPREADS = (
+    3.0,
+    8.0,
+)  # factor over the usual difference, and robust standard deviations of single samples above it
+MISMATCH_ENDS = 0.5  # share of the rise below which the alert ends
+RATIO_NOW = 12
+
+
+class Mismatch(LevelAlert):
+    """`TrainInferenceMismatch`: the difference of the log probabilities leaves its noise band, or is above a limit.
+
+    Args:
+        most: The limit, in nats.
+    """
+
+    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    severity = "warning"
+
+    def __init__(self, most: float = 0.3) -> None:
+        super().__init__(DIFFERENCE_NOW, DIFFERENCE_USUAL)
+        self._most = most
+        self._limit = most
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this difference."""
+        levels, now = self.levels, self.levels.now
+        if self.firing:
+            text = f"the difference between training and generation is {number(now)} at step {number(step)}"
+            return text if now < self._limit else None
+        text = f"training and generation differ by {number(now)} at step {number(step)}"
+        if len(levels.before) >= DIFFERENCE_LEAST:
+            usual = levels.usual
+            if (
+                now > DIFFERENCE_TIMES * usual
+                and now > usual + DIFFERENCE_SPREADS * levels.before.spread()
+                and now > self._most / 100
+            ):
+                self._limit = usual + MISMATCH_ENDS * (now - usual)
+                return f"{text}, " + (f"{factor(now / usual)} the usual {number(usual)}" if usual else "usually not")
+        if now > self._most:
+            self._limit = MISMATCH_ENDS * self._most
+            return text
+        return None
+
+
+class ImportanceRatio(LevelAlert):
+    """`TrainInferenceMismatch`: the importance ratios collapse or explode, as the median of 12 samples.
+
+    Args:
+        most: The factor from 1, up or down.
+    """
+
+    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    severity = "warning"
+
+    def __init__(self, most: float = 2.0) -> None:
+        super().__init__(RATIO_NOW, 1)
+        self._most = log(most)
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this ratio."""
+        now = self.levels.now
+        away = abs(log(now)) if now > 0 else 2 * self._most
+        if self.firing:
+            return (
+                f"the mean importance ratio is {number(now)} at step {number(step)}"
+                if away < MISMATCH_ENDS * self._most
+                else None
+            )
+        if away <= self._most:
+            return None
+        text = f"the mean importance ratio is {number(now)} at step {number(step)}; it is 1 if training and generation agree"
+        return f"{text}, and {number(exp(-self._most))} to {number(exp(self._most))} is usual"
+
+
+CUT_NOW, CUT_USUAL = 10, 64
+CUT_ENDS = 0.8  # share of the threshold below which the alert ends
+
+# A length that blows up: by this factor over the median of the samples before, and by so many standard errors. Lengths that
+# grow with the ability to reason do so over hundreds of steps.
+LENGTH_TIMES, LENGTH_ERRORS = 1.65, 5.0
+LENGTH_NOW, LENGTH_USUAL = 24, 128
+LENGTH_LEAST = 32  # samples before that are needed
+LENGTH_ACCEPTED = 256  # samples after which a longer length is the usual one
+
+
+class Truncation(LevelAlert):
+    """`TruncationRising`: the median share of responses that are cut, over 10 samples, is above a threshold.
+
+    Args:
+        most: The threshold.
+    """
+
+    alerts: tuple[str, ...] = ("TruncationRising",)
+    severity = "warning"
+
+    def __init__(self, most: float = 0.5) -> None:
+        super().__init__(CUT_NOW, CUT_USUAL)
+        self._most = most
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this share."""
+        levels = self.levels
+        if self.firing:
+            ends = levels.now < CUT_ENDS * self._most
+            return f"{percent(levels.now)} of the responses are cut at step {number(step)}" if ends else None
+        if levels.now < self._most:
+            return None
+        before = f", {percent(levels.usual)} before" if len(levels.before) and levels.usual < self._most else ""
+        return f"the limit cuts {percent(levels.now)} of the responses at step {number(step)}{before}"
+
+
+class LengthBlowup(LevelAlert):
+    """`TruncationRising`: the length of the responses has grown suddenly. Without the limit, that is only information."""
+
+    alerts: tuple[str, ...] = ("TruncationRising",)
+    severity = "info"
+
+    def __init__(self) -> None:
+        super().__init__(LENGTH_NOW, LENGTH_USUAL, LENGTH_LEAST)
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this length."""
+        levels = self.levels
+        now, usual = levels.now, levels.usual
+        if self.firing:
+            if self.firing_for >= LENGTH_ACCEPTED:
+                levels.before.clear()
+                return f"responses of {number(now)} tokens are the usual ones at step {number(step)}"
+            ends = now < usual + (LENGTH_TIMES - 1) / 2 * usual
+            return f"responses have {number(now)} tokens at step {number(step)}" if ends else None
+        if usual <= 0 or now < LENGTH_TIMES * usual or now - usual < LENGTH_ERRORS * levels.error():
+            return None
+        return f"responses of {number(now)} tokens at step {number(step)} are {factor(now / usual)} as long as before"
+
+
+ENTROPY_NOW, ENTROPY_USUAL, ENTROPY_LEAST = 16, 96, 48
+ENTROPY_TIMES = 3.0  # factor from the usual entropy, up or down
+ENTROPY_NATS = 1.1  # the same for entropies of continuous actions, which may be negative: the logarithm of that factor
+ENTROPY_ERRORS = 8.0
+ENTROPY_COLLAPSED = 0.01  # entropies below are those of a policy that has collapsed already
+ENTROPY_ACCEPTED = 128  # samples after which the new level is the usual one
+
+
+class EntropyCollapse(LevelAlert):
+    """`EntropyCollapse`: the median of 16 samples is a third of that of the 96 samples before, or three times as high."""
+
+    alerts: tuple[str, ...] = ("EntropyCollapse",)
+    severity = "info"
+
+    def __init__(self) -> None:
+        super().__init__(ENTROPY_NOW, ENTROPY_USUAL, ENTROPY_LEAST, signed=True)
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this entropy."""
+        levels = self.levels
+        now, usual = levels.now, levels.usual
+        far = self._is_far(now, usual)
+        if self.firing:
+            if far and self.firing_for < ENTROPY_ACCEPTED:
+                return None
+            if far:
+                levels.before.clear()
+            return f"the entropy is {number(now)} at step {number(step)}"
+        if not far or abs(now - usual) < ENTROPY_ERRORS * levels.error():
+            return None
+        how = "fell to" if now < usual else "rose to"
+        return f"the entropy {how} {number(now)} up to step {number(step)}, from {number(usual)}"
+
+    def _is_far(self, now: float, usual: float) -> bool:
+        if usual > 0 and now >= 0:
+            return max(now, usual) > ENTROPY_COLLAPSED and not usual / ENTROPY_TIMES <= now <= usual * ENTROPY_TIMES
+        return abs(now - usual) > ENTROPY_NATS
+
+
+REWARD_BLOCK = 24  # samples whose mean is the present level; the best level is that of two such blocks in a row
+CONFIRM = 8  # samples in a row with a level that low
+REWARD_ERRORS = 4.0  # standard errors that it must be below the best level
+WIDER = 1.25  # factor of the standard error by the scatter within blocks: the order of the tasks makes rewards wander
+REWARD_ENDS = 0.5  # share of the fall that must be gone before the alert ends
+
+_BENDS = 4  # bends from block to block that give a noise
+_BEND = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
+
+
+class RewardCollapse(SampleAlert):
+    """`RewardCollapse`: the mean of 24 rewards undoes a share of what was learnt.
+
+    What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose
+    that share of the best level.
+
+    Args:
+        share: The share.
+    """
+
+    alerts: tuple[str, ...] = ("RewardCollapse",)
+    severity = "warning"
+
+    def __init__(self, share: float = 0.5) -> None:
+        super().__init__()
+        self._share = share
+        self._recent = Window(REWARD_BLOCK)
+        self._block: list[float] = []
+        self._means: list[float] = []
+        self._scatter, self._bends = Window(16), Window(24)
+        self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
+        self._low = 0
+        self._deepest = 0.0
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this reward."""
+        self._recent.add(value)
+        self._least = min(self._least, value)
+        mean = sum(self._recent.arrived) / len(self._recent)
+        if self.firing:
+            self._deepest = min(self._deepest, mean)
+            back = mean > self._best - REWARD_ENDS * (self._best - self._deepest)
+            return f"the reward is {number(mean)} at step {number(step)}" if back else None
+        self._learn(value)
+        self._low = self._low + 1 if self._best > -inf and self._is_low(mean) else 0
+        if self._low < CONFIRM:
+            return None
+        self._low, self._deepest = 0, mean
+        return f"the reward fell to {number(mean)} up to step {number(step)}, from {number(self._best)} at its best"
+
+    def _learn(self, value: float) -> None:
+        """Add a reward to its block, and at the block's end its mean to what is known."""
+        self._block.append(value)
+        if len(self._block) < REWARD_BLOCK:
+            return
+        mean = sum(self._block) / REWARD_BLOCK
+        self._scatter.add(sqrt(sum((one - mean) ** 2 for one in self._block) / (REWARD_BLOCK - 1)))
+        self._block.clear()
+        self._means = [*self._means[-2:], mean]
+        if len(self._means) == 3:
+            self._bends.add(abs(self._means[0] - 2 * self._means[1] + self._means[2]))
+        self._lowest = min(self._lowest, mean)
+        level = sum(self._means[-2:]) / 2
+        if len(self._means) > 1 and level > self._best:
+            self._best, self._base = level, self._lowest
+
+    def _is_low(self, mean: float) -> bool:
+        learnt = self._best - self._base
+        whole = self._best if self._least >= 0 else learnt
+        wander = _BEND * self._bends.median() if len(self._bends) >= _BENDS else 0.0
+        error = max(WIDER * self._scatter.median() / sqrt(REWARD_BLOCK), wander)
+        return self._best - mean > max(REWARD_ERRORS * error, self._share * max(learnt, whole)) > 0
