@@ -38,8 +38,8 @@ CONSTANTS: dict[str, tuple[str, ...]] = {
         *(f"settings.{name}" for name in ("slow_step_ratio", "slow_step_scales", "throughput_ratio")),
         *(f"slow_step.{name}" for name in ("BEFORE", "ENOUGH", "LEARNT_PART", "LEARNT_SCALES", "QUANTUM")),
         *(f"slow_step.{name}" for name in ("APART", "CALM", "USUAL", "SPAN")),
-        *(f"schedule.{name}" for name in ("KEPT", "SHORTEST", "OFF", "CROWDED", "NEGLIGIBLE")),
-        *(f"schedule+slow_step.{name}" for name in ("ALIKE", "CHANCE", "CHANCE_BY_TIME")),
+        *(f"slow_step.{name}" for name in ("KEPT", "SHORTEST", "OFF", "CROWDED", "NEGLIGIBLE")),
+        *(f"slow_step.{name}" for name in ("ALIKE", "CHANCE", "CHANCE_BY_TIME")),
         *(f"throughput.{name}" for name in ("BLOCK", "BEFORE", "ENOUGH", "LASTING", "RETURNED", "USUAL", "SHARE")),
     ),
     "leak": (

@@ -45,7 +45,7 @@ READS: dict[str, tuple[str, ...]] = {
     "LossSpike": ("loss_spike", "outlier", "learnt"),
     "LossDiverging": ("loss_diverging", "learnt"),
     "Gradient": ("gradient",),
-    "SlowStep": ("slow_step", "schedule"),
+    "SlowStep": ("slow_step",),
     "Throughput": ("throughput",),
     "MemoryLeak": ("memory_leak",),
 }

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.model.text import byte_size, counted, csv_line, duration, measured, number, percent, with_unit
+from trackside_daemon.model.text import (
+    byte_size,
+    counted,
+    csv_line,
+    duration,
+    factor,
+    measured,
+    number,
+    percent,
+    times,
+    with_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +65,19 @@ def test_a_change_has_its_sign() -> None:
 )
 def test_a_measured_value_has_the_spelling_of_its_unit(value: float, unit: str, text: str) -> None:
     assert measured(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(2.4123, "2.41 times"), (96.4, "96.4 times"), (999.2, "999 times"), (2e9, "more than 1,000 times"), (inf, None)],
+)
+def test_how_many_times(ratio: float, told: str | None) -> None:
+    assert factor(ratio) == (told or "more than 1,000 times")
+
+
+def test_times_something_that_is_near_zero_are_said_as_a_distance() -> None:
+    assert times(0.5, 2e-9) == "more than 1,000 times the 2e-09"
+    assert times(0.5, -0.1) == "by 0.6 above the -0.1"
 
 
 def test_a_line_of_csv_has_any_name_and_quotes_what_separates_or_is_no_letter() -> None:

@@ -151,13 +151,11 @@ class Context:
 
 
 class Detector(Protocol):
-    """Detector of one key of one rank.
+    """Detector of one key of one rank."""
 
-    Attributes:
-        alerts: The alerts that it can detect.
-    """
-
-    alerts: tuple[str, ...]
+    @property
+    def alerts(self) -> tuple[str, ...]:
+        """The alerts that it can detect."""
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield the detections in the next samples."""

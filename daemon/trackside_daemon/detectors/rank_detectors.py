@@ -9,32 +9,20 @@ from typing import TYPE_CHECKING
 
 from trackside.rl_keys import KEYS as RL
 from trackside.rl_keys import is_of_update, meaning
+from trackside_daemon.detectors import rl
 from trackside_daemon.detectors.base import Column, Context, Detector, Found
-from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
-from trackside_daemon.detectors.loss_plateau import LossPlateau
+from trackside_daemon.detectors.loss_plateau import Frozen, LossPlateau, LossRepeats
 from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite, NonFiniteNorm
-from trackside_daemon.detectors.rl import (
-    EntropyCollapse,
-    ImportanceRatio,
-    KlBlowup,
-    LengthBlowup,
-    Mismatch,
-    RewardCollapse,
-    Truncation,
-    ZeroSpread,
-    ZeroVariance,
-)
 from trackside_daemon.detectors.settings import DetectorThresholds
-from trackside_daemon.detectors.slow_drift import SlowDrift
 from trackside_daemon.detectors.slow_step import SlowStep
-from trackside_daemon.detectors.throughput import Throughput
+from trackside_daemon.detectors.throughput import SlowDrift, Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -84,16 +72,16 @@ _DETECTORS: dict[str, dict[Callable[..., Detector], dict[str, str]]] = {
         SlowDrift: {"ratio": "throughput_ratio", "lost": "lost"},
     },
     "memory": {MemoryLeak: {"grew": "leak_ratio"}},
-    "reward": {RewardCollapse: {"share": "reward_collapse_ratio"}},
-    "reward_std": {ZeroSpread: {}},
-    "kl": {NonFinite: {}, KlBlowup: {"most": "kl_most"}},
-    "update_kl": {NonFinite: {}, KlBlowup: {"most": "update_kl_most"}},
-    "entropy": {NonFinite: {}, EntropyCollapse: {}},
-    "response_length": {LengthBlowup: {}},
-    "truncated_ratio": {Truncation: {"most": "truncated_ratio"}},
-    "zero_variance_ratio": {ZeroVariance: {"most": "no_signal_ratio"}},
-    "train_inference_mismatch": {Mismatch: {"most": "mismatch_most"}},
-    "importance_ratio": {ImportanceRatio: {"most": "importance_ratio_most"}},
+    "reward": {rl.RewardCollapse: {"share": "reward_collapse_ratio"}},
+    "reward_std": {rl.ZeroSpread: {}},
+    "kl": {NonFinite: {}, rl.KlBlowup: {"most": "kl_most"}},
+    "update_kl": {NonFinite: {}, rl.KlBlowup: {"most": "update_kl_most"}},
+    "entropy": {NonFinite: {}, rl.EntropyCollapse: {}},
+    "response_length": {rl.LengthBlowup: {}},
+    "truncated_ratio": {rl.Truncation: {"most": "truncated_ratio"}},
+    "zero_variance_ratio": {rl.ZeroVariance: {"most": "no_signal_ratio"}},
+    "train_inference_mismatch": {rl.Mismatch: {"most": "mismatch_most"}},
+    "importance_ratio": {rl.ImportanceRatio: {"most": "importance_ratio_most"}},
 }
 
 DEFAULTS = DetectorThresholds()

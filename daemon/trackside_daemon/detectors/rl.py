@@ -7,14 +7,48 @@ from __future__ import annotations
 
 from math import exp, inf, log, sqrt
 
+from trackside_daemon.detectors.episode import Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.model.robust import NORMAL, Window
 from trackside_daemon.model.text import factor, number, percent
 
 SHARES = 20  # samples whose mean share of groups decides
+SHARE_ENDS = 0.6  # share of groups below which the alert ends
+
 ZEROS = 32  # samples in a row without spread; with one prompt a step, healthy runs have up to 14
-SPREAD_ENDS = 0.6  # share of groups below which the alert ends
 NONE = 1e-8  # spread that counts as none: rewards of half precision are still exact for equal answers
+
+KL_LEAST = 32  # samples before that a sudden rise needs
+KL_TIMES = 10.0  # factor over the highest level before, from which a sudden rise counts below the limit
+KL_FLOOR = 0.02  # share of the limit that a level counts for at least: a divergence of zero is the reference itself
+KL_ENDS = 0.5  # share of what was exceeded below which the alert ends
+
+MISMATCH_LEAST = 24  # samples before that a noise band needs
+# Factor over the usual difference, and robust standard deviations of single samples above it.
+MISMATCH_TIMES, MISMATCH_SPREADS = 3.0, 8.0
+MISMATCH_ENDS = 0.5  # share of the rise below which the alert ends
+
+CUT_ENDS = 0.8  # share of the threshold below which the alert ends
+
+# A length that blows up: by this factor over the median of the samples before, and by so many standard errors. Lengths that
+# grow with the ability to reason do so over hundreds of steps.
+LENGTH_TIMES, LENGTH_ERRORS = 1.65, 5.0
+LENGTH_ACCEPTED = 256  # samples after which a longer length is the usual one
+
+ENTROPY_TIMES = 3.0  # factor from the usual entropy, up or down
+NATS = 1.1  # the same for entropies of continuous actions, which may be negative: the logarithm of that factor
+ENTROPY_ERRORS = 8.0
+COLLAPSED = 0.01  # entropies below are those of a policy that has collapsed already
+ENTROPY_ACCEPTED = 128  # samples after which the new level is the usual one
+
+BLOCK = 24  # rewards whose mean is the present level; the best level is that of two such blocks in a row
+CONFIRM = 8  # samples in a row with a level that low
+REWARD_ERRORS = 4.0  # standard errors that it must be below the best level
+WIDER = 1.25  # factor of the standard error by the scatter within blocks: the order of the tasks makes rewards wander
+REWARD_ENDS = 0.5  # share of the fall that must be gone before the alert ends
+
+_KNOWN = 4  # bends from block to block that give a noise
+_NORMAL = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
 
 
 class ZeroVariance(SampleAlert):
@@ -24,7 +58,7 @@ class ZeroVariance(SampleAlert):
         most: The share.
     """
 
-    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    alerts = ("NoLearningSignal",)
     severity = "warning"
 
     def __init__(self, most: float = 0.8) -> None:
@@ -35,16 +69,10 @@ class ZeroVariance(SampleAlert):
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this share of groups."""
         share = self._shares.add(value)
-        if share is None:
+        if share is None or (share >= SHARE_ENDS if self.firing else share < self._most):
             return None
         if self.firing:
-            return (
-                f"{percent(share)} of the groups have equal rewards at step {number(step)}"
-                if share < SPREAD_ENDS
-                else None
-            )
-        if share < self._most:
-            return None
+            return f"{percent(share)} of the groups have equal rewards at step {number(step)}"
         return (
             f"in {percent(share)} of the groups all rewards are equal, over {SHARES} samples up to step {number(step)}"
         )
@@ -53,44 +81,40 @@ class ZeroVariance(SampleAlert):
 class ZeroSpread(SampleAlert):
     """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
 
-    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    alerts = ("NoLearningSignal",)
     severity = "warning"
 
     def __init__(self) -> None:
         super().__init__()
-        self._zeros = 0
-        self._since = 0
+        self._zeros = Streak()
 
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this standard deviation."""
+        zeros = self._zeros
         if abs(value) > NONE:
-            self._zeros = 0
+            zeros.count = 0
             return f"the rewards differ again at step {number(step)}" if self.firing else None
-        self._since = self._since if self._zeros else step
-        self._zeros += 1
-        if self.firing or self._zeros < ZEROS:
+        zeros.add(step)
+        if self.firing or zeros.count < ZEROS:
             return None
-        return f"all rewards are equal from step {number(self._since)} to step {number(step)}, so nothing is learnt from them"
-
-
-KL_NOW, KL_USUAL, KL_LEAST = 10, 96, 32
-KL_TIMES = 10.0  # factor over the highest level before, from which a sudden rise counts below the limit
-KL_FLOOR = 0.02  # share of the limit that a level counts for at least: a divergence of zero is the reference itself
-KL_ENDS = 0.5
+        return f"all rewards are equal from step {number(zeros.since)} to step {number(step)}, so nothing is learnt from them"
 
 
 class KlBlowup(LevelAlert):
-    """`KlBlowup`: the median of 10 samples of the divergence is above a limit, or ten times its highest level before.
+    """`KlBlowup`: the policy runs away from its reference, or from the policy before the update.
+
+    The median of 10 samples of the divergence is above a limit, or ten times its highest level before.
 
     Args:
         most: The limit, in nats a token.
     """
 
-    alerts: tuple[str, ...] = ("KlBlowup",)
+    alerts = ("KlBlowup",)
     severity = "warning"
+    spans = 10, 96
 
     def __init__(self, most: float = 1.0) -> None:
-        super().__init__(KL_NOW, KL_USUAL)
+        super().__init__()
         self._most = most
         self._limit = most
         self._highest = 0.0
@@ -100,42 +124,33 @@ class KlBlowup(LevelAlert):
         levels, now = self.levels, self.levels.now
         if self.firing:
             return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
-        if len(levels.before) >= KL_LEAST:
+        enough = len(levels.before) >= KL_LEAST
+        if enough:
             self._highest = max(self._highest, levels.usual)
         known = max(self._highest, KL_FLOOR * self._most)
-        sudden = len(levels.before) >= KL_LEAST and now > KL_TIMES * known
-        if not sudden and now <= self._most:
+        if now <= self._most and not (enough and now > KL_TIMES * known):
             return None
         self._limit = KL_ENDS * (self._most if now > self._most else KL_TIMES * known)
-        before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if self._rose() else ""
+        rose = enough and 0 < 2 * levels.usual < now
+        before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if rose else ""
         return f"the KL divergence is {number(now)} at step {number(step)}{before}"
-
-    def _rose(self) -> bool:
-        before = self.levels.before
-        return len(before) >= KL_LEAST and 0 < 2 * before.median() < self.levels.now
-
-
-DIFFERENCE_NOW, DIFFERENCE_USUAL, DIFFERENCE_LEAST = 8, 128, 24
-DIFFERENCE_TIMES, DIFFERENCE_SPREADS = (
-    3.0,
-    8.0,
-)  # factor over the usual difference, and robust standard deviations of single samples above it
-MISMATCH_ENDS = 0.5  # share of the rise below which the alert ends
-RATIO_NOW = 12
 
 
 class Mismatch(LevelAlert):
-    """`TrainInferenceMismatch`: the difference of the log probabilities leaves its noise band, or is above a limit.
+    """`TrainInferenceMismatch`: training and generation no longer compute the same probabilities.
+
+    The difference of the log probabilities leaves its noise band, or is above a limit.
 
     Args:
         most: The limit, in nats.
     """
 
-    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    alerts = ("TrainInferenceMismatch",)
     severity = "warning"
+    spans = 8, 128
 
     def __init__(self, most: float = 0.3) -> None:
-        super().__init__(DIFFERENCE_NOW, DIFFERENCE_USUAL)
+        super().__init__()
         self._most = most
         self._limit = most
 
@@ -145,20 +160,20 @@ class Mismatch(LevelAlert):
         if self.firing:
             text = f"the difference between training and generation is {number(now)} at step {number(step)}"
             return text if now < self._limit else None
-        text = f"training and generation differ by {number(now)} at step {number(step)}"
-        if len(levels.before) >= DIFFERENCE_LEAST:
-            usual = levels.usual
-            if (
-                now > DIFFERENCE_TIMES * usual
-                and now > usual + DIFFERENCE_SPREADS * levels.before.spread()
-                and now > self._most / 100
-            ):
-                self._limit = usual + MISMATCH_ENDS * (now - usual)
-                return f"{text}, " + (f"{factor(now / usual)} the usual {number(usual)}" if usual else "usually not")
-        if now > self._most:
+        how = ""
+        if len(levels.before) >= MISMATCH_LEAST and now > self._band(usual := levels.usual):
+            self._limit = usual + MISMATCH_ENDS * (now - usual)
+            how = f", {factor(now / usual)} the usual {number(usual)}" if usual else ", usually not"
+        elif now > self._most:
             self._limit = MISMATCH_ENDS * self._most
-            return text
-        return None
+        else:
+            return None
+        return f"training and generation differ by {number(now)} at step {number(step)}{how}"
+
+    def _band(self, usual: float) -> float:
+        """Return the end of the noise band."""
+        spread = MISMATCH_SPREADS * self.levels.before.spread()
+        return max(MISMATCH_TIMES * usual, usual + spread, self._most / 100)
 
 
 class ImportanceRatio(LevelAlert):
@@ -168,52 +183,40 @@ class ImportanceRatio(LevelAlert):
         most: The factor from 1, up or down.
     """
 
-    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    alerts = ("TrainInferenceMismatch",)
     severity = "warning"
+    spans = 12, 1
 
     def __init__(self, most: float = 2.0) -> None:
-        super().__init__(RATIO_NOW, 1)
+        super().__init__()
         self._most = log(most)
 
     def judge_levels(self, step: int) -> str | None:
         """Return what changes at this ratio."""
         now = self.levels.now
         away = abs(log(now)) if now > 0 else 2 * self._most
-        if self.firing:
-            return (
-                f"the mean importance ratio is {number(now)} at step {number(step)}"
-                if away < MISMATCH_ENDS * self._most
-                else None
-            )
-        if away <= self._most:
+        if away >= MISMATCH_ENDS * self._most if self.firing else away <= self._most:
             return None
-        text = f"the mean importance ratio is {number(now)} at step {number(step)}; it is 1 if training and generation agree"
-        return f"{text}, and {number(exp(-self._most))} to {number(exp(self._most))} is usual"
-
-
-CUT_NOW, CUT_USUAL = 10, 64
-CUT_ENDS = 0.8  # share of the threshold below which the alert ends
-
-# A length that blows up: by this factor over the median of the samples before, and by so many standard errors. Lengths that
-# grow with the ability to reason do so over hundreds of steps.
-LENGTH_TIMES, LENGTH_ERRORS = 1.65, 5.0
-LENGTH_NOW, LENGTH_USUAL = 24, 128
-LENGTH_LEAST = 32  # samples before that are needed
-LENGTH_ACCEPTED = 256  # samples after which a longer length is the usual one
+        text = f"the mean importance ratio is {number(now)} at step {number(step)}"
+        if self.firing:
+            return text
+        usual = f"{number(exp(-self._most))} to {number(exp(self._most))} is usual"
+        return f"{text}; it is 1 if training and generation agree, and {usual}"
 
 
 class Truncation(LevelAlert):
-    """`TruncationRising`: the median share of responses that are cut, over 10 samples, is above a threshold.
+    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold.
 
     Args:
         most: The threshold.
     """
 
-    alerts: tuple[str, ...] = ("TruncationRising",)
+    alerts = ("TruncationRising",)
     severity = "warning"
+    spans = 10, 64
 
     def __init__(self, most: float = 0.5) -> None:
-        super().__init__(CUT_NOW, CUT_USUAL)
+        super().__init__()
         self._most = most
 
     def judge_levels(self, step: int) -> str | None:
@@ -231,11 +234,10 @@ class Truncation(LevelAlert):
 class LengthBlowup(LevelAlert):
     """`TruncationRising`: the length of the responses has grown suddenly. Without the limit, that is only information."""
 
-    alerts: tuple[str, ...] = ("TruncationRising",)
+    alerts = ("TruncationRising",)
     severity = "info"
-
-    def __init__(self) -> None:
-        super().__init__(LENGTH_NOW, LENGTH_USUAL, LENGTH_LEAST)
+    spans = 24, 128
+    least = 32
 
     def judge_levels(self, step: int) -> str | None:
         """Return what changes at this length."""
@@ -252,22 +254,17 @@ class LengthBlowup(LevelAlert):
         return f"responses of {number(now)} tokens at step {number(step)} are {factor(now / usual)} as long as before"
 
 
-ENTROPY_NOW, ENTROPY_USUAL, ENTROPY_LEAST = 16, 96, 48
-ENTROPY_TIMES = 3.0  # factor from the usual entropy, up or down
-ENTROPY_NATS = 1.1  # the same for entropies of continuous actions, which may be negative: the logarithm of that factor
-ENTROPY_ERRORS = 8.0
-ENTROPY_COLLAPSED = 0.01  # entropies below are those of a policy that has collapsed already
-ENTROPY_ACCEPTED = 128  # samples after which the new level is the usual one
-
-
 class EntropyCollapse(LevelAlert):
-    """`EntropyCollapse`: the median of 16 samples is a third of that of the 96 samples before, or three times as high."""
+    """`EntropyCollapse`: the entropy leaves the range of its own history: information, since healthy runs do it too.
 
-    alerts: tuple[str, ...] = ("EntropyCollapse",)
+    The median of 16 samples is a third of that of the 96 samples before, or three times as high.
+    """
+
+    alerts = ("EntropyCollapse",)
     severity = "info"
-
-    def __init__(self) -> None:
-        super().__init__(ENTROPY_NOW, ENTROPY_USUAL, ENTROPY_LEAST, signed=True)
+    spans = 16, 96
+    least = 48
+    signed = True
 
     def judge_levels(self, step: int) -> str | None:
         """Return what changes at this entropy."""
@@ -287,22 +284,12 @@ class EntropyCollapse(LevelAlert):
 
     def _is_far(self, now: float, usual: float) -> bool:
         if usual > 0 and now >= 0:
-            return max(now, usual) > ENTROPY_COLLAPSED and not usual / ENTROPY_TIMES <= now <= usual * ENTROPY_TIMES
-        return abs(now - usual) > ENTROPY_NATS
-
-
-REWARD_BLOCK = 24  # samples whose mean is the present level; the best level is that of two such blocks in a row
-CONFIRM = 8  # samples in a row with a level that low
-REWARD_ERRORS = 4.0  # standard errors that it must be below the best level
-WIDER = 1.25  # factor of the standard error by the scatter within blocks: the order of the tasks makes rewards wander
-REWARD_ENDS = 0.5  # share of the fall that must be gone before the alert ends
-
-_BENDS = 4  # bends from block to block that give a noise
-_BEND = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
+            return max(now, usual) > COLLAPSED and not usual / ENTROPY_TIMES <= now <= usual * ENTROPY_TIMES
+        return abs(now - usual) > NATS
 
 
 class RewardCollapse(SampleAlert):
-    """`RewardCollapse`: the mean of 24 rewards undoes a share of what was learnt.
+    """`RewardCollapse`: the mean of 24 rewards falls back, far beyond its noise and for good: a share of what was learnt is gone.
 
     What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose
     that share of the best level.
@@ -311,13 +298,13 @@ class RewardCollapse(SampleAlert):
         share: The share.
     """
 
-    alerts: tuple[str, ...] = ("RewardCollapse",)
+    alerts = ("RewardCollapse",)
     severity = "warning"
 
     def __init__(self, share: float = 0.5) -> None:
         super().__init__()
         self._share = share
-        self._recent = Window(REWARD_BLOCK)
+        self._recent = Window(BLOCK)
         self._block: list[float] = []
         self._means: list[float] = []
         self._scatter, self._bends = Window(16), Window(24)
@@ -344,10 +331,10 @@ class RewardCollapse(SampleAlert):
     def _learn(self, value: float) -> None:
         """Add a reward to its block, and at the block's end its mean to what is known."""
         self._block.append(value)
-        if len(self._block) < REWARD_BLOCK:
+        if len(self._block) < BLOCK:
             return
-        mean = sum(self._block) / REWARD_BLOCK
-        self._scatter.add(sqrt(sum((one - mean) ** 2 for one in self._block) / (REWARD_BLOCK - 1)))
+        mean = sum(self._block) / BLOCK
+        self._scatter.add(sqrt(sum((one - mean) ** 2 for one in self._block) / (BLOCK - 1)))
         self._block.clear()
         self._means = [*self._means[-2:], mean]
         if len(self._means) == 3:
@@ -360,6 +347,6 @@ class RewardCollapse(SampleAlert):
     def _is_low(self, mean: float) -> bool:
         learnt = self._best - self._base
         whole = self._best if self._least >= 0 else learnt
-        wander = _BEND * self._bends.median() if len(self._bends) >= _BENDS else 0.0
-        error = max(WIDER * self._scatter.median() / sqrt(REWARD_BLOCK), wander)
+        wander = _NORMAL * self._bends.median() if len(self._bends) >= _KNOWN else 0.0
+        error = max(WIDER * self._scatter.median() / sqrt(BLOCK), wander)
         return self._best - mean > max(REWARD_ERRORS * error, self._share * max(learnt, whole)) > 0

@@ -46,6 +46,10 @@ class RunDetector(Protocol):
         """End the alert, because the run has ended."""
 
 
+# Alerts that last until an attempt makes progress, or ends.
+LASTING = tuple(each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, Checkpoints, RunBlind))
+
+
 class WatchedRun:
     """A run and its detectors.
 

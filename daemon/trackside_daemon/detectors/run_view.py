@@ -36,7 +36,7 @@ _ORDINARY = STEP_PHASES | SYNC_PHASES
 
 
 class Clock:
-    """Clock that batches advance.
+    """The time of the detectors of runs: it comes with the batches and stops while the daemon does.
 
     Attributes:
         now: The newest time, in Unix seconds; 0 before the first.

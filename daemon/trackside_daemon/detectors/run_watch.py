@@ -13,7 +13,7 @@ from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_detectors import BestLoss, WatchedRun, last_words, slowness, waits
+from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, last_words, slowness, waits
 from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
@@ -34,16 +34,6 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
-
-# Alerts that last until an attempt makes progress, or ends.
-LASTING = (
-    "TrainingStalled",
-    "RankSilent",
-    "StragglerRank",
-    "DataLoaderBottleneck",
-    "CheckpointOverdue",
-    "MonitorBlind",
-)
 
 # All alerts that it reports.
 ALERTS = (
