@@ -44,8 +44,9 @@ class LearningRate:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
         """Yield what the next learning rates show."""
+        zeros = self._zeros
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
-            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or self._zeros.count):
+            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or zeros.count):
                 self._seen += 1
                 self._last = rate
                 continue

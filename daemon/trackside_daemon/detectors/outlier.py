@@ -136,7 +136,7 @@ class Jumps:
             return True
         ordered = self._usual.ordered
         low, middle, high = (before + ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
-        if min(self._near.ordered[0], middle) <= 0:
+        if min(self._near.ordered[0], LOWEST * middle) <= 0:
             return False
         spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `Window.spread`
         return log((before + height) / middle) < LOGS * spread

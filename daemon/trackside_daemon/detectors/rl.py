@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import exp, inf, log, sqrt
 
+from trackside_daemon.detectors.base import HUGE
 from trackside_daemon.detectors.episode import Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.model.robust import NORMAL, Window
@@ -90,10 +91,10 @@ class ZeroSpread(SampleAlert):
 
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this standard deviation."""
-        zeros = self._zeros
         if abs(value) > NONE:
-            zeros.count = 0
+            self._zeros.count = 0
             return f"the rewards differ again at step {number(step)}" if self.firing else None
+        zeros = self._zeros
         zeros.add(step)
         if self.firing or zeros.count < ZEROS:
             return None
@@ -314,6 +315,8 @@ class RewardCollapse(SampleAlert):
 
     def judge(self, step: int, value: float) -> str | None:
         """Return what changes at this reward."""
+        if not -HUGE < value < HUGE:
+            return None
         self._recent.add(value)
         self._least = min(self._least, value)
         mean = sum(self._recent.arrived) / len(self._recent)
@@ -334,7 +337,7 @@ class RewardCollapse(SampleAlert):
         if len(self._block) < BLOCK:
             return
         mean = sum(self._block) / BLOCK
-        self._scatter.add(sqrt(sum((one - mean) ** 2 for one in self._block) / (BLOCK - 1)))
+        self._scatter.add(sqrt(sum((one - mean) * (one - mean) for one in self._block) / (BLOCK - 1)))
         self._block.clear()
         self._means = [*self._means[-2:], mean]
         if len(self._means) == 3:

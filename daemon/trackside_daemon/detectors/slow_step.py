@@ -31,6 +31,8 @@ ENOUGH = 16
 # the excess, and robust standard deviations.
 LEARNT_PART, LEARNT_SCALES = 0.8, 3.0
 
+INSTANT = 1e-12  # seconds: what is shorter is no step
+
 # Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much.
 QUANTUM = 1e-3
 
@@ -188,7 +190,7 @@ class SlowStep:
         if context.phase in PAUSES:
             return
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
-            if 0 < seconds < inf:
+            if INSTANT < seconds < inf:
                 self._advance(step, time)
                 if len(self._window) >= ENOUGH and seconds > self._learnt * (usual := self._window.median()):
                     yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived), context.slow)
