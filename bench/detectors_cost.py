@@ -43,8 +43,8 @@ def costs(found: Sequence[Log]) -> None:
     )
     for name, detectors in rank_detectors._DETECTORS.items():
         real = _real(found, name)
-        for made in detectors:
-            detector = partial(made, DEFAULTS, 0.0)
+        for one in detectors.items():
+            detector = partial(rank_detectors.made_with, *one, DEFAULTS, 0.0)
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
             told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]

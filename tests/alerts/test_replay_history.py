@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from trackside_daemon.detectors.recalled_samples import Past
+    from trackside_daemon.detectors.base import Past
 
 SHIFT = int(BEGIN * 1e9)
 

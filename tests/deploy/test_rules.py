@@ -18,8 +18,7 @@ from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.checkpoints import resumes, tracked
-from trackside_daemon.detectors import rank_detectors, run_watch
-from trackside_daemon.detectors.layers import layer_detectors
+from trackside_daemon.detectors import layers, rank_detectors, run_watch
 from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.troubles import DETECTED, RULED
@@ -126,7 +125,7 @@ def test_rules_have_only_what_prometheus_2_42_knows() -> None:
 
 def test_every_alert_of_the_code_has_texts() -> None:
     found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_memory_leaks.HOST, process_memory_leaks.GPU}
-    found |= {*layer_detectors.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT}
+    found |= {*layers.ALERTS, tracked.ALERT, resumes.ALERT, regression.ALERT}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED} - LIFE_CYCLE}

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from trackside.rows import Measured
-from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
-from trackside_daemon.detectors.layers.streaks import by_layer
+from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

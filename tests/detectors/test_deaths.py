@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
+from trackside_daemon.detectors.run_view import Clock
 from trackside_daemon.model.records import Alert, Event
 
 if TYPE_CHECKING:

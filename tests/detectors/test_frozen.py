@@ -5,7 +5,7 @@ from __future__ import annotations
 from detectors.losses import column, falling, found, one_by_one
 
 from trackside_daemon.detectors.base import Context
-from trackside_daemon.detectors.frozen import Frozen, LossRepeats
+from trackside_daemon.detectors.loss_plateau import Frozen, LossRepeats
 
 
 def test_an_update_ratio_of_zero_is_a_warning_after_300_steps_until_it_rises() -> None:

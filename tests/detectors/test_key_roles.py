@@ -7,8 +7,8 @@ from array import array
 
 import pytest
 
-from trackside_daemon.detectors.best_loss import BestLoss
 from trackside_daemon.detectors.key_roles import Roles, role
+from trackside_daemon.detectors.run_detectors import BestLoss
 from trackside_daemon.model.columns import Columns
 
 ALONE = [

@@ -14,10 +14,10 @@ from msgspec.structs import replace as replace_fields
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.best_loss import BestLoss
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.run_detectors import BestLoss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 from detectors.losses import alarms, column, ends, found
 
-from trackside_daemon.detectors.nonfinite import NonFinite
+from trackside_daemon.detectors.nonfinite import NonFinite, NonFiniteNorm
 
 
 @pytest.mark.parametrize(("value", "word"), [(nan, "NaN"), (inf, "infinite"), (-inf, "minus infinite")])
@@ -31,18 +31,18 @@ def test_it_is_over_after_ten_finite_ones_in_a_row() -> None:
 
 def test_a_gradient_norm_may_overflow_now_and_then_with_mixed_precision() -> None:
     one = [1.0] * 30 + [inf] + [1.0] * 30
-    assert [finding.severity for finding in found(NonFinite(skips=True), column(one)) if not finding.over] == ["info"]
+    assert [finding.severity for finding in found(NonFiniteNorm(), column(one)) if not finding.over] == ["info"]
     many = [1.0] * 30 + [inf, 1.0, inf, 1.0, inf]
-    assert found(NonFinite(skips=True), column(many))[-1].severity == "critical"
+    assert found(NonFiniteNorm(), column(many))[-1].severity == "critical"
 
 
 @pytest.mark.parametrize("count", [3, 5, 17, 40])
 def test_norms_that_overflow_until_the_loss_scale_fits_are_information(count: int) -> None:
-    findings = found(NonFinite(skips=True), column([inf] * count + [1.0] * 30))
+    findings = found(NonFiniteNorm(), column([inf] * count + [1.0] * 30))
     assert {finding.severity for finding in findings if not finding.over} == {"info"}
 
 
 def test_norms_that_are_never_finite_are_critical_in_the_end() -> None:
-    findings = found(NonFinite(skips=True), column([nan] * 60))
+    findings = found(NonFiniteNorm(), column([nan] * 60))
     assert next(finding.at for finding in findings if finding.severity == "critical") == 40
     assert found(NonFinite(), column([nan]))[0].severity == "critical"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.rank_detectors import KEYS, RankDetectors
+from trackside_daemon.detectors.base import Column, Context
+from trackside_daemon.detectors.rank_detectors import _DETECTORS, KEYS, RankDetectors, made_with
+from trackside_daemon.detectors.settings import DEFAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trackside_daemon.detectors.base import Detection
 
@@ -146,3 +147,19 @@ def test_of_losses_without_end_the_shortest_of_the_first_are_watched() -> None:
     assert "loss" in watched
     later = {found.key for found in every.evaluate({key: broken._replace(steps=[1]) for key in (*LOSSES, "lr")})}
     assert later <= watched
+
+
+EXTREMES = [0.0, 5e-324, 1e-308, 1e155, 1e200, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, 1.0, 1.0, 2.0, -1.0]
+
+
+@pytest.mark.parametrize("role", _DETECTORS)
+def test_no_number_stops_a_detector(role: str, count: Callable[[int, int], int]) -> None:
+    for seed in range(count(60, 300)):
+        chance = random.Random(seed)
+        values: list[float] = []
+        while len(values) < 400:
+            level, rough = chance.choice(EXTREMES), chance.random() < 0.5
+            values += [level * math.exp(chance.gauss(0, 0.1) * rough) for _ in range(chance.choice([1, 3, 10, 60]))]
+        column = Column(range(len(values)), [float(at) for at in range(len(values))], values)
+        for one in _DETECTORS[role].items():
+            list(made_with(*one, DEFAULTS, 0.0).evaluate(column, Context()))

@@ -11,9 +11,8 @@ from detectors.running import BEGAN, ID, Running
 from detectors.test_rank_feed import block, opened, taken, told
 
 from trackside.wire import Identity
-from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.base import Column, Past
 from trackside_daemon.detectors.rank_feed import RankWatch
-from trackside_daemon.detectors.recalled_samples import Past
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.records import Alert
 

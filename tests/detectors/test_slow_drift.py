@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.losses import column, found, one_by_one
 
-from trackside_daemon.detectors.slow_drift import SlowDrift
+from trackside_daemon.detectors.throughput import SlowDrift
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside_daemon.detectors.base import Context
-from trackside_daemon.detectors.schedule import CHANCE, KEPT, Schedule
-from trackside_daemon.detectors.slow_step import SlowStep
+from trackside_daemon.detectors.slow_step import CHANCE, KEPT, Schedule, SlowStep
 
 
 def steady(count: int, *, noise: float = 0.02, seed: int = 1) -> list[float]:

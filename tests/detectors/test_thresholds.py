@@ -17,11 +17,7 @@ from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.replay import Replay, Row
-from trackside_daemon.detectors.rl.kl_blowup import KlBlowup
-from trackside_daemon.detectors.rl.mismatch import ImportanceRatio, Mismatch
-from trackside_daemon.detectors.rl.no_signal import ZeroVariance
-from trackside_daemon.detectors.rl.reward_collapse import RewardCollapse
-from trackside_daemon.detectors.rl.truncation import Truncation
+from trackside_daemon.detectors.rl import ImportanceRatio, KlBlowup, Mismatch, RewardCollapse, Truncation, ZeroVariance
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput

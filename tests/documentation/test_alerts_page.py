@@ -18,8 +18,7 @@ from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
-from trackside_daemon.detectors import rank_detectors
-from trackside_daemon.detectors.layers import layer_detectors
+from trackside_daemon.detectors import layers, rank_detectors
 from trackside_daemon.detectors.run_watch import ALERTS
 from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.finding import SEVERITIES
@@ -44,7 +43,7 @@ def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     by_watching = {
         *ALERTS,
         *rank_detectors.ALERTS,
-        *layer_detectors.ALERTS,
+        *layers.ALERTS,
         process_memory_leaks.HOST,
         process_memory_leaks.GPU,
         regression.ALERT,

@@ -22,7 +22,7 @@ from processes import start as start_process
 
 from trackside_daemon.alerts.process_memory_leaks import GPU, HOST
 from trackside_daemon.alerts.settings import AlertsSection
-from trackside_daemon.detectors.layers.layer_detectors import ALERTS as OF_LAYERS
+from trackside_daemon.detectors.layers import ALERTS as OF_LAYERS
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
 from trackside_daemon.service.finding_sources import rules

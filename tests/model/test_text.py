@@ -16,9 +16,11 @@ from trackside_daemon.model.text import (
     csv_line,
     csv_name,
     duration,
+    factor,
     measured,
     number,
     percent,
+    times,
     with_unit,
 )
 
@@ -71,6 +73,19 @@ def test_a_line_of_csv_has_no_formula_and_may_have_signed_numbers() -> None:
     assert csv_line(names) == "'=1,''@x,'-2+3,'-1.2 %,'+1.5e-05,'-\n"
     assert csv_line(names, signed=True) == "'=1,''@x,'-2+3,-1.2 %,+1.5e-05,-\n"
     assert [csv_name(cell) for cell in csv_line(names).strip().split(",")] == names
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(2.4123, "2.41 times"), (96.4, "96.4 times"), (999.2, "999 times"), (2e9, "more than 1,000 times"), (inf, None)],
+)
+def test_how_many_times(ratio: float, told: str | None) -> None:
+    assert factor(ratio) == (told or "more than 1,000 times")
+
+
+def test_times_something_that_is_near_zero_are_said_as_a_distance() -> None:
+    assert times(0.5, 2e-9) == "more than 1,000 times the 2e-09"
+    assert times(0.5, -0.1) == "by 0.6 above the -0.1"
 
 
 def test_a_line_of_csv_has_any_name_and_quotes_what_separates_or_is_no_letter() -> None:

@@ -8,9 +8,8 @@ from collections import deque
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.base import Column, Past, PastLayers
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.recalled_samples import Past, PastLayers
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 from trackside_daemon.history.read.layers import last_frames
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.settings import AlertsSection
-    from trackside_daemon.detectors.recalled_samples import Past
+    from trackside_daemon.detectors.base import Past
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert

@@ -12,9 +12,8 @@ from math import log, sqrt
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.wording import factor
 from trackside_daemon.model.robust import middle_and_spread
-from trackside_daemon.model.text import number
+from trackside_daemon.model.text import factor, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

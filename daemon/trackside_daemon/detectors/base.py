@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from trackside_daemon.model.text import number
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from trackside.wire import Identity
     from trackside_daemon.model.finding import Severity
+
+HUGE = 1e300  # larger numbers count as infinite: the sum of two could overflow
+RAISED_LATELY = 200  # steps during which a raised learning rate may be the cause of trouble
+
+Layers = dict[str, dict[str, float]]
+"""Columns by layer, as `trackside.wire.DistributionFrame` has them."""
 
 
 class Column(NamedTuple):
@@ -26,6 +35,32 @@ class Column(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     values: Sequence[float]
+
+
+class PastLayers(NamedTuple):
+    """The values of a rank's layers at one step, as `LayerDetector.evaluate` gets them."""
+
+    kind: str
+    step: int
+    layers: Layers
+
+
+class Past(NamedTuple):
+    """The last stored samples of one rank of an attempt that has not ended, from which new detectors continue.
+
+    Attributes:
+        identity: The run's id and exported name, the attempt, the rank and the number of ranks.
+        columns: The samples by key; each mapping has the keys that were pushed together.
+        pushes: Time, in Unix seconds, and step of each push, in order of time.
+        roles: Roles of keys that the run states.
+        layers: The last measurements of the rank's layers, in order of time.
+    """
+
+    identity: Identity
+    columns: Sequence[Mapping[str, Column]]
+    pushes: Sequence[tuple[float, int]]
+    roles: Mapping[str, str] = {}
+    layers: Sequence[PastLayers] = ()
 
 
 class Detection(NamedTuple):
@@ -107,15 +142,20 @@ class Context:
         """Return the learning rate at a recent step; None before the first."""
         return next((rate for since, rate in reversed(self.rates.items()) if since <= step), None)
 
+    def rate_raised(self, step: int) -> str:
+        """Return a clause about a raise of the learning rate shortly before *step*; empty when there was none."""
+        at = max((other for other in self.rates_raised if other <= step), default=None)
+        if at is None or step - at > RAISED_LATELY:
+            return ""
+        return f"; the learning rate was raised at step {number(at)}"
+
 
 class Detector(Protocol):
-    """Detector of one key of one rank.
+    """Detector of one key of one rank."""
 
-    Attributes:
-        alerts: The alerts that it can detect.
-    """
-
-    alerts: tuple[str, ...]
+    @property
+    def alerts(self) -> tuple[str, ...]:
+        """The alerts that it can detect."""
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield the detections in the next samples."""

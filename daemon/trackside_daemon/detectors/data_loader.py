@@ -11,8 +11,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RunProgress
+    from trackside_daemon.detectors.run_view import Clock, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 

@@ -11,8 +11,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RankProgress
+    from trackside_daemon.detectors.run_view import Clock, RankProgress
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends

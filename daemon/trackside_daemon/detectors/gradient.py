@@ -7,19 +7,16 @@ from math import exp, inf, log
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.episode import Episode, Streak
 from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor
-from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.robust import NORMAL
-from trackside_daemon.model.text import number
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import factor, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
     from trackside_daemon.model.finding import Severity
 
 NEAR = 9  # Number of samples whose median is the recent level. Few, so that it follows a norm that drifts.
@@ -54,6 +51,74 @@ AMONG = 5
 SPARSER = 4
 
 
+class LongMemory:
+    """The norms of the run, by the medians of blocks, and the losses that are pushed with them.
+
+    Attributes:
+        usual: The median of the blocks, as a logarithm; None as long as there are too few.
+        losses: The last losses.
+    """
+
+    __slots__ = ("_block", "_level", "_sizes", "losses", "usual")
+
+    def __init__(self) -> None:
+        self.losses: deque[float] = deque(maxlen=BLOCK)
+        self.usual: float | None = None
+        self._block: list[float] = []
+        self._sizes, self._level = Window(BLOCKS), Window(BLOCKS)
+
+    def add(self, size: float) -> None:
+        """Add the logarithm of a norm."""
+        self._block.append(size)
+        if len(self._block) == BLOCK:
+            self._block.sort()
+            self._sizes.add(self._block[BLOCK // 2])
+            self.usual = self._sizes.median() if len(self._sizes) >= SETTLED else None
+            loss = self.loss()
+            if 0 < loss < inf:
+                self._level.add(log(loss))
+            self._block.clear()
+
+    def clear(self) -> None:
+        """Forget all but the last losses."""
+        self.usual = None
+        self._block.clear()
+        self._sizes.clear()
+        self._level.clear()
+
+    def spread(self) -> float:
+        """Return a robust standard deviation of the blocks; there must be one."""
+        return self._sizes.spread()
+
+    def loss(self) -> float:
+        """Return the level of the loss that is pushed with the norm; infinite without one."""
+        return median(self.losses) if self.losses else inf
+
+    def converged(self) -> float:
+        """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
+        loss = self.loss()
+        return max(0.0, self._level.median() - log(loss)) if len(self._level) and 0 < loss < inf else 0.0
+
+
+class Explosion(Episode):
+    """An explosion of the gradients.
+
+    Args:
+        before: The level before it, as a logarithm.
+        since: When it began, in Unix seconds.
+
+    Attributes:
+        great: Samples far above that level, and above the first norms.
+    """
+
+    __slots__ = ("before", "great", "since")
+
+    def __init__(self, before: float, since: float) -> None:
+        super().__init__("GradientExplosion")
+        self.before, self.since = before, since
+        self.great = 0
+
+
 class Gradient:
     """Gradient norms, compared by their logarithm because norms differ by factors.
 
@@ -76,30 +141,20 @@ class Gradient:
     ) -> None:
         self._times = log(times)
         self._vanished = log(vanished)
-        self._near = Window(NEAR)
-        self._off = Window(LONG)
-        self._block: list[float] = []
-        self._long = Window(BLOCKS)
-        self._losses: deque[float] = deque(maxlen=BLOCK)
-        self._loss = Window(BLOCKS)
-        self._index = 0
-        self._step = 0
-        self._gap = 0
-        self._odd = 0
-        self._high: deque[int] = deque(maxlen=OFTEN)
-        self._severity: Severity | None = None
-        self._first: list[float] = []
         self._after = after
-        self._before = self._since = 0.0
-        self._seen = self._great = self._calm = 0
-        self._low = 0
-        self._low_since = 0
-        self._risen = 0
-        self._vanishing = False
+        self._near = Window(NEAR)
+        self._off = Window(LONG)  # distances from the median of the recent ones
+        self._memory = LongMemory()
+        self._index = 0
+        self._first: list[float] = []
+        self._step = self._gap = self._odd = 0
+        self._high: deque[int] = deque(maxlen=OFTEN)
+        self._explosion: Explosion | None = None
+        self._vanishing, self._low = Episode("GradientVanishing"), Streak()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next gradient norms show."""
-        near = self._near
+        near, memory = self._near, self._memory
         for at, (step, time, norm) in enumerate(zip(*column, strict=True)):
             if not 0 <= norm < inf:
                 continue
@@ -114,82 +169,68 @@ class Gradient:
             if len(near.ordered) == NEAR:
                 # Of several norms, that of the whole model comes first; exp() raises OverflowError above 709.
                 context.gradients.setdefault(step, exp(min(over, 700.0)))
-                if over > self._times or self._severity is not None:
+                if over > self._times or self._explosion is not None:
                     yield from self._judge(at, step, time, size, over)
             loss = context.losses.get(step)
             if loss is not None:
-                self._losses.append(loss)
-            usual = self._long.median() if len(self._long) >= SETTLED else size
-            if usual - size > self._vanished or self._low or self._vanishing or norm < NOTHING:
+                memory.losses.append(loss)
+            usual = size if memory.usual is None else memory.usual
+            if usual - size > self._vanished or self._low.count or self._vanishing.fires or norm < NOTHING:
                 yield from self._judge_low(at, step, size, usual)
             if norm >= NOTHING:
                 self._remember(size, over)
 
+    def _remember(self, size: float, over: float) -> None:
+        if self._near.ordered:
+            self._off.add(abs(over))
+        self._near.add(size)
+        if not self._low.count or self._low.count > USUAL:
+            self._memory.add(size)
+
     def _judge(self, at: int, step: int, time: float, size: float, over: float) -> Iterator[Detection]:
-        if over > self._times and len(self._off) >= ENOUGH and over > SCALES * self._scale():
+        if over > self._times and len(self._off) >= ENOUGH and over > SCALES * (NORMAL * self._off.median()):
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
-            if self._severity is None and (often or over > log(AT_ONCE)):
-                self._before, self._since, self._seen, self._great, self._calm = size - over, time, 0, 0, 0
-                self._severity = "info"
-                yield Detection("GradientExplosion", "info", at, _exploded(step, size, over))
-        if self._severity is not None:
-            yield from self._follow(at, step, time, size)
+            if self._explosion is None and (often or over > log(AT_ONCE)):
+                self._explosion = Explosion(size - over, time)
+                yield self._explosion.report("info", at, _exploded(step, size, over))
+        if self._explosion is not None:
+            yield from self._follow(self._explosion, at, step, time, size)
 
-    def _follow(self, at: int, step: int, time: float, size: float) -> Iterator[Detection]:
+    def _follow(self, explosion: Explosion, at: int, step: int, time: float, size: float) -> Iterator[Detection]:
         """Yield how an explosion goes on, compared with the level before it."""
-        over = size - self._before
-        self._seen += 1
-        self._great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
-        self._calm = 0 if over > self._times else self._calm + 1
-        if self._calm >= CALM or self._seen > USUAL:
-            severity, self._severity = self._severity or "info", None
-            text = f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level"
-            yield Detection("GradientExplosion", severity, at, text, over=True)
-        elif self._seen >= LASTS and self._great >= MOSTLY * self._seen and over > log(AT_ONCE):
-            lasts = self._seen >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
-            severity = "critical" if lasts and over > log(CRITICAL) else "warning"
-            if SEVERITIES.index(severity) > SEVERITIES.index(self._severity or "info"):
-                self._severity = severity
-                yield Detection("GradientExplosion", severity, at, _exploded(step, size, over))
+        over = size - explosion.before
+        explosion.follow(calm=over <= self._times)
+        explosion.great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
+        if explosion.calm >= CALM or explosion.seen > USUAL:
+            self._explosion = None
+            yield explosion.end(at, f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level")
+        elif explosion.seen >= LASTS and explosion.great >= MOSTLY * explosion.seen and over > log(AT_ONCE):
+            # A log may have no times.
+            lasts = explosion.seen >= 2 * LASTS and not time - explosion.since < self._after
+            severity: Severity = "critical" if lasts and over > log(CRITICAL) else "warning"
+            if explosion.worsens(severity):
+                yield explosion.report(severity, at, _exploded(step, size, over))
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
-        under = usual - size - self._converged()
-        nothing = size < log(NOTHING) and abs(self._lately()) > NOTHING
-        low = nothing or (under > self._vanished and under > SCALES * self._long.spread())
+        memory, vanishing = self._memory, self._vanishing
+        under = usual - size - memory.converged()
+        nothing = size < log(NOTHING) and abs(memory.loss()) > NOTHING
+        low = nothing or (under > self._vanished and under > SCALES * memory.spread())
+        if vanishing.fires:
+            vanishing.follow(calm=not low)
+            if vanishing.calm >= VANISHED:
+                yield vanishing.end(at, f"the gradient norm is {_norm(size)} again at step {step:,}")
         if not low:
-            self._low = 0
-            self._risen += 1
-            if self._vanishing and self._risen >= VANISHED:
-                self._vanishing = False
-                yield Detection(
-                    "GradientVanishing",
-                    "warning",
-                    at,
-                    f"the gradient norm is {_norm(size)} again at step {step:,}",
-                    over=True,
-                )
+            self._low.count = 0
             return
-        self._risen = 0
-        if not self._low:
-            self._low_since = step
-        self._low += 1
-        if self._low == VANISHED and not self._vanishing:
-            self._vanishing = True
-            yield Detection("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
-
-    def _converged(self) -> float:
-        """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
-        loss = self._lately()
-        return max(0.0, self._loss.median() - log(loss)) if len(self._loss) and 0 < loss < inf else 0.0
-
-    def _lately(self) -> float:
-        """Return the level of the loss that is pushed with the norm; infinite without one."""
-        return median(self._losses) if self._losses else inf
+        self._low.add(step)
+        if self._low.count == VANISHED and not vanishing.fires:
+            yield vanishing.report("warning", at, self._vanished_text(step, size, usual))
 
     def _vanished_text(self, step: int, size: float, usual: float) -> str:
         text = (
-            f"the gradient norm is {_norm(size)} at step {step:,}, and has been this low since step {self._low_since:,}"
+            f"the gradient norm is {_norm(size)} at step {step:,}, and has been this low since step {self._low.since:,}"
         )
         if usual > log(NOTHING):
             text += f", compared with {number(exp(usual))} before"
@@ -206,28 +247,10 @@ class Gradient:
         if self._odd == 1:
             return
         if odd:
-            for window in (self._near, self._off, self._long, self._loss):
-                window.clear()
-            self._block.clear()
+            for part in (self._near, self._off, self._memory):
+                part.clear()
             self._odd = 0
         self._gap = gap
-
-    def _scale(self) -> float:
-        return NORMAL * self._off.median() if len(self._off) else 0.0
-
-    def _remember(self, size: float, over: float) -> None:
-        if len(self._near):
-            self._off.add(abs(over))
-        self._near.add(size)
-        if not self._low or self._low > USUAL:
-            self._block.append(size)
-            if len(self._block) == BLOCK:
-                self._block.sort()
-                self._long.add(self._block[BLOCK // 2])
-                loss = self._lately()
-                if 0 < loss < inf:
-                    self._loss.add(log(loss))
-                self._block.clear()
 
 
 def _norm(size: float) -> str:

@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.episode import Streak
 from trackside_daemon.detectors.settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ class LearningRate:
         self._seen = 0
         self._last = 0.0
         self._greatest = 0.0
-        self._zeros = 0
-        self._zero_since = 0
+        self._zeros = Streak()
         self._wrong = ""
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
         """Yield what the next learning rates show."""
+        zeros = self._zeros
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
-            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or self._zeros):
+            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or zeros.count):
                 self._seen += 1
                 self._last = rate
                 continue
@@ -73,7 +74,7 @@ class LearningRate:
             return "great", f"the learning rate is {rate:.3g} at step {step:,}, above {self._most:.3g}"
         if rate == 0 or max(rate, self._greatest) <= NOTHING:
             return self._zero(step, rate)
-        self._zeros = 0
+        self._zeros.count = 0
         if self._seen >= START and self._last > 0 and rate > self._jump * self._last and rate > ABOVE * self._greatest:
             return "jump", (
                 f"the learning rate rose to {rate:.3g} at step {step:,}, {rate / self._last:.3g} times the {self._last:.3g} "
@@ -82,13 +83,12 @@ class LearningRate:
         return "", ""
 
     def _zero(self, step: int, rate: float) -> tuple[str, str]:
-        if not self._zeros:
-            self._zero_since = step
-        self._zeros += 1
-        if self._zeros < SAMPLES_AT_ZERO or step - self._zero_since < STEPS_AT_ZERO:
+        zeros = self._zeros
+        zeros.add(step)
+        if zeros.count < SAMPLES_AT_ZERO or step - zeros.since < STEPS_AT_ZERO:
             return "", ""
         size = f"{rate:.3g}" if rate else "zero"
-        text = f"the learning rate has been {size} since step {self._zero_since:,}"
+        text = f"the learning rate has been {size} since step {zeros.since:,}"
         return "zero", f"{text}; nothing was learned up to step {step:,}"
 
     def _remember(self, rate: float) -> None:

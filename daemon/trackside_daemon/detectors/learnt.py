@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.robust import NORMAL, Window
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 

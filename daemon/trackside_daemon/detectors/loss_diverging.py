@@ -16,21 +16,18 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
-from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import HUGE, rate_raised, times
-from trackside_daemon.model.finding import SEVERITIES
-from trackside_daemon.model.robust import NORMAL
-from trackside_daemon.model.text import number
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
     from trackside_daemon.model.finding import Severity
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
@@ -56,7 +53,76 @@ CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model 
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
+# Factor by which the rate must have risen since the moment, and by which it may exceed the highest before: beyond that no
+# schedule has begun again, but the rate is higher than it ever was.
+RAISED, ABOVE = 1.5, 1.1
+
 _NORMAL = NORMAL / 2**0.5  # standard deviations of one sample per median distance of two successive samples
+
+
+class RateRestart:
+    """The learning rate now and at a marked sample: a schedule that begins again, as with warm restarts, makes a loss rise."""
+
+    __slots__ = ("_highest", "_highest_then", "_now", "_then")
+
+    def __init__(self) -> None:
+        self._now = self._highest = self._then = self._highest_then = 0.0
+
+    def add(self, step: int, context: Context) -> None:
+        """Apply the rate of a step, if it has one."""
+        rate = context.rates.get(step)
+        if rate is not None:
+            self._now = rate
+            self._highest = max(self._highest, rate)
+
+    def mark(self) -> None:
+        """Compare with this moment from now on."""
+        self._then, self._highest_then = self._now, self._highest
+
+    def is_on(self) -> bool:
+        """Return whether the rate is higher than at the marked moment, and not above what it was before."""
+        return RAISED * self._then < self._now <= ABOVE * self._highest_then
+
+
+class LossRise(Episode):
+    """A rise above the lowest level, with its swings: it begins again when half of it has gone.
+
+    Args:
+        noise: The noise of the means of long blocks before it.
+        time: When it began, in Unix seconds.
+
+    Attributes:
+        peak: The greatest height above the lowest level since it began, or began again.
+        up: It goes up: it has not only fallen since it began again.
+        explained: The schedule of the learning rate had begun again at the peak.
+        since: When it began, or began again, in Unix seconds.
+        samples: Samples since then.
+    """
+
+    __slots__ = ("_trough", "explained", "noise", "peak", "samples", "since", "up")
+
+    def __init__(self, noise: float, time: float) -> None:
+        super().__init__("LossDiverging")
+        self.noise = noise
+        self.peak, self._trough = 0.0, inf
+        self.up, self.explained = True, False
+        self.since, self.samples = time, 0
+
+    def add(self, height: float, *, explained: bool) -> bool:
+        """Add the height at the next sample; return whether half of the peak has gone."""
+        self.seen += 1
+        self.samples += 1
+        if height > self.peak:
+            self.peak, self.explained = height, explained
+        self._trough = min(self._trough, height)
+        gone = height <= GONE * self.peak
+        self.up = self.up or (not gone and GONE * height >= self._trough)
+        return gone
+
+    def begin_again(self, height: float, time: float) -> None:
+        """Begin again at this height: it must go up before it counts as another rise."""
+        self.peak = self._trough = height
+        self.up, self.since, self.samples = False, time, 0
 
 
 class LossDiverging:
@@ -88,7 +154,7 @@ class LossDiverging:
         self._count = 0
         self._lowest = inf
         self._lowest_at = 0
-        self._severity: Severity | None = None
+        self._rise: LossRise | None = None
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
@@ -96,8 +162,8 @@ class LossDiverging:
             if not -HUGE < value < HUGE:
                 continue
             if self._step is not None and step < self._step:
-                if self._severity:
-                    yield self._end(at, f"the training went back to step {number(step)}")
+                if self._rise:
+                    yield self._end(self._rise, at, f"the training went back to step {number(step)}")
                 self._forget()
             self._step = step
             self._changes.append(abs(value - self._before))
@@ -115,16 +181,14 @@ class LossDiverging:
         self._course.add(level)
         if self._count % LEVEL == 0 and level * self._sign <= 0:
             self._note_sign(level)
-        if self._severity:
-            yield from self._follow(at, step, time, level, context)
+        if self._rise:
+            yield from self._follow(self._rise, at, step, time, level, context=context)
         elif level < self._lowest:
             self._lowest, self._lowest_at = level, step
             self._rate.mark()
         elif self._is_above(level):
-            self._severity, self._noise = "info", self._wander.noise
-            self._peak, self._trough, self._rises, self._explained = 0.0, inf, True, False
-            self._since, self._samples, self._seen = time, 0, 0
-            yield Detection("LossDiverging", "info", at, self._text(level, step, context))
+            self._rise = LossRise(self._wander.noise, time)
+            yield self._rise.report("info", at, self._text(level, step, context))
 
     def _is_above(self, level: float) -> bool:
         lowest, last = self._lowest, self._last
@@ -133,20 +197,22 @@ class LossDiverging:
             return False
         return rise > NOISE * max(_NORMAL * median(self._changes), last_digit(last.ordered))
 
-    def _follow(self, at: int, step: int, time: float, level: float, context: Context) -> Iterator[Detection]:
+    def _follow(
+        self, rise: LossRise, at: int, step: int, time: float, level: float, *, context: Context
+    ) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
-        rise = level - self._lowest
-        self._seen += 1
-        self._note_swing(rise, time)
-        if rise < self._ratio / 2 * abs(self._lowest):
-            yield self._end(at, f"loss is back at {number(level)} at step {number(step)}")
-        elif self._seen > ACCEPTED:
-            yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
-        elif self._severity != "critical":
-            severity = self._judge_severity(rise, time)
-            if SEVERITIES.index(severity) > SEVERITIES.index(self._severity or "info"):
-                self._severity = severity
-                yield Detection("LossDiverging", severity, at, self._text(level, step, context))
+        height = level - self._lowest
+        if rise.add(height, explained=self._rate.is_on()):
+            self._note_swing(rise)
+            rise.begin_again(height, time)
+        if height < self._ratio / 2 * abs(self._lowest):
+            yield self._end(rise, at, f"loss is back at {number(level)} at step {number(step)}")
+        elif rise.seen > ACCEPTED:
+            yield self._end(rise, at, f"loss stays at {number(level)}, which is now its accepted level")
+        elif rise.severity != "critical":
+            severity = self._judge_severity(rise, height, time)
+            if rise.worsens(severity):
+                yield rise.report(severity, at, self._text(level, step, context))
 
     def _note_sign(self, level: float) -> None:
         if abs(level) > BEYOND * _NORMAL * median(self._changes):
@@ -155,41 +221,32 @@ class LossDiverging:
             if self._signs >= SIGNS:
                 self.reading = SIGNED
 
-    def _note_swing(self, rise: float, time: float) -> None:
-        self._samples += 1
-        if rise > self._peak:
-            self._peak, self._explained = rise, self._rate.is_on()
-        self._trough = min(self._trough, rise)
-        if rise <= GONE * self._peak:
-            matters = self._learnt.lost(self._peak, self._lowest) >= MUCH
-            self._recurred += self._rises and matters and not self._explained
-            if self._recurred >= RECURS:
-                self.reading = RECURRED
-            self._peak = self._trough = rise
-            self._rises, self._since, self._samples = False, time, 0
-        elif GONE * rise >= self._trough:
-            self._rises = True
+    def _note_swing(self, rise: LossRise) -> None:
+        matters = self._learnt.lost(rise.peak, self._lowest) >= MUCH
+        self._recurred += rise.up and matters and not rise.explained
+        if self._recurred >= RECURS:
+            self.reading = RECURRED
 
-    def _judge_severity(self, rise: float, time: float) -> Severity:
-        lost = self._learnt.lost(rise, self._lowest)
+    def _judge_severity(self, rise: LossRise, height: float, time: float) -> Severity:
+        lost = self._learnt.lost(height, self._lowest)
         # A fraction of a level below zero means nothing, so the rise must undo more.
         least = MUCH if self._lowest > 0 else CRITICAL
-        if self._samples < LASTS or lost < least or self._rate.is_on():
+        if rise.samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        unlearnt = rise / lost <= WANDERS * self._noise
-        if not self._course.is_sudden(self._lowest, rise, MUCH if unlearnt else lost):
+        unlearnt = height / lost <= WANDERS * rise.noise
+        if not self._course.is_sudden(self._lowest, height, MUCH if unlearnt else lost):
             self.reading = self.reading or UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
         if self.reading == UNLEARNT:
             self.reading = ""
-        lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
-        return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"
+        lasts = rise.samples >= 2 * LASTS and not time - rise.since < self._after  # a log may have no times
+        return "critical" if lasts and height > CRITICAL * abs(self._lowest) else "warning"
 
-    def _end(self, at: int, text: str) -> Detection:
-        severity, self._severity, self._lowest = self._severity or "info", None, inf
-        return Detection("LossDiverging", severity, at, text, over=True)
+    def _end(self, rise: LossRise, at: int, text: str) -> Detection:
+        self._rise, self._lowest = None, inf
+        return rise.end(at, text)
 
     def _text(self, level: float, step: int, context: Context) -> str:
         than = times(level, self._lowest)
         since = f" since its lowest at step {number(self._lowest_at)}"
-        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{rate_raised(step, context)}"
+        return f"loss has risen to {number(level)} at step {number(step)}, {than}{since}{context.rate_raised(step)}"

@@ -1,6 +1,6 @@
-"""Detect a loss that no longer falls.
+"""Detect a loss that no longer falls, or weights that no longer change: the optimizer changes nothing, or the loss repeats exactly.
 
-The detector compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
+`LossPlateau` compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
 all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity is info: at the end of a schedule a plateau is
 normal. Where the noise is too large to decide, nothing is reported.
 
@@ -13,16 +13,16 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.episode import Episode, Streak
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.wording import HUGE
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
 
 BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are compared: 500 samples
 
@@ -36,6 +36,12 @@ UNSURE, AGAIN = 0.005, 0.005
 ERRORS, FELL, STEADY, STOPPED = 4.0, 0.02, 0.5, 0.1
 
 FALLING = 0.98  # Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal.
+
+FROZEN, LEAST = 300, 3  # steps without any update, and samples of them
+
+# Equal losses that are no chance, the steps that they cover, and the losses before that all differed: a loss that converges, or
+# is logged with few digits, repeats now and then before.
+EQUAL, COVERED, DIFFERED = 30, 100, 32
 
 
 class LossPlateau:
@@ -53,7 +59,7 @@ class LossPlateau:
         self._merged = 1
         self._seen = self._still = 0
         self._step: int | None = None
-        self._firing = False
+        self._episode = Episode("LossPlateau")
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
@@ -83,22 +89,21 @@ class LossPlateau:
         level = abs(self._blocks[-1])
         rates = [rate for rate in self._rates if rate is not None]
         ending = bool(rates) and rates[-1] < FALLING * rates[0]
-        if self._firing and (gain > self._again * level + error or ending):
-            self._firing, self._still = False, 0
-            yield Detection("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
-        elif not ending and not self._firing and (fell := _stopped(self._blocks)):
-            self._firing = True
+        fires = self._episode.fires
+        if fires and (gain > self._again * level + error or ending):
+            self._still = 0
+            yield self._episode.end(at, f"loss {number(level)} moves again")
+        elif not ending and not fires and (fell := _stopped(self._blocks)):
             half = number(BLOCKS // 2 * self._merged * BLOCK)
             text = f"loss {number(self._blocks[-1])} at step {number(step)} has not fallen in the last {half} samples"
-            yield Detection("LossPlateau", "info", at, f"{text}, after {number(fell)} in the {half} before")
+            yield self._episode.report("info", at, f"{text}, after {number(fell)} in the {half} before")
             del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
         elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
             self._still += 1
-            if not self._firing and self._still >= BLOCKS // 2:
-                self._firing = True
+            if not fires and self._still >= BLOCKS // 2:
                 samples = BLOCKS * self._merged * BLOCK
                 text = f"loss {number(self._blocks[-1])} at step {number(step)} gained {percent(gain / level, '+')}"
-                yield Detection("LossPlateau", "info", at, f"{text} in the last {number(samples)} samples")
+                yield self._episode.report("info", at, f"{text} in the last {number(samples)} samples")
         else:
             self._still = 0
         if PART * self._seen > BLOCKS * self._merged * BLOCK:
@@ -127,3 +132,57 @@ def _gain(blocks: list[float]) -> tuple[float, float]:
     noise = middle_and_spread(rests)[1]
     # The variance of a slope over n evenly spaced blocks is about 12 / n**3 times that of a block; here it is for n.
     return -slope * many, noise * (12 / many) ** 0.5
+
+
+class Frozen:
+    """`LossPlateau`: the update ratio is zero for 300 steps. A learning rate of zero is reported as that."""
+
+    alerts: tuple[str, ...] = ("LossPlateau",)
+
+    def __init__(self) -> None:
+        self._zeros = Streak()
+        self._rate: float | None = None
+        self._episode = Episode("LossPlateau")
+
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
+        """Yield what the next update ratios show."""
+        zeros, episode = self._zeros, self._episode
+        for at, (step, ratio) in enumerate(zip(column.steps, column.values, strict=True)):
+            self._rate = context.rates.get(step, self._rate)
+            if ratio != 0 or self._rate == 0 or (zeros.count and step < zeros.since):
+                if episode.fires and ratio != 0:
+                    yield episode.end(at, f"the weights change at step {number(step)}")
+                zeros.count = 0
+                continue
+            zeros.add(step)
+            if not episode.fires and zeros.count >= LEAST and step - zeros.since >= FROZEN:
+                text = f"no step has changed the weights from step {number(zeros.since)} to step {number(step)}"
+                yield episode.report("warning", at, f"{text}: the optimizer is without effect")
+
+
+class LossRepeats:
+    """`LossPlateau`: the loss, other than zero, is the same for 30 samples and 100 steps, and always differed before."""
+
+    alerts: tuple[str, ...] = ("LossPlateau",)
+
+    def __init__(self) -> None:
+        self._value = 0.0
+        self._since = 0
+        self._equal = 0
+        self._differed = 0
+        self._episode = Episode("LossPlateau")
+
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+        """Yield what the next losses show."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if value != self._value or step < self._since:
+                if self._episode.fires:
+                    yield self._episode.end(at, f"loss {number(value)} moves again")
+                self._differed = 0 if self._equal else self._differed + 1
+                self._value, self._since, self._equal = value, step, 0
+                continue
+            self._equal += 1
+            covers = self._equal >= EQUAL and step - self._since >= COVERED
+            if covers and not self._episode.fires and self._differed >= DIFFERED and value:
+                text = f"loss {number(value)} repeats exactly from step {number(self._since)} to step {number(step)}"
+                yield self._episode.report("info", at, f"{text}: the weights seem not to change")

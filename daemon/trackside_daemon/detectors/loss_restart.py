@@ -6,8 +6,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.wording import HUGE
+from trackside_daemon.detectors.base import HUGE, Detection
 from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import Jump, Jumps
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.wording import HUGE, factor, rate_raised, times
-from trackside_daemon.model.text import number
+from trackside_daemon.model.text import factor, number, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
 
 MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
 
@@ -42,10 +42,10 @@ class LossSpike:
     def __init__(self, *, scales: float = DEFAULTS.loss_spike_scales, ratio: float = DEFAULTS.loss_spike_ratio) -> None:
         self._jumps = Jumps(scales=scales, ratio=ratio)
         self._step: int | None = None
-        self._alert = ""
+        self._batch, self._spike = Episode("LossHardBatch"), Episode("LossSpike")
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
-        self._high = self._back = self._seen = 0
+        self._high = 0  # samples above the level before, since the jump
         self._learnt = Learnt()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
@@ -55,45 +55,41 @@ class LossSpike:
             if not -HUGE < value < HUGE:
                 continue
             if self._step is not None and step < self._step:
-                yield from self._end(at, f"the training went back to step {number(step)}")
+                for firing in (one for one in (self._batch, self._spike) if one.fires):
+                    yield firing.end(at, f"the training went back to step {number(step)}")
                 jumps.clear()
             self._step = step
             self._learnt.add(value)
             jump = jumps.add(value)
-            if self._alert:
+            if self._batch.fires or self._spike.fires:
                 yield from self._follow(at, step, value, context)
             elif jump:
                 yield self._begin(at, step, value, jump, context)
 
     def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Detection:
-        self._alert = "LossHardBatch"
-        self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
-        return Detection(self._alert, "info", at, _text(step, value, jump, context))
+        self._begun, self._first, self._high = jump, step, 1
+        return self._batch.report("info", at, _text(step, value, jump, context))
 
     def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
-        self._seen += 1
+        batch, spike = self._batch, self._spike
         begun, height = self._begun, value - self._begun.before
-        if height > max(ABOVE[0] * begun.noise, ABOVE[1] * abs(begun.before)):
-            self._high, self._back = self._high + 1, 0
+        high = height > max(ABOVE[0] * begun.noise, ABOVE[1] * abs(begun.before))
+        firing = batch if batch.fires else spike
+        firing.follow(calm=not high)
+        self._high += high
+        if firing.calm >= BACK:
+            was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
+            yield firing.end(at, f"loss is back at {number(value)} at step {number(step)}: {was}")
+        elif high:
             matters = self._learnt.lost(height, begun.before) >= MUCH
-            several = SEVERAL <= self._high > self._seen / 2
-            if self._alert == "LossHardBatch" and several and matters:
-                yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
-                self._alert = "LossSpike"
+            several = SEVERAL <= self._high > (firing.seen + 1) / 2
+            if batch.fires and several and matters:
+                yield batch.end(at, "it is more than a single batch")
                 text = _text(step, value, begun._replace(height=height), context)
-                yield Detection("LossSpike", "info", at, f"{text}, and since step {number(self._first)}")
-            elif self._seen > GIVEN_UP:
-                yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")
-        else:
-            self._back += 1
-            if self._back >= BACK:
-                was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
-                yield from self._end(at, f"loss is back at {number(value)} at step {number(step)}: {was}")
-
-    def _end(self, at: int, text: str) -> Iterator[Detection]:
-        if self._alert:
-            yield Detection(self._alert, "info", at, text, over=True)
-        self._alert = ""
+                yield spike.report("info", at, f"{text}, and since step {number(self._first)}")
+                spike.seen = batch.seen
+            elif firing.seen >= GIVEN_UP:
+                yield firing.end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")
 
 
 def _text(step: int, value: float, jump: Jump, context: Context) -> str:
@@ -105,4 +101,4 @@ def _text(step: int, value: float, jump: Jump, context: Context) -> str:
     if moved is not None:
         verdict = "agrees" if moved >= MOVED else "does not move"
         text += f"; the gradient norm {verdict} ({factor(moved)} its recent level)"
-    return text + rate_raised(step, context)
+    return text + context.rate_raised(step)

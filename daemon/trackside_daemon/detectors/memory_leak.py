@@ -8,14 +8,14 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import byte_size, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
 
 BIN = 10  # Samples in the smallest bin. The minimum counts, because caches and batches come on top of it.
 MERGED = 3  # bins that make one bin of the next size
@@ -25,7 +25,8 @@ SIZES = 7  # Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth
 # Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum).
 RISING = 0.8
 
-FILLING = 0.3  # least growth, as a fraction of the memory in use, for the first bins of a process, which fills its caches and its buffers
+# Least growth, as a fraction of the memory in use, for the first bins of a process, which fills its caches and its buffers.
+FILLING = 0.3
 
 # Least slope of the last half of the bins, as a fraction of the first half's. A cache that fills up slows down: by a fifth within
 # half of its time constant.
@@ -68,9 +69,8 @@ class MemoryLeak:
         self._bins: list[deque[Bin]] = [deque(maxlen=BINS) for _ in range(SIZES)]
         self._before: list[deque[float]] = [deque(maxlen=BEFORE) for _ in range(SIZES)]
         self._hits = [0] * SIZES
-        self._reported_size: int | None = None
-        self._grown = 0.0
-        self._calm = 0
+        self._episode = Episode("HostMemoryLeak")
+        self._size, self._grown = 0, 0.0  # of the bins that were reported, and their growth in bytes
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory counts in every phase
         """Yield what the next values show, in bytes."""
@@ -103,21 +103,20 @@ class MemoryLeak:
         grew = self._grew if len(self._before[size]) >= BINS else max(self._grew, FILLING)
         leaks = last.step > bins[0].step and _grows(levels, grew) and self._beyond(levels, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
-        if self._reported_size is None and self._hits[size] >= TWICE:
-            self._reported_size, self._calm, self._grown = size, 0, levels[-1] - levels[0]
-            yield Detection("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
-        elif self._reported_size == size:
-            slowed = levels[-1] - levels[0] < SLOWED * self._grown or _rises(levels) <= 0
-            self._calm = self._calm + 1 if slowed else 0
-            if self._calm >= TWICE:
+        if not self._episode.fires:
+            if self._hits[size] >= TWICE:
+                self._size, self._grown = size, levels[-1] - levels[0]
+                yield self._episode.report("warning", at, self._text(bins, BIN * MERGED**size))
+        elif self._size == size:
+            self._episode.follow(calm=levels[-1] - levels[0] < SLOWED * self._grown or _rises(levels) <= 0)
+            if self._episode.calm >= TWICE:
                 how = "no longer grows" if _rises(levels) <= 0 else "grows less than a third as fast as before"
                 text = f"memory {how}: {byte_size(levels[-1])} at step {last.step:,}"
                 self._forget()
-                yield Detection("HostMemoryLeak", "warning", at, text, over=True)
+                yield self._episode.end(at, text)
 
     def _forget(self) -> None:
-        """End the alert. Only growth from here on, beyond what was reported, makes another."""
-        self._reported_size = None
+        """Forget the bins: only growth from here on, beyond what was reported, makes another alert."""
         self._hits = [0] * SIZES
         for bins, before in zip(self._bins, self._before, strict=True):
             before.extend(each.least for each in bins)

@@ -12,8 +12,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RunProgress
+    from trackside_daemon.detectors.run_view import Clock, RunProgress
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert

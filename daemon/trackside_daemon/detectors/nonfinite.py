@@ -6,13 +6,13 @@ from collections import deque
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, Detection
 
 CALM = 10  # consecutive finite samples that end the alert
 
@@ -25,26 +25,23 @@ FROM_THE_START = 40
 
 
 class NonFinite:
-    """`NonFinite`: a value is NaN or infinite.
-
-    Args:
-        skips: Whether the key is a gradient norm. With mixed precision, single non-finite norms are normal: the step is skipped
-            and the loss scale lowered. Those, and all at the start until the scale fits, are reported as info.
-    """
+    """`NonFinite`: a value is NaN or infinite."""
 
     alerts: tuple[str, ...] = ("NonFinite",)
+    _skips = False
 
-    def __init__(self, *, skips: bool = False) -> None:
-        self._skips = skips
-        self._firing = False
-        self._first = self._count = self._calm = self._seen = 0
+    def __init__(self) -> None:
+        self._episode = Episode("NonFinite")
+        self._first = self._count = self._seen = 0
         self._good: float | None = None
         # As if the last skips were long ago, so that the first one counts alone.
-        self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
+        several = SKIPPED if self._skips else 1
+        self._lately: deque[int] = deque([-OF] * several, maxlen=several)
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """Yield a detection for each non-finite sample, and one when the values are finite again."""
-        if not self._firing and all(map(isfinite, column.values)):
+        episode = self._episode
+        if not episode.fires and all(map(isfinite, column.values)):
             if column.values:
                 self._good = column.values[-1]
             self._seen += len(column.values)
@@ -54,18 +51,16 @@ class NonFinite:
             if not isfinite(value):
                 self._lately.append(self._seen)
                 yield self._detection(at, step, value)
-            elif self._firing:
-                self._calm += 1
-                if self._calm >= CALM:
-                    self._firing = False
-                    text = f"finite again for {CALM} samples, {number(value)} at step {number(step)}"
-                    yield Detection("NonFinite", "critical", at, text, over=True)
+            elif episode.fires:
+                episode.follow(calm=True)
+                if episode.calm >= CALM:
+                    yield episode.end(at, f"finite again for {CALM} samples, {number(value)} at step {number(step)}")
             self._good = value if isfinite(value) else self._good
 
     def _detection(self, at: int, step: int, value: float) -> Detection:
-        if not self._firing:
-            self._firing, self._first, self._count = True, step, 0
-        self._calm = 0
+        if not self._episode.fires:
+            self._first, self._count = step, 0
+        self._episode.follow(calm=False)
         self._count += 1
         text = f"{number(value)} at step {number(step)}"
         if self._count > 1:
@@ -74,4 +69,13 @@ class NonFinite:
             text += f"; the last finite value was {number(self._good)}"
         many = self._seen - self._lately[0] < OF
         begins = self._skips and self._good is None and self._count <= FROM_THE_START
-        return Detection("NonFinite", "critical" if many and not begins else "info", at, text)
+        return self._episode.report("critical" if many and not begins else "info", at, text)
+
+
+class NonFiniteNorm(NonFinite):
+    """`NonFinite` of a gradient norm. With mixed precision, single ones are normal: the step is skipped and the loss scale lowered.
+
+    Those, and all at the start until the scale fits, are reported as info.
+    """
+
+    _skips = True

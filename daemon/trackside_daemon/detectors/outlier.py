@@ -14,8 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.model.robust import NORMAL
+from trackside_daemon.model.robust import NORMAL, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +132,7 @@ class Jumps:
             return True
         ordered = self._usual.ordered
         low, middle, high = (before + ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
-        if min(self._near.ordered[0], middle) <= 0:
+        if min(self._near.ordered[0], LOWEST * middle) <= 0:
             return False
         spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `Window.spread`
         return log((before + height) / middle) < LOGS * spread

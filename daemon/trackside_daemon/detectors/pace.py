@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

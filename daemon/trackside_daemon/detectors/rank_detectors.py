@@ -9,34 +9,25 @@ from typing import TYPE_CHECKING
 
 from trackside.rl_keys import KEYS as RL
 from trackside.rl_keys import is_of_update, meaning
+from trackside_daemon.detectors import rl
 from trackside_daemon.detectors.base import Column, Context, Detector, Found
-from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
-from trackside_daemon.detectors.loss_plateau import LossPlateau
+from trackside_daemon.detectors.loss_plateau import Frozen, LossPlateau, LossRepeats
 from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
-from trackside_daemon.detectors.nonfinite import NonFinite
-from trackside_daemon.detectors.rl.entropy_collapse import EntropyCollapse
-from trackside_daemon.detectors.rl.kl_blowup import KlBlowup
-from trackside_daemon.detectors.rl.mismatch import ImportanceRatio, Mismatch
-from trackside_daemon.detectors.rl.no_signal import ZeroSpread, ZeroVariance
-from trackside_daemon.detectors.rl.reward_collapse import RewardCollapse
-from trackside_daemon.detectors.rl.truncation import LengthBlowup, Truncation
+from trackside_daemon.detectors.nonfinite import NonFinite, NonFiniteNorm
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
-from trackside_daemon.detectors.slow_drift import SlowDrift
 from trackside_daemon.detectors.slow_step import SlowStep
-from trackside_daemon.detectors.throughput import Throughput
+from trackside_daemon.detectors.throughput import SlowDrift, Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trackside_daemon.detectors.key_roles import Roles
-
-    Made = Callable[[DetectorThresholds, float], Detector]
 
 # Roles in the order of evaluation: the context of the others comes first.
 _ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory", *RL)
@@ -51,48 +42,62 @@ _AMBIGUOUS = frozenset({"kl", "entropy"})
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
 
-# Factories of the detectors of a key, by its role, from the thresholds and the least loss by slow steps in seconds.
-_DETECTORS: dict[str, tuple[Made, ...]] = {
-    "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
-    "part": (lambda *_: NonFinite(skips=True),),
-    "gradient": (
-        lambda *_: NonFinite(skips=True),
-        lambda at, _: Gradient(
-            times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio, after=at.critical_after
-        ),
-    ),
-    "loss": (
-        lambda *_: NonFinite(),
-        lambda *_: LossRestart(),
-        lambda at, _: LossSpike(scales=at.loss_spike_scales, ratio=at.loss_spike_ratio),
-        lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio, after=at.critical_after),
-        lambda at, _: LossPlateau(ratio=at.loss_plateau_ratio),
-        lambda *_: LossRepeats(),
-    ),
-    "update": (lambda *_: Frozen(),),
-    "evaluation": (lambda *_: NonFinite(),),
-    "objective": (lambda *_: NonFinite(),),
-    "duration": (
-        lambda at, lost: SlowStep(ratio=at.slow_step_ratio, scales=at.slow_step_scales, lost=lost),
-        lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=lost),
-        lambda at, lost: SlowDrift(ratio=at.throughput_ratio, lost=lost),
-    ),
-    "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
-    "reward": (lambda at, _: RewardCollapse(at.reward_collapse_ratio),),
-    "reward_std": (lambda *_: ZeroSpread(),),
-    "kl": (lambda *_: NonFinite(), lambda at, _: KlBlowup(at.kl_most)),
-    "update_kl": (lambda *_: NonFinite(), lambda at, _: KlBlowup(at.update_kl_most)),
-    "entropy": (lambda *_: NonFinite(), lambda *_: EntropyCollapse()),
-    "response_length": (lambda *_: LengthBlowup(),),
-    "truncated_ratio": (lambda at, _: Truncation(at.truncated_ratio),),
-    "zero_variance_ratio": (lambda at, _: ZeroVariance(at.no_signal_ratio),),
-    "train_inference_mismatch": (lambda at, _: Mismatch(at.mismatch_most),),
-    "importance_ratio": (lambda at, _: ImportanceRatio(at.importance_ratio_most),),
+# Detectors of a key by its role: their classes, and for each argument the threshold that it gets. ``lost`` is no threshold, but the
+# least loss by slow steps in seconds.
+_DETECTORS: dict[str, dict[Callable[..., Detector], dict[str, str]]] = {
+    "rate": {LearningRate: {"most": "learning_rate_most", "jump": "learning_rate_jump_ratio"}},
+    "part": {NonFiniteNorm: {}},
+    "gradient": {
+        NonFiniteNorm: {},
+        Gradient: {
+            "times": "gradient_explosion_ratio",
+            "vanished": "gradient_vanishing_ratio",
+            "after": "critical_after",
+        },
+    },
+    "loss": {
+        NonFinite: {},
+        LossRestart: {},
+        LossSpike: {"scales": "loss_spike_scales", "ratio": "loss_spike_ratio"},
+        LossDiverging: {"ratio": "loss_diverging_ratio", "after": "critical_after"},
+        LossPlateau: {"ratio": "loss_plateau_ratio"},
+        LossRepeats: {},
+    },
+    "update": {Frozen: {}},
+    "evaluation": {NonFinite: {}},
+    "objective": {NonFinite: {}},
+    "duration": {
+        SlowStep: {"ratio": "slow_step_ratio", "scales": "slow_step_scales", "lost": "lost"},
+        Throughput: {"ratio": "throughput_ratio", "lost": "lost"},
+        SlowDrift: {"ratio": "throughput_ratio", "lost": "lost"},
+    },
+    "memory": {MemoryLeak: {"grew": "leak_ratio"}},
+    "reward": {rl.RewardCollapse: {"share": "reward_collapse_ratio"}},
+    "reward_std": {rl.ZeroSpread: {}},
+    "kl": {NonFinite: {}, rl.KlBlowup: {"most": "kl_most"}},
+    "update_kl": {NonFinite: {}, rl.KlBlowup: {"most": "update_kl_most"}},
+    "entropy": {NonFinite: {}, rl.EntropyCollapse: {}},
+    "response_length": {rl.LengthBlowup: {}},
+    "truncated_ratio": {rl.Truncation: {"most": "truncated_ratio"}},
+    "zero_variance_ratio": {rl.ZeroVariance: {"most": "no_signal_ratio"}},
+    "train_inference_mismatch": {rl.Mismatch: {"most": "mismatch_most"}},
+    "importance_ratio": {rl.ImportanceRatio: {"most": "importance_ratio_most"}},
 }
+
+
+def made_with(
+    made: Callable[..., Detector], arguments: Mapping[str, str], thresholds: DetectorThresholds, lost: float
+) -> Detector:
+    """Return a new detector of the table."""
+    settings = {**dict(thresholds), "lost": lost}
+    return made(**{argument: settings[setting] for argument, setting in arguments.items()})
+
 
 # All alerts that they can detect.
 ALERTS = tuple(
-    dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
+    dict.fromkeys(
+        alert for of in _DETECTORS.values() for one in of.items() for alert in made_with(*one, DEFAULTS, 0.0).alerts
+    )
 )
 
 # A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs.
@@ -158,8 +163,8 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                made_of = _DETECTORS[self._detected_as(key, role)]
-                self._of[key] = tuple(made(self._thresholds, self._lost) for made in made_of)
+                of = _DETECTORS[self._detected_as(key, role)].items()
+                self._of[key] = tuple(made_with(*one, self._thresholds, self._lost) for one in of)
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)

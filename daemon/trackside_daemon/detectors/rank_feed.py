@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Column, Found, SlowSteps
+from trackside_daemon.detectors.episode import Firing
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
-from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
-from trackside_daemon.detectors.layers.streaks import by_layer
+from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.finding import SEVERITIES, Finding
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from trackside.wire import DistributionFrame, Identity
-    from trackside_daemon.detectors.recalled_samples import Past
+    from trackside_daemon.detectors.base import Past
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.finding import Severity

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Protocol
 
 from trackside_daemon.detectors.checkpoints import Checkpoints
 from trackside_daemon.detectors.data_loader import DataLoader
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import RunBlind
 from trackside_daemon.detectors.settings import STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.step_durations import LOST
 from trackside_daemon.detectors.straggler import Straggler
-from trackside_daemon.model.text import counted, duration, percent
+from trackside_daemon.model.text import counted, duration, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import SlowSteps
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RunProgress
+    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.detectors.run_view import Clock, RunProgress
+    from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.session import RankRef
@@ -41,6 +44,10 @@ class RunDetector(Protocol):
 
     def end(self, clock: Clock) -> Iterator[Finding]:
         """End the alert, because the run has ended."""
+
+
+# Alerts that last until an attempt makes progress, or ends.
+LASTING = tuple(each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, Checkpoints, RunBlind))
 
 
 class WatchedRun:
@@ -79,6 +86,51 @@ class WatchedRun:
         for detector in self.detectors:
             if detector.alert == kept.alert:
                 detector.restore(kept)
+
+
+class BestLoss:
+    """The loss of one run over all its attempts, as its lowest *rank* pushes it: of one key, the one with the shortest name.
+
+    Attributes:
+        rank: The rank.
+        key: The key; empty before there is one.
+    """
+
+    __slots__ = ("_best", "_last", "_roles", "_step", "key", "rank")
+
+    def __init__(self, rank: int, roles: Roles = BY_NAME) -> None:
+        self.rank = rank
+        self._roles = roles
+        self.key = ""
+        self._last: float | None = None
+        self._best = inf
+        self._step = 0
+
+    def accept(self, columns: Columns) -> None:
+        """Apply the next rows."""
+        keys = [key for key in columns.keys if self._roles.of(key) == "loss"]
+        if not keys:
+            return
+        key = min(keys, key=len)
+        if key != self.key:
+            if self.key and len(key) >= len(self.key):  # a logged mean, for example, that is pushed alone
+                return
+            self.key, self._best = key, inf
+        losses = columns.column(columns.keys.index(key))
+        self._last = losses[-1]
+        best = min(filter(isfinite, losses), default=inf)
+        if best < self._best:
+            self._best = best
+            self._step = columns.steps[losses.index(best)]
+
+    def text(self, objective: str = "") -> str:
+        """Return last and best loss as text, or the last and why it is an *objective*; empty if none was pushed."""
+        if self._last is None:
+            return ""
+        if objective:
+            return f"last loss {number(self._last)}, which is read as an objective: {objective}"
+        best = "" if self._best == inf else f", best {number(self._best)} at step {number(self._step)}"
+        return f"last loss {number(self._last)}{best}"
 
 
 def last_words(run: RunProgress, started: float, steps: float, time: float, more: str) -> str:

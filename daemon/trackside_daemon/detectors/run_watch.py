@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
-from trackside_daemon.detectors.best_loss import BestLoss
-from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, slowness, waits
-from trackside_daemon.detectors.run_view import RankProgress, RunProgress
+from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, last_words, slowness, waits
+from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.user_alerts import UserAlerts
@@ -29,21 +27,11 @@ from trackside_daemon.model.stall import Stall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from trackside_daemon.detectors.base import Past
     from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.pace import Pace
-    from trackside_daemon.detectors.recalled_samples import Past
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
-
-# Alerts that last until an attempt makes progress, or ends.
-LASTING = (
-    "TrainingStalled",
-    "RankSilent",
-    "StragglerRank",
-    "DataLoaderBottleneck",
-    "CheckpointOverdue",
-    "MonitorBlind",
-)
 
 # All alerts that it reports.
 ALERTS = (

@@ -1,23 +1,29 @@
-"""Detect a step that takes much longer than those before it, except for scheduled pauses."""
+"""Detect a step that takes much longer than those before it, except for scheduled pauses.
+
+A schedule has the steps at which a training pauses on purpose: to evaluate, to save, to load the next part of its data.
+In real logs, 95 of 100 steps that are much slower than their neighbours are such pauses, so a pause that fits a schedule must
+not be reported. But with a dozen earlier pauses, nearly every step lies at equal distance from two of them. A schedule is
+therefore accepted only where random pauses would hardly fit as well.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Detection, slower
-from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
+from trackside_daemon.detectors.base import slower
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import factor
-from trackside_daemon.model.text import duration
+from trackside_daemon.model.robust import Window
+from trackside_daemon.model.text import duration, factor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context, SlowSteps
+    from trackside_daemon.detectors.base import Column, Context, Detection, SlowSteps
 
 BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
@@ -25,6 +31,8 @@ ENOUGH = 16
 # Thresholds for remembering a pause, lower than those for reporting, so that a pause near the limit is remembered: part of
 # the excess, and robust standard deviations.
 LEARNT_PART, LEARNT_SCALES = 0.8, 3.0
+
+INSTANT = 1e-12  # seconds: what is shorter is no step
 
 # Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much.
 QUANTUM = 1e-3
@@ -39,6 +47,86 @@ USED_TO, LATELY = 3, 10_000
 WORTH = 60.0  # seconds lost by one step from which it is a warning; less is info
 
 SPAN = 1000.0  # seconds of the run after which the floor of one second is a thousandth of its time, and grows
+
+KEPT = 64  # pauses that are remembered
+SHORTEST = 4  # Shortest gap in samples. Anything more frequent is not a pause but the normal duration of some steps.
+ALIKE = 3.0  # factor by which a pause may be longer than the others of its schedule
+CROWDED = 10  # slow steps are crowded if there is one in so many steps, over all that are remembered
+OFF = 2.0  # samples by which a pause may come early or late: less than `SHORTEST`, or a pause would follow itself
+NEGLIGIBLE = 1e-4  # probability that needs no further proof, even with as many candidate gaps as pauses
+
+# A schedule of steps is accepted if random pauses would fit as well with a smaller probability than this.
+CHANCE = 0.03
+
+CHANCE_BY_TIME = 0.01  # the same for schedules by time, which are rarer and need more proof
+
+
+class Schedule:
+    """Recent pauses, and whether another one fits their schedule. Places are steps, or seconds.
+
+    Args:
+        start: The place of the first sample.
+        chance: See `CHANCE`.
+    """
+
+    __slots__ = ("_accepted", "_pauses", "_start")
+
+    def __init__(self, start: float, *, chance: float) -> None:
+        self._start = start
+        self._accepted = chance
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=KEPT)
+
+    def note(self, place: float, excess: float) -> None:
+        """Record a pause at *place* that took *excess* times as long as a step, in addition to that step."""
+        self._pauses.append((place, excess))
+
+    def forget_from(self, place: float) -> None:
+        """Forget the pauses from *place* on, because the training went back to it."""
+        self._pauses = deque((pause for pause in self._pauses if pause[0] < place), maxlen=KEPT)
+
+    def crowded(self, place: float, unit: float) -> bool:
+        """Return whether recent slow steps are so many that they are normal, as on a noisy host: nothing to report."""
+        return len(self._pauses) == KEPT and place - self._pauses[0][0] < KEPT * CROWDED * unit
+
+    def expects(self, place: float, excess: float, unit: float) -> bool:
+        """Return whether a pause at *place* is due; *unit* is the distance of two samples there.
+
+        Schedules count from the first step, so a gap that divides the place itself needs no third pause.
+        """
+        alike = [earlier for earlier, took in self._pauses if took * ALIKE >= excess]
+        if not alike:
+            return False
+        known = self._pauses[0][0] if len(self._pauses) == KEPT else self._start
+        density = min(1.0, len(alike) * unit / max(unit, place - known))
+        oldest = alike[0] - OFF * unit
+        for earlier in reversed(alike):
+            gap = place - earlier
+            if gap < SHORTEST * unit:
+                continue
+            whole = round(place / gap)
+            chance = float(len(alike))
+            if whole >= 2 and abs(place - whole * gap) <= whole * unit:
+                chance *= min(1.0, (2 * abs(place - whole * gap) + unit) / gap)
+            if earlier - gap > oldest:
+                chance *= _chance(alike, gap, earlier - gap, unit, density)
+            if chance < self._accepted:
+                return True
+        return False
+
+
+def _chance(alike: list[float], gap: float, due: float, unit: float, density: float) -> float:
+    """Return the probability that random pauses lie where one is due, one gap before that, and so on."""
+    chance = 1.0
+    while chance > NEGLIGIBLE:
+        at = bisect_left(alike, due)
+        if at == len(alike) or (at and due - alike[at - 1] < alike[at] - due):
+            at -= 1
+        off = abs(alike[at] - due)
+        if off > OFF * unit:
+            break
+        chance *= min(1.0, (2 * off / unit + 1) * density)
+        due = alike[at] - gap
+    return chance
 
 
 class Slow(NamedTuple):
@@ -95,10 +183,9 @@ class SlowStep:
         self._index = 0
         self._last_slow = -APART - 1
         self._pause = (-APART - 1, 0.0)
-        self._usual: float | None = None
-        self._reported_at = 0
+        self._episode = Episode("SlowStep")
+        self._usual = 0.0  # seconds of a step before the alert began
         self._reported: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
-        self._calm = 0
         self._ran = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
@@ -106,11 +193,11 @@ class SlowStep:
         if context.phase in PAUSES:
             return
         for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
-            if 0 < seconds < inf:
+            if INSTANT < seconds < inf:
                 self._advance(step, time)
                 if len(self._window) >= ENOUGH and seconds > self._learnt * (usual := self._window.median()):
                     yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived), context.slow)
-                if self._usual is not None:
+                if self._episode.fires:
                     yield from self._watch(at, step, seconds)
                 self._window.add(seconds)
                 self._ran += seconds
@@ -144,11 +231,11 @@ class SlowStep:
 
     def _report(self, at: int, slow: Slow) -> Iterator[Detection]:
         if self._index - self._last_slow > APART:
+            if not self._episode.fires:
+                self._usual = slow.usual
             worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
-            yield Detection("SlowStep", "warning" if worth else "info", at, slow.text(), evidence=slow.evidence())
+            yield self._episode.report("warning" if worth else "info", at, slow.text(), slow.evidence())
             self._reported.append((self._index, slow.excess))
-            if self._usual is None:
-                self._usual, self._reported_at = slow.usual, self._index
         self._last_slow = self._index
 
     def _is_used_to(self, excess: float) -> bool:
@@ -176,13 +263,9 @@ class SlowStep:
         return due
 
     def _watch(self, at: int, step: int, seconds: float) -> Iterator[Detection]:
-        usual = self._usual or 0.0
-        self._calm = 0 if self._is_slow(seconds, usual) else self._calm + 1
-        if self._calm >= CALM:
-            text = f"steps take {duration(self._window.median())} again at step {step:,}"
-        elif self._index - self._reported_at >= USUAL:
+        self._episode.follow(calm=not self._is_slow(seconds, self._usual))
+        if self._episode.calm >= CALM:
+            yield self._episode.end(at, f"steps take {duration(self._window.median())} again at step {step:,}")
+        elif self._episode.seen > USUAL:
             text = f"steps have taken {duration(self._window.median())} for {USUAL:,} samples: this is the new normal"
-        else:
-            return
-        self._usual = None
-        yield Detection("SlowStep", "warning", at, text, over=True)
+            yield self._episode.end(at, text)

@@ -16,8 +16,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RankProgress, RunProgress
+    from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 

@@ -18,8 +18,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import RankProgress, RunProgress
+    from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 

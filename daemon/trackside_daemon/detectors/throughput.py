@@ -1,20 +1,23 @@
-"""Detect steps that became slower and stay slower."""
+"""Detect steps that became slower and stay slower: at once, or bit by bit over thousands of steps, as on a laptop that grows warm."""
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Detection, slower
+from trackside_daemon.detectors.base import slower
+from trackside_daemon.detectors.episode import Episode
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import Window
 from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
-    from trackside_daemon.model.finding import Severity
+    from trackside_daemon.detectors.base import Column, Context, Detection
 
 BLOCK = 10  # samples whose median is judged: pauses and single slow steps do not change it
 BEFORE = 32  # recent blocks that give the usual duration: at most BEFORE, at least ENOUGH
@@ -30,6 +33,12 @@ WORTH = 60.0  # seconds lost from which it is a warning; less is info
 # seconds is judged by its own length.
 SHARE = 0.1
 SCALES = 3.0
+
+# Samples whose median is a level, and levels whose median is compared, to find a slow drift: 1,000 samples.
+DRIFT_BLOCK, DRIFT_BLOCKS = 100, 10
+
+# Share of the whole rise that one block may add: beyond that the steps became slower at once, which is another detection.
+AT_ONCE = 0.5
 
 
 class Throughput:
@@ -50,10 +59,9 @@ class Throughput:
         self._since = 0
         self._began = 0
         self._began_at = self._since_at = 0.0
-        self._usual: float | None = None
+        self._episode = Episode("ThroughputRegression")
+        self._usual = 0.0  # seconds of a step before it became slower
         self._loses = 0.0
-        self._blocks = 0
-        self._back = 0
         self._ran = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
@@ -71,7 +79,7 @@ class Throughput:
                     level = (block[BLOCK // 2 - 1] + block[BLOCK // 2]) / 2
                     block.clear()
                     self._ran += BLOCK * level
-                    yield from self._judge(at, step, level) if self._usual is None else self._watch(at, step, level)
+                    yield from self._watch(at, step, level) if self._episode.fires else self._judge(at, step, level)
 
     def _judge(self, at: int, step: int, level: float) -> Iterator[Detection]:
         if len(self._window) < ENOUGH:
@@ -92,31 +100,86 @@ class Throughput:
         if len(self._slower) >= LASTING and self._loses >= min(self._lost, SHARE * self._ran):
             now = sorted(self._slower)[len(self._slower) // 2]
             self._slower.clear()
-            self._usual, self._blocks, self._back = usual, 0, 0
+            self._usual = usual
             yield self._found(at, step, now)
 
     def _found(self, at: int, step: int, level: float) -> Detection:
-        usual = self._usual or 0.0
+        usual = self._usual
         text = (
             f"steps take {duration(level)} since about step {self._since:,}, {percent(level / usual - 1)} more than "
             f"the {duration(usual)} before: {percent(1 - usual / level)} of the throughput is lost at step {step:,}"
         )
-        severity: Severity = "warning" if self._loses >= WORTH else "info"
-        return Detection("ThroughputRegression", severity, at, text, evidence=slower(level, usual, self._since_at))
+        evidence = slower(level, usual, self._since_at)
+        return self._episode.report("warning" if self._loses >= WORTH else "info", at, text, evidence)
 
     def _watch(self, at: int, step: int, level: float) -> Iterator[Detection]:
-        usual = self._usual or 0.0
-        self._blocks += 1
-        self._back = self._back + 1 if level <= (1 + (self._ratio - 1) / 2) * usual else 0
-        if self._back >= RETURNED:
-            text = f"steps take {duration(level)} again at step {step:,}"
-        elif self._blocks >= USUAL:
-            text = f"steps have taken {duration(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
+        episode, usual = self._episode, self._usual
+        episode.follow(calm=level <= (1 + (self._ratio - 1) / 2) * usual)
+        if episode.calm >= RETURNED:
+            yield episode.end(at, f"steps take {duration(level)} again at step {step:,}")
+        elif episode.seen >= USUAL:
             self._window.clear()
+            text = f"steps have taken {duration(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
+            yield episode.end(at, text)
         else:
             before, self._loses = self._loses, self._loses + BLOCK * (level - usual)
             if before < WORTH <= self._loses:
                 yield self._found(at, step, level)
+
+
+class SlowDrift:
+    """`ThroughputRegression`, once: 1,000 samples take *ratio* times as long as the fastest 1,000 before, without a leap.
+
+    They must also lose *lost* seconds.
+    """
+
+    alerts: tuple[str, ...] = ("ThroughputRegression",)
+
+    def __init__(self, *, ratio: float = DEFAULTS.throughput_ratio, lost: float = 0.0) -> None:
+        self._ratio = ratio
+        self._lost = lost
+        self._block: list[float] = []
+        self._levels: deque[float] = deque(maxlen=DRIFT_BLOCKS)
+        self._fastest = float("inf")
+        self._since = 0
+        self._leap = 0.0
+        self._episode = Episode("ThroughputRegression")
+        self._is_over = False
+
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
+        """Yield what the next durations show, in seconds per step."""
+        if context.phase in PAUSES or self._is_over:
             return
-        self._usual = None
-        yield Detection("ThroughputRegression", "warning", at, text, over=True)
+        for at, (step, seconds) in enumerate(zip(column.steps, column.values, strict=True)):
+            if 0 < seconds < float("inf"):
+                self._block.append(seconds)
+                if len(self._block) == DRIFT_BLOCK:
+                    level = median(self._block)
+                    self._block.clear()
+                    yield from self._judge(at, step, level)
+
+    def _judge(self, at: int, step: int, level: float) -> Iterator[Detection]:
+        self._levels.append(level)
+        self._leap = max(self._leap, level - self._levels[-2] if len(self._levels) > 1 else 0.0)
+        episode = self._episode
+        if episode.fires or self._is_over:
+            episode.follow(calm=False)
+            if episode.seen == DRIFT_BLOCKS - 1:
+                self._is_over = True
+                samples = DRIFT_BLOCK * DRIFT_BLOCKS
+                yield episode.end(
+                    at, f"steps have taken {duration(level)} for {samples:,} samples: this is the new normal"
+                )
+            return
+        if len(self._levels) < DRIFT_BLOCKS:
+            return
+        now = median(self._levels)
+        rise = now - self._fastest
+        if rise < 0:
+            self._fastest, self._since = now, step
+            self._leap = max(after - before for before, after in pairwise(self._levels))
+            return
+        loses = DRIFT_BLOCK * DRIFT_BLOCKS * rise
+        if now > self._ratio * self._fastest and self._leap < AT_ONCE * rise and loses >= self._lost:
+            more = f"{percent(rise / self._fastest)} more than the {duration(self._fastest)} up to step {self._since:,}"
+            yield episode.report("info", at, f"steps take {duration(now)}, {more}: they became slower bit by bit")

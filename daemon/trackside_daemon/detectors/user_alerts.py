@@ -9,7 +9,7 @@ from trackside_daemon.model.finding import SEVERITIES, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.clock import Clock
+    from trackside_daemon.detectors.run_view import Clock
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.records import Event
 

@@ -125,6 +125,18 @@ def number(value: Any, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def factor(ratio: float) -> str:
+    """Return ``2.41 times`` or ``96 times``; above a thousand, only ``more than 1,000 times``."""
+    return f"{number(ratio, 3)} times" if ratio < 999.5 else "more than 1,000 times"
+
+
+def times(value: float, other: float, noise: float = 0.0) -> str:
+    """Return ``2.4 times the 2.2``, or ``by 0.4 above the -0.1`` if *other* is too close to zero for a ratio."""
+    if other > noise and value > 0:
+        return f"{factor(value / other)} the {number(other)}"
+    return f"by {number(value - other)} above the {number(other)}"
+
+
 def percent(ratio: float | None, sign: str = "") -> str:
     """Return a ratio in percent, ``96.0 %``, ``0.03 %``, or ``+1.5 %`` with the *sign* ``+``; ``-`` if not finite."""
     if ratio is None or not math.isfinite(ratio):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.detectors.key_roles import Roles
-    from trackside_daemon.detectors.tuning import Case, Judged, Proposal
+    from trackside_daemon.detectors.what_if import Case, Judged, Proposal
 
 
 def tune(
@@ -45,7 +45,7 @@ def tune(
         from trackside_daemon.cli.commands.replay import section_of
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.detectors.rank_detectors import ALERTS
-        from trackside_daemon.detectors.tuning import propose
+        from trackside_daemon.detectors.what_if import propose
         from trackside_daemon.questions.alerts import Alerts
 
         source = find_history(storage_path, url)
@@ -81,8 +81,7 @@ def _warn_of_others(names: Sequence[str]) -> None:
 def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles: Roles) -> list[Case]:
     """Return the runs in which an alert fired, those with false alarms and the newest first."""
     from trackside_daemon.cli.commands.replay import pushed_of_run
-    from trackside_daemon.detectors.tuning import Case
-    from trackside_daemon.detectors.what_if import Recording
+    from trackside_daemon.detectors.what_if import Case, Recording
 
     of_run: dict[str, list[Mapping[str, Any]]] = {}
     for alert in reversed(alerts):
@@ -105,7 +104,7 @@ def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles
 
 
 def _judged(alert: Mapping[str, Any]) -> Judged:
-    from trackside_daemon.detectors.tuning import Judged
+    from trackside_daemon.detectors.what_if import Judged
 
     ended = inf if alert["ended"] is None else alert["ended"]
     labels = alert["labels"]

@@ -7,7 +7,7 @@ from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.window import Window
+from trackside_daemon.model.robust import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,22 +100,25 @@ class SampleAlert:
 class LevelAlert(SampleAlert):
     """A detector that compares the level of the last samples with that before. Subclasses define `judge_levels`.
 
-    Args:
-        now: Samples of the present level.
-        usual: Samples of the level before, which does not follow while the alert fires.
+    Attributes:
+        spans: Samples of the present level, and of the level before, which does not follow while the alert fires.
         least: Samples of the level before that are needed.
         signed: The sign of a sample counts.
+        levels: The two levels.
     """
 
-    def __init__(self, now: int, usual: int, least: int = 0, *, signed: bool = False) -> None:
+    spans: tuple[int, int]
+    least = 0
+    signed = False
+
+    def __init__(self) -> None:
         super().__init__()
-        self.levels = Levels(now, usual)
-        self._least, self._signed = least, signed
+        self.levels = Levels(*self.spans)
 
     def judge(self, step: int, value: float) -> str | None:
         """Add the sample, and judge when there are enough."""
-        self.levels.add(value if self._signed else abs(value), learns=not self.firing)
-        return self.judge_levels(step) if self.levels.is_full and len(self.levels.before) >= self._least else None
+        self.levels.add(value if self.signed else abs(value), learns=not self.firing)
+        return self.judge_levels(step) if self.levels.is_full and len(self.levels.before) >= self.least else None
 
     def judge_levels(self, step: int) -> str | None:
         """Return what changes at the sample of this step; None if nothing does."""

@@ -1,0 +1,321 @@
+"""Detect trouble inside a model, by layer.
+
+In: distributions of weights, gradients, activations and attention, as one rank sends them at some of its steps. Out: detections
+with the layer's name as key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import exp, isfinite, log
+from statistics import median
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trackside.packing import unpack
+from trackside_daemon.detectors.base import Detection, Found
+from trackside_daemon.model.robust import middle_and_spread
+from trackside_daemon.model.text import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trackside.wire import DistributionFrame
+    from trackside_daemon.detectors.base import Layers
+
+MEASURED, STEPS = 3, 20  # measurements in a row, and steps that they cover, with which a symptom counts
+CALM = 2  # measurements without it that end the alert
+LAYERS = 8192  # layers to remember
+
+DEAD = 0.9999  # share of zeros of a dead layer
+
+SATURATED = 0.8  # share of the outputs within 2 % of the largest
+# Deviation, as a share of the largest, of outputs that are all alike, as of a linear layer with a large bias.
+CONSTANT = 0.02
+OUTPUTS = 256  # least outputs of a saturated layer: of few ones many may be equal
+
+# Single heads that attend to one key are useful, such as to the previous one: most heads of a layer must do so, and with
+# logits that no softmax comes back from.
+ENTROPY, LOGIT, HEADS = 0.1, 30.0, 0.5
+
+GREW = 10.0  # growth of the largest output over the usual one
+AHEAD = 4.0  # growth, and size, as a multiple of the median of the other layers
+EARLIER, KEPT = 3, 16  # earlier measurements, at least and at most
+FIRST = 1  # measurements that are left out at the start, when outputs may be zero by initialisation
+
+MORE, LESS = 20.0, 1 / 100  # limits of a layer's update, as a multiple of the usual one
+SCALES = 5.0  # robust standard deviations of the layers beyond which it must be, too
+COMPARED = 4  # layers that are needed to compare
+
+
+def by_layer(frame: DistributionFrame) -> Layers:
+    """Return the columns of a frame by layer."""
+    columns: dict[str, Any] = {name: unpack("f", column) for name, column in frame.columns.items()}
+    return {layer: {name: columns[name][place] for name in columns} for place, layer in enumerate(frame.names)}
+
+
+class LayerDetector(Protocol):
+    """Detector of one kind of trouble in all layers of a rank.
+
+    Attributes:
+        alert: The alert that it can detect.
+    """
+
+    alert: str
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield the detections in the layers that were measured at a step, with their names as keys."""
+
+
+class Streaks:
+    """The layers with one symptom: only what lasts for some measurements and steps counts.
+
+    Args:
+        alert: The alert that it raises, a warning.
+        cured: What to report at its end.
+    """
+
+    def __init__(self, alert: str, cured: str) -> None:
+        self._alert = alert
+        self._cured = cured
+        self._since: dict[str, tuple[int, int]] = {}
+        self._calm: dict[str, int] = {}
+
+    def update(self, step: int, symptoms: Mapping[str, str]) -> Iterator[Found]:
+        """Yield the detections at a step.
+
+        Args:
+            step: The step.
+            symptoms: Text by layer, for every measured layer; empty without the symptom.
+        """
+        for layer, text in symptoms.items():
+            if not text:
+                self._since.pop(layer, None)
+                if layer in self._calm:
+                    self._calm[layer] += 1
+                    if self._calm[layer] >= CALM:
+                        del self._calm[layer]
+                        yield Found(layer, Detection(self._alert, "warning", 0, self._cured, over=True))
+                continue
+            count, first = self._since.get(layer, (0, step))
+            self._since[layer] = count + 1, min(first, step)
+            if layer in self._calm:
+                self._calm[layer] = 0
+            elif count + 1 >= MEASURED and step - first >= STEPS:
+                self._calm[layer] = 0
+                yield Found(layer, Detection(self._alert, "warning", 0, text.format(since=f"{first:,}")))
+        if len(self._since) > LAYERS:
+            self._since.clear()
+
+
+class DeadLayer:
+    """`DeadLayer`: a layer has no gradient while others have, or its outputs are all zero."""
+
+    alert = "DeadLayer"
+
+    def __init__(self) -> None:
+        self._gradients: Layers = {}
+        self._without = Streaks(self.alert, "the layer has a gradient again")
+        self._outputs = Streaks(self.alert, "the outputs are no longer all zero")
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield what the next measurement shows."""
+        if kind == "gradients":
+            self._gradients = layers
+            alive = any(one["norm"] > 0 for one in layers.values())
+            text = "all of its gradients are zero since step {since}, while other layers have some"
+            yield from self._without.update(
+                step, {name: text if alive and one["norm"] == 0 else "" for name, one in layers.items()}
+            )
+        elif kind == "activations":
+            text = "all of its outputs are zero since step {since}"
+            yield from self._outputs.update(
+                step, {name: text if self._is_dead(name, one["zeros"]) else "" for name, one in layers.items()}
+            )
+
+    def _is_dead(self, name: str, zeros: float) -> bool:
+        """Return whether a module has only zeros, and no gradient as far as gradients are measured."""
+        return zeros >= DEAD and not any(
+            one["norm"] > 0 and (layer == name or layer.startswith(f"{name}."))
+            for layer, one in self._gradients.items()
+        )
+
+
+class SaturatedLayer:
+    """`SaturatedLayer`: most outputs of a layer are as large as its largest, where an activation function has no gradient."""
+
+    alert = "SaturatedLayer"
+
+    def __init__(self) -> None:
+        self._streaks = Streaks(self.alert, "most of its outputs are below the largest again")
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield what the next measurement shows."""
+        if kind == "activations":
+            yield from self._streaks.update(step, {name: _saturated(one) for name, one in layers.items()})
+
+
+def _saturated(layer: dict[str, float]) -> str:
+    share = layer.get("saturated", 0.0)
+    if share < SATURATED or layer["size"] < OUTPUTS or layer["std"] <= CONSTANT * layer["largest"]:
+        return ""
+    return (
+        f"{percent(share)} of its outputs are within 2 % of {layer['largest']:.4g}, the largest, since step {{since}}"
+    )
+
+
+class AttentionCollapse:
+    """`AttentionCollapse`: most heads of a layer attend to single keys, with large logits, as before divergence.
+
+    See Zhai et al. 2023, arXiv:2303.06296.
+    """
+
+    alert = "AttentionCollapse"
+
+    def __init__(self) -> None:
+        self._streaks = Streaks(self.alert, "its heads attend to several keys again")
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield what the next measurement shows."""
+        if kind != "attention":
+            return
+        heads: dict[str, list[dict[str, float]]] = {}
+        for name, one in layers.items():
+            heads.setdefault(name.rpartition("/")[0], []).append(one)
+        yield from self._streaks.update(step, {name: _collapsed(several) for name, several in heads.items()})
+
+
+def _collapsed(heads: list[dict[str, float]]) -> str:
+    collapsed = [one for one in heads if one["entropy"] < ENTROPY and one["logit"] > LOGIT]
+    if len(collapsed) <= HEADS * len(heads):
+        return ""
+    largest = max(one["logit"] for one in collapsed)
+    some = f"{len(collapsed)} of its {len(heads)} heads" if len(heads) > 1 else "its head"
+    return f"{some} attend to single keys since step {{since}}: the largest logit is {largest:.4g}"
+
+
+class ActivationOutliers:
+    """`ActivationOutliers`: the largest output of a layer is ten times what it was, and other layers did not grow so."""
+
+    alert = "ActivationOutliers"
+
+    def __init__(self) -> None:
+        self._past: dict[str, deque[float]] = {}
+        self._seen = 0
+        self._streaks = Streaks(self.alert, "its largest output is as before")
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield what the next measurement shows."""
+        if kind != "activations":
+            return
+        self._seen += 1
+        if self._seen <= FIRST:
+            return
+        largest = {name: one["largest"] for name, one in layers.items()}
+        growth = {name: size / self._usual(name) if self._usual(name) else 0.0 for name, size in largest.items()}
+        symptoms = {name: self._text(name, largest, growth) for name in largest}
+        yield from self._streaks.update(step, symptoms)
+        for name, text in symptoms.items():
+            if not text:  # else the growth would become usual
+                self._past.setdefault(name, deque(maxlen=KEPT)).append(largest[name])
+        if len(self._past) > LAYERS:
+            self._past.clear()
+
+    def _usual(self, name: str) -> float:
+        past = self._past.get(name, ())
+        return median(past) if len(past) >= EARLIER else 0.0
+
+    def _text(self, name: str, largest: dict[str, float], growth: dict[str, float]) -> str:
+        grew, size = growth[name], largest[name]
+        if grew < GREW:
+            return ""
+        others = [other for other in largest if other != name]
+        if others and any(now[name] < AHEAD * median(now[other] for other in others) for now in (growth, largest)):
+            return ""
+        return (
+            f"its largest output is {size:.4g} since step {{since}}, {grew:.3g} times the usual {self._usual(name):.4g}"
+        )
+
+
+class LayerUpdates:
+    """`LayerUpdates`: a layer's weights do not change, or much more or less than those of the others.
+
+    What is alike in all layers depends on the optimizer: Adam changes each weight by about the learning rate, SGD in
+    proportion to the gradient, LAMB in proportion to the weights. So a layer must stand out by all three measures.
+    """
+
+    alert = "LayerUpdates"
+
+    def __init__(self) -> None:
+        self._gradients: tuple[int, Layers] = -1, {}
+        self._before: dict[str, tuple[float, ...]] = {}
+        self._frozen = Streaks(self.alert, "its weights change again")
+        self._apart = Streaks(self.alert, "its updates are as those of other layers again")
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield what the next measurement shows."""
+        if kind == "gradients":
+            self._gradients = step, layers
+        if kind != "weights":
+            return
+        gradients = self._gradients[1] if self._gradients[0] == step else {}
+        yield from self._frozen.update(step, self._unchanged(layers, gradients))
+        yield from self._apart.update(step, _outliers(layers, gradients))
+
+    def _unchanged(self, layers: Layers, gradients: Layers) -> dict[str, str]:
+        """Return the layers with a gradient whose weights are exactly as before, while those of others changed."""
+        now: dict[str, tuple[float, ...]] = {
+            name: (one["mean"], one["std"], one["norm"], one["largest"]) for name, one in layers.items()
+        }
+        still = {name for name, columns in now.items() if self._before.get(name) == columns}
+        moves = 2 * len(still) <= len(now)
+        self._before = now if len(now) <= LAYERS else {}
+        text = "its weights do not change since step {since}, although they have a gradient: no optimizer may have them"
+        learns = {name for name, one in gradients.items() if one["norm"] > 0}
+        return {name: text if moves and name in still and name in learns else "" for name in now}
+
+
+def _outliers(layers: Layers, gradients: Layers) -> dict[str, str]:
+    measures: tuple[dict[str, float], ...] = ({}, {}, {})
+    for name, one in layers.items():
+        moved, size = one.get("update_ratio", 0.0) * one["norm"], one["size"]
+        gradient = gradients[name]["norm"] if name in gradients else 0.0
+        if isfinite(moved) and moved > 0 and size > 0 and gradient > 0:
+            for measure, of in zip(measures, (size**0.5, gradient, one["norm"]), strict=True):
+                measure[name] = log(moved / of)
+    ratios = [_deviations(measure) for measure in measures]
+    return {name: _apart([ratio[name] for ratio in ratios]) if name in ratios[0] else "" for name in layers}
+
+
+def _deviations(measure: Mapping[str, float]) -> dict[str, float]:
+    """Return how far each layer is from the median, as a ratio; 1 if it is not clear of the spread of the others."""
+    if len(measure) < COMPARED:
+        return dict.fromkeys(measure, 1.0)
+    middle, scale = middle_and_spread(measure.values())
+    return {
+        name: exp(value - middle) if abs(value - middle) > SCALES * scale else 1.0 for name, value in measure.items()
+    }
+
+
+def _apart(ratios: list[float]) -> str:
+    if min(ratios) > MORE:
+        return f"its updates are {min(ratios):.3g} times those of other layers since step {{since}}"
+    if max(ratios) < LESS:
+        return f"its updates are {max(ratios):.2g} of those of other layers since step {{since}}"
+    return ""
+
+
+_DETECTORS = (DeadLayer, SaturatedLayer, AttentionCollapse, ActivationOutliers, LayerUpdates)
+
+ALERTS = tuple(made.alert for made in _DETECTORS)
+
+
+class LayerDetectors:
+    """The detectors of one rank of one attempt."""
+
+    def __init__(self) -> None:
+        self._detectors: tuple[LayerDetector, ...] = tuple(made() for made in _DETECTORS)
+
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield the detections in the next measurement; see `LayerDetector`."""
+        for detector in self._detectors:
+            yield from detector.evaluate(kind, step, layers)

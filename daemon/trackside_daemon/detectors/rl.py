@@ -1,0 +1,356 @@
+"""Detectors of reinforcement learning: policies that learn nothing, run away or fall back.
+
+In: samples of the quantities of `trackside.rl_keys`. Out: detections.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log, sqrt
+
+from trackside_daemon.detectors.base import HUGE
+from trackside_daemon.detectors.episode import Streak
+from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
+from trackside_daemon.detectors.settings import DEFAULTS
+from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.text import factor, number, percent
+
+SHARES = 20  # samples whose mean share of groups decides
+SHARE_ENDS = 0.6  # share of groups below which the alert ends
+
+ZEROS = 32  # samples in a row without spread; with one prompt a step, healthy runs have up to 14
+NONE = 1e-8  # spread that counts as none: rewards of half precision are still exact for equal answers
+
+KL_LEAST = 32  # samples before that a sudden rise needs
+KL_TIMES = 10.0  # factor over the highest level before, from which a sudden rise counts below the limit
+KL_FLOOR = 0.02  # share of the limit that a level counts for at least: a divergence of zero is the reference itself
+KL_ENDS = 0.5  # share of what was exceeded below which the alert ends
+
+MISMATCH_LEAST = 24  # samples before that a noise band needs
+# Factor over the usual difference, and robust standard deviations of single samples above it.
+MISMATCH_TIMES, MISMATCH_SPREADS = 3.0, 8.0
+MISMATCH_ENDS = 0.5  # share of the rise below which the alert ends
+
+CUT_ENDS = 0.8  # share of the threshold below which the alert ends
+
+# A length that blows up: by this factor over the median of the samples before, and by so many standard errors. Lengths that
+# grow with the ability to reason do so over hundreds of steps.
+LENGTH_TIMES, LENGTH_ERRORS = 1.65, 5.0
+LENGTH_ACCEPTED = 256  # samples after which a longer length is the usual one
+
+ENTROPY_TIMES = 3.0  # factor from the usual entropy, up or down
+NATS = 1.1  # the same for entropies of continuous actions, which may be negative: the logarithm of that factor
+ENTROPY_ERRORS = 8.0
+COLLAPSED = 0.01  # entropies below are those of a policy that has collapsed already
+ENTROPY_ACCEPTED = 128  # samples after which the new level is the usual one
+
+BLOCK = 24  # rewards whose mean is the present level; the best level is that of two such blocks in a row
+CONFIRM = 8  # samples in a row with a level that low
+REWARD_ERRORS = 4.0  # standard errors that it must be below the best level
+WIDER = 1.25  # factor of the standard error by the scatter within blocks: the order of the tasks makes rewards wander
+REWARD_ENDS = 0.5  # share of the fall that must be gone before the alert ends
+
+_KNOWN = 4  # bends from block to block that give a noise
+_NORMAL = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
+
+
+class ZeroVariance(SampleAlert):
+    """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples.
+
+    Args:
+        most: The share.
+    """
+
+    alerts = ("NoLearningSignal",)
+    severity = "warning"
+
+    def __init__(self, most: float = DEFAULTS.no_signal_ratio) -> None:
+        super().__init__()
+        self._most = most
+        self._shares = Shares(SHARES)
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this share of groups."""
+        share = self._shares.add(value)
+        if share is None or (share >= SHARE_ENDS if self.firing else share < self._most):
+            return None
+        if self.firing:
+            return f"{percent(share)} of the groups have equal rewards at step {number(step)}"
+        return (
+            f"in {percent(share)} of the groups all rewards are equal, over {SHARES} samples up to step {number(step)}"
+        )
+
+
+class ZeroSpread(SampleAlert):
+    """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
+
+    alerts = ("NoLearningSignal",)
+    severity = "warning"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._zeros = Streak()
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this standard deviation."""
+        if abs(value) > NONE:
+            self._zeros.count = 0
+            return f"the rewards differ again at step {number(step)}" if self.firing else None
+        zeros = self._zeros
+        zeros.add(step)
+        if self.firing or zeros.count < ZEROS:
+            return None
+        return f"all rewards are equal from step {number(zeros.since)} to step {number(step)}, so nothing is learnt from them"
+
+
+class KlBlowup(LevelAlert):
+    """`KlBlowup`: the policy runs away from its reference, or from the policy before the update.
+
+    The median of 10 samples of the divergence is above a limit, or ten times its highest level before.
+
+    Args:
+        most: The limit, in nats a token.
+    """
+
+    alerts = ("KlBlowup",)
+    severity = "warning"
+    spans = 10, 96
+
+    def __init__(self, most: float = DEFAULTS.kl_most) -> None:
+        super().__init__()
+        self._most = most
+        self._limit = most
+        self._highest = 0.0
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this divergence."""
+        levels, now = self.levels, self.levels.now
+        if self.firing:
+            return f"the KL divergence is {number(now)} at step {number(step)}" if now < self._limit else None
+        enough = len(levels.before) >= KL_LEAST
+        if enough:
+            self._highest = max(self._highest, levels.usual)
+        known = max(self._highest, KL_FLOOR * self._most)
+        if now <= self._most and not (enough and now > KL_TIMES * known):
+            return None
+        self._limit = KL_ENDS * (self._most if now > self._most else KL_TIMES * known)
+        rose = enough and 0 < 2 * levels.usual < now
+        before = f", {factor(now / levels.usual)} the {number(levels.usual)} before" if rose else ""
+        return f"the KL divergence is {number(now)} at step {number(step)}{before}"
+
+
+class Mismatch(LevelAlert):
+    """`TrainInferenceMismatch`: training and generation no longer compute the same probabilities.
+
+    The difference of the log probabilities leaves its noise band, or is above a limit.
+
+    Args:
+        most: The limit, in nats.
+    """
+
+    alerts = ("TrainInferenceMismatch",)
+    severity = "warning"
+    spans = 8, 128
+
+    def __init__(self, most: float = DEFAULTS.mismatch_most) -> None:
+        super().__init__()
+        self._most = most
+        self._limit = most
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this difference."""
+        levels, now = self.levels, self.levels.now
+        if self.firing:
+            text = f"the difference between training and generation is {number(now)} at step {number(step)}"
+            return text if now < self._limit else None
+        how = ""
+        if len(levels.before) >= MISMATCH_LEAST and now > self._band(usual := levels.usual):
+            self._limit = usual + MISMATCH_ENDS * (now - usual)
+            how = f", {factor(now / usual)} the usual {number(usual)}" if usual else ", usually not"
+        elif now > self._most:
+            self._limit = MISMATCH_ENDS * self._most
+        else:
+            return None
+        return f"training and generation differ by {number(now)} at step {number(step)}{how}"
+
+    def _band(self, usual: float) -> float:
+        """Return the end of the noise band."""
+        spread = MISMATCH_SPREADS * self.levels.before.spread()
+        return max(MISMATCH_TIMES * usual, usual + spread, self._most / 100)
+
+
+class ImportanceRatio(LevelAlert):
+    """`TrainInferenceMismatch`: the importance ratios collapse or explode, as the median of 12 samples.
+
+    Args:
+        most: The factor from 1, up or down.
+    """
+
+    alerts = ("TrainInferenceMismatch",)
+    severity = "warning"
+    spans = 12, 1
+
+    def __init__(self, most: float = DEFAULTS.importance_ratio_most) -> None:
+        super().__init__()
+        self._most = log(most)
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this ratio."""
+        now = self.levels.now
+        away = abs(log(now)) if now > 0 else 2 * self._most
+        if away >= MISMATCH_ENDS * self._most if self.firing else away <= self._most:
+            return None
+        text = f"the mean importance ratio is {number(now)} at step {number(step)}"
+        if self.firing:
+            return text
+        usual = f"{number(exp(-self._most))} to {number(exp(self._most))} is usual"
+        return f"{text}; it is 1 if training and generation agree, and {usual}"
+
+
+class Truncation(LevelAlert):
+    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold.
+
+    Args:
+        most: The threshold.
+    """
+
+    alerts = ("TruncationRising",)
+    severity = "warning"
+    spans = 10, 64
+
+    def __init__(self, most: float = DEFAULTS.truncated_ratio) -> None:
+        super().__init__()
+        self._most = most
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this share."""
+        levels = self.levels
+        if self.firing:
+            ends = levels.now < CUT_ENDS * self._most
+            return f"{percent(levels.now)} of the responses are cut at step {number(step)}" if ends else None
+        if levels.now < self._most:
+            return None
+        before = f", {percent(levels.usual)} before" if len(levels.before) and levels.usual < self._most else ""
+        return f"the limit cuts {percent(levels.now)} of the responses at step {number(step)}{before}"
+
+
+class LengthBlowup(LevelAlert):
+    """`TruncationRising`: the length of the responses has grown suddenly. Without the limit, that is only information."""
+
+    alerts = ("TruncationRising",)
+    severity = "info"
+    spans = 24, 128
+    least = 32
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this length."""
+        levels = self.levels
+        now, usual = levels.now, levels.usual
+        if self.firing:
+            if self.firing_for >= LENGTH_ACCEPTED:
+                levels.before.clear()
+                return f"responses of {number(now)} tokens are the usual ones at step {number(step)}"
+            ends = now < usual + (LENGTH_TIMES - 1) / 2 * usual
+            return f"responses have {number(now)} tokens at step {number(step)}" if ends else None
+        if usual <= 0 or now < LENGTH_TIMES * usual or now - usual < LENGTH_ERRORS * levels.error():
+            return None
+        return f"responses of {number(now)} tokens at step {number(step)} are {factor(now / usual)} as long as before"
+
+
+class EntropyCollapse(LevelAlert):
+    """`EntropyCollapse`: the entropy leaves the range of its own history: information, since healthy runs do it too.
+
+    The median of 16 samples is a third of that of the 96 samples before, or three times as high.
+    """
+
+    alerts = ("EntropyCollapse",)
+    severity = "info"
+    spans = 16, 96
+    least = 48
+    signed = True
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this entropy."""
+        levels = self.levels
+        now, usual = levels.now, levels.usual
+        far = self._is_far(now, usual)
+        if self.firing:
+            if far and self.firing_for < ENTROPY_ACCEPTED:
+                return None
+            if far:
+                levels.before.clear()
+            return f"the entropy is {number(now)} at step {number(step)}"
+        if not far or abs(now - usual) < ENTROPY_ERRORS * levels.error():
+            return None
+        how = "fell to" if now < usual else "rose to"
+        return f"the entropy {how} {number(now)} up to step {number(step)}, from {number(usual)}"
+
+    def _is_far(self, now: float, usual: float) -> bool:
+        if usual > 0 and now >= 0:
+            return max(now, usual) > COLLAPSED and not usual / ENTROPY_TIMES <= now <= usual * ENTROPY_TIMES
+        return abs(now - usual) > NATS
+
+
+class RewardCollapse(SampleAlert):
+    """`RewardCollapse`: the mean of 24 rewards falls back, far beyond its noise and for good: a share of what was learnt is gone.
+
+    What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose
+    that share of the best level.
+
+    Args:
+        share: The share.
+    """
+
+    alerts = ("RewardCollapse",)
+    severity = "warning"
+
+    def __init__(self, share: float = DEFAULTS.reward_collapse_ratio) -> None:
+        super().__init__()
+        self._share = share
+        self._recent = Window(BLOCK)
+        self._block: list[float] = []
+        self._means: list[float] = []
+        self._scatter, self._bends = Window(16), Window(24)
+        self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
+        self._low = 0
+        self._deepest = 0.0
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this reward."""
+        if not -HUGE < value < HUGE:
+            return None
+        self._recent.add(value)
+        self._least = min(self._least, value)
+        mean = sum(self._recent.arrived) / len(self._recent)
+        if self.firing:
+            self._deepest = min(self._deepest, mean)
+            back = mean > self._best - REWARD_ENDS * (self._best - self._deepest)
+            return f"the reward is {number(mean)} at step {number(step)}" if back else None
+        self._learn(value)
+        self._low = self._low + 1 if self._best > -inf and self._is_low(mean) else 0
+        if self._low < CONFIRM:
+            return None
+        self._low, self._deepest = 0, mean
+        return f"the reward fell to {number(mean)} up to step {number(step)}, from {number(self._best)} at its best"
+
+    def _learn(self, value: float) -> None:
+        """Add a reward to its block, and at the block's end its mean to what is known."""
+        self._block.append(value)
+        if len(self._block) < BLOCK:
+            return
+        mean = sum(self._block) / BLOCK
+        self._scatter.add(sqrt(sum((one - mean) * (one - mean) for one in self._block) / (BLOCK - 1)))
+        self._block.clear()
+        self._means = [*self._means[-2:], mean]
+        if len(self._means) == 3:
+            self._bends.add(abs(self._means[0] - 2 * self._means[1] + self._means[2]))
+        self._lowest = min(self._lowest, mean)
+        level = sum(self._means[-2:]) / 2
+        if len(self._means) > 1 and level > self._best:
+            self._best, self._base = level, self._lowest
+
+    def _is_low(self, mean: float) -> bool:
+        learnt = self._best - self._base
+        whole = self._best if self._least >= 0 else learnt
+        wander = _NORMAL * self._bends.median() if len(self._bends) >= _KNOWN else 0.0
+        error = max(WIDER * self._scatter.median() / sqrt(BLOCK), wander)
+        return self._best - mean > max(REWARD_ERRORS * error, self._share * max(learnt, whole)) > 0
