@@ -17,12 +17,12 @@ const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "syste
 const MAX_ALERTS = 200; // The overview lists at most this many.
 const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
-const live = document.querySelector("#live");
-const outage = document.querySelector("#outage");
-const firing = document.querySelector("#firing");
+const live = document.getElementById("live");
+const outage = document.getElementById("outage");
+const firing = document.getElementById("firing");
 
 let current = { close() {} }; // The open page's cleanup.
-let page = {};
+let page = /** @type {Page} */ ({});
 let failed = false; // The page could not be shown (no connection or no access); the next event opens it again.
 let newest; // { overview, at }: the last overview and its time of arrival.
 let streamController = new AbortController();
@@ -160,9 +160,9 @@ function openAgain() {
 }
 
 addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[href]");
+  const link = event.target instanceof Element && event.target.closest("a");
   const plain = !event.defaultPrevented && event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  if (!link?.href || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
   if (!Object.hasOwn(PAGES, link.pathname.split("/")[1]) || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();
   navigate(link.href);

@@ -3,6 +3,8 @@
 
 const NONFINITE = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
+/** @type {[number, string, number, string][]} */
+const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
 // Returns the address of a run's page.
 export function runAddress(id) {
@@ -69,7 +71,7 @@ export function span(seconds) {
   if (seconds < 0.9995) return `${number(1e3 * seconds, 3)} ms`;
   if (seconds < 59.95) return `${number(seconds, 3)} s`;
   const whole = Math.round(seconds);
-  const [large, unit, small, smaller] = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]].find(([size]) => whole >= size);
+  const [large, unit, small, smaller] = UNITS.find(([size]) => whole >= size);
   const rest = Math.floor((whole % large) / small);
   return `${number(Math.floor(whole / large))} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }

@@ -43,8 +43,12 @@ function commonStart(ids) {
 // At most `most` runs can be selected: one with radio buttons, several with checkboxes. `selected()` returns their ids.
 // `onChange(run, isSelected)` and `onResults(count)` are callbacks. `update()` marks the selected runs.
 export class Picker {
-  constructor({ most, selected, onChange, onResults = () => {} }, signal) {
-    Object.assign(this, { most, selected, onChange, onResults, signal });
+  constructor({ most, selected, onChange, onResults = (_count) => {} }, signal) {
+    this.most = most;
+    this.selected = selected;
+    this.onChange = onChange;
+    this.onResults = onResults;
+    this.signal = signal;
     this.search = h("input", { type: "search", placeholder: "Name or id", oninput: () => this.#searchSoon() });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});

@@ -23,7 +23,7 @@ const ACTIONS = {
 
 export function listenForKeys() {
   addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest?.("input, select, textarea, dialog, [contenteditable]");
+    const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog, [contenteditable]");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !Object.hasOwn(ACTIONS, event.key)) return;
     event.preventDefault();
     ACTIONS[event.key]();
@@ -31,12 +31,13 @@ export function listenForKeys() {
 }
 
 function search() {
-  const fields = [...document.querySelectorAll("main input[type=search]")];
-  fields.find((field) => field.checkVisibility())?.focus();
+  const fields = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("main input[type=search]"));
+  [...fields].find((field) => field.checkVisibility())?.focus();
 }
 
 function focusChart(direction) {
-  const plots = [...document.querySelectorAll("main .chart .plot")].filter((plot) => plot.checkVisibility());
+  const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("main .chart .plot"));
+  const plots = [...all].filter((plot) => plot.checkVisibility());
   const at = plots.findIndex((plot) => plot.closest(".chart").contains(document.activeElement));
   const next = plots[at < 0 ? (direction > 0 ? 0 : plots.length - 1) : at + direction];
   next?.focus({ preventScroll: true });

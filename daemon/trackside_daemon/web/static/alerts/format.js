@@ -15,6 +15,7 @@ const TITLES = {
   io_bytes_per_second: "reads and writes",
   step_seconds: "step duration",
 };
+/** @type {[RegExp, (value: number) => string][]} */
 const UNITS = [
   [/_bytes_per_second$/, (value) => `${bytes(value)}/s`],
   [/_bytes$/, bytes],

@@ -10,7 +10,7 @@ const PHASE = "phase_seconds";
 // `values` are the values by name, by rank; a value may be an object of seconds by phase.
 export function rankValues(values, alert) {
   const own = alert.labels.rank;
-  const ranks = Object.keys(values).sort((a, b) => (b === own) - (a === own) || Number(a) - Number(b));
+  const ranks = Object.keys(values).sort((a, b) => Number(b === own) - Number(a === own) || Number(a) - Number(b));
   const flat = ranks.map((rank) => flatten(values[rank]));
   const names = [...new Set(flat.flatMap(Object.keys))];
   const isText = (name) => flat.every((item) => item[name] === undefined || name === "state");

@@ -27,18 +27,32 @@ const visibilityObserver = new IntersectionObserver((entries) => entries.forEach
 const sizeObserver = new ResizeObserver((entries) => entries.forEach((item) => item.target.onResize()));
 
 export class Chart {
-  // `by` is step, time, relative (seconds since a start, in place of the points' times), or another quantity in place of the
-  // points' steps. `load({ by, from, to, points, signal, isReload })` resolves to [{ label, index, points, around }] with
-  // distinct labels; `around` are points beyond the window, for smoothing, and `isReload` is true for automatic reloads.
-  // `smooth` is { kind, span } or undefined. `format` formats values, and `unit` is theirs. `range` is the minimum range of the
-  // axis. With `axis`, { name, splits, label(x) }, other quantities than steps and times are on it. `binary` uses powers of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select
-  // fewer lines. `height` is that of the plot. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
-  constructor({ title, by = "step", log = false, robust = false, smooth: smoothing, load, marks = [], own = {}, onZoom = () => {}, onOwn = () => {}, ...more }, signal) {
+  /**
+   * `by` is step, time, relative (seconds since a start, in place of the points' times), or another quantity in place of the
+   * points' steps.
+   * @param {ChartOptions} options
+   * @param {AbortSignal} [signal]
+   */
+  constructor({ title, by = "step", log = false, robust = false, load, marks = [], own = {}, ...more }, signal) {
+    const { onZoom = () => {}, onOwn = () => {}, from, to, ...settings } = more;
+    /** @type {Line[]} */
     this.lines = [];
     this.page = { log, robust };
-    this.view = { format: number, by, ...this.page, smooth: smoothing, ...own, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
+    const plot = { drawn: [], marks: [], width: 0, window: () => this.#window() };
+    /** @type {View} */
+    this.view = { format: number, by, ...this.page, ...own, ...plot, height: HEIGHT, ...settings };
     this.normalHeight = this.view.height;
-    Object.assign(this, { title, load, onZoom, onOwn, own, signal, allMarks: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
+    this.title = title;
+    this.load = load;
+    this.onZoom = onZoom;
+    this.onOwn = onOwn;
+    this.own = own;
+    this.signal = signal;
+    this.allMarks = marks;
+    this.from = from;
+    this.to = to;
+    this.hidden = new Set();
+    this.failed = 0;
     this.#build();
     this.root.onVisibility = (now) => this.#visibilityChanged(now);
     this.plot.onResize = () => this.#resized();
@@ -123,6 +137,10 @@ export class Chart {
     return chartImage(this);
   }
 
+  /**
+   * @param {number} [from]
+   * @param {number} [to]
+   */
   zoom(from, to) {
     if (from !== undefined && this.view.by === "step") [from, to] = [Math.floor(from), Math.max(Math.ceil(to), Math.floor(from) + 1)];
     this.set({ from, to });
@@ -299,6 +317,7 @@ export class Chart {
   }
 
   // The range of the axis: the zoomed window, or everything.
+  /** @returns {[number, number]} */
   #window() {
     const ends = this.view.drawn.flatMap(({ columns: own }) => (own.x.length ? [own.x[0], own.x.at(-1)] : []));
     const from = this.from ?? Math.min(...ends);

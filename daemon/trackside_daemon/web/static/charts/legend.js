@@ -3,7 +3,7 @@
 import { h, syncRows, setText } from "/static/dom.js";
 
 export class Legend {
-  constructor(chart) {
+  constructor(/** @type {import('/static/charts/chart.js').Chart} */ chart) {
     this.chart = chart;
     this.root = h("div.legend", { role: "group", "aria-label": `Lines of ${chart.title}` });
   }

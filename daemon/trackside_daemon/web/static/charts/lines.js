@@ -13,6 +13,7 @@ export function withDetails({ points, nonfinite, means }) {
 // positions of NaN and infinities, `raw` the last values as received, and `steps` the steps.
 export function toColumns(points, by, log) {
   const axis = isTime(by) ? 1 : 0;
+  /** @type {Columns} */
   const result = { x: [], mean: [], low: [], high: [], nonfinite: [], raw: [], steps: [] };
   for (const point of sortedPoints(points, axis)) addPoint(result, point, axis, log);
   return result;

@@ -9,9 +9,11 @@ import { number } from "/static/format.js";
 export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// Returns uPlot's options for a view { by, axis, log, robust, smooth, format, binary, range, window(), drawn: [{ line, columns,
-// smoothed }], marks: [{ x, until, text, severity, alert }], axisTitle, sync } and handlers { onSelect(from, to), onMove(u),
-// onPan(event) }.
+/**
+ * Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+ * @param {View} view
+ * @returns {uPlot.Options}
+ */
 export function options(view, handlers) {
   const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view));
   return {
@@ -44,7 +46,7 @@ export function options(view, handlers) {
 
 const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 
-function seriesOptions({ index }, { smooth, stacked }) {
+function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
   const stroke = () => seriesColor(index);
   const dash = DASHES[Math.floor(index / 8) % DASHES.length];
   const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
@@ -142,14 +144,17 @@ function logSplits(u, axis, low, high) {
   return result.filter((item) => item >= low && item <= high);
 }
 
-function valueRange({ drawn, window, log, robust, low: fixedLow, high: fixedHigh, range = [] }) {
+/** @returns {[number, number]} */
+function valueRange(/** @type {View} */ { drawn, window, log, robust, low: fixedLow, high: fixedHigh, range = [] }) {
   const extremes = robust ? robustExtent : extent;
   const result = extremes(drawn.map((item) => item.columns), ...window());
   const [low, high] = result ? padded(...result, log, range) : log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
-  const own = [Number.isFinite(fixedLow) && !(log && fixedLow <= 0) ? fixedLow : low, Number.isFinite(fixedHigh) ? fixedHigh : high];
-  return own[0] < own[1] ? own : [low, high];
+  const lowest = Number.isFinite(fixedLow) && !(log && fixedLow <= 0) ? fixedLow : low;
+  const highest = Number.isFinite(fixedHigh) ? fixedHigh : high;
+  return lowest < highest ? [lowest, highest] : [low, high];
 }
 
+/** @returns {[number, number]} */
 function padded(low, high, log, range) {
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;

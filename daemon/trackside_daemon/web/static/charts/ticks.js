@@ -1,5 +1,6 @@
 // Texts of the ticks of an axis: all in one format, with as many digits as tell them apart.
 
+/** @type {[number, string][]} */
 const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 

@@ -7,7 +7,7 @@ const MOST_MARKS = 3;
 
 // Returns the content: a head with the position, and a row for each value. A line that has no point near the cursor, as one
 // that ended before, has its own position in its row; `positionOf(x)` formats it and `isNear(x)` decides.
-export function tooltipContent(position, values, { format, smooth }, { positionOf, isNear }) {
+export function tooltipContent(position, values, /** @type {View} */ { format, smooth }, { positionOf, isNear }) {
   const shown = values.filter((item) => item.value !== undefined);
   const order = (item) => (Number.isFinite(item.smoothed ?? item.value) ? item.smoothed ?? item.value : -Infinity);
   const sorted = [...shown].sort((a, b) => order(b) - order(a));

@@ -12,7 +12,13 @@ const COLOR_COUNT = 8;
 export class Charts {
   // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
   constructor(view, groupOf, onZoom, signal) {
-    Object.assign(this, { view, groupOf, onZoom, signal, runs: [], hidden: new Set(), charts: new Map() });
+    this.view = view;
+    this.groupOf = groupOf;
+    this.onZoom = onZoom;
+    this.signal = signal;
+    this.runs = [];
+    this.hidden = new Set();
+    this.charts = new Map();
     this.root = h("div.charts");
   }
 

@@ -18,6 +18,7 @@ const ATTEMPT_FIELDS = [
 
 // Returns groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined if it is unknown, which is no
 // difference.
+/** @returns {[string, { name: string, values: string[], differs: boolean }[]][]} */
 export function settings(runs) {
   const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
   const configs = runs.map((run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config);

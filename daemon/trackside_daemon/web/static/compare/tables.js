@@ -53,19 +53,20 @@ function cell(value, isBest, isFirst = false) {
 
 // Returns the table of settings that differ, or of all, and a text with their number.
 export function configuration(runs, documents, all) {
-  const groups = settings(documents).map(([title, rows]) => [title, rows, rows.filter((row) => all || row.differs)]);
-  const shown = groups.filter(([, , rows]) => rows.length);
+  const groups = settings(documents);
   const count = groups.reduce((sum, [, rows]) => sum + rows.length, 0);
   const differ = groups.reduce((sum, [, rows]) => sum + rows.filter((row) => row.differs).length, 0);
   const values = plural(count, "value");
   const status = runs.length < 2 ? values : differ ? `${differ} of ${values} differ` : `All ${values} are the same`;
   const head = h("tr", {}, h("th", { scope: "col" }, "Setting"), ...runs.map((run) => h("th.name", { scope: "col" }, withDot(run, h("span", {}, run.label)))));
-  const bodies = shown.map(([title, , rows]) => {
+  const bodies = groups.flatMap(([title, rows]) => {
+    const shown = rows.filter((row) => all || row.differs);
+    if (!shown.length) return [];
     const group = h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title));
-    return h("tbody", {}, group, rows.map((row) => settingRow(row, all && runs.length > 1)));
+    return h("tbody", {}, group, shown.map((row) => settingRow(row, all && runs.length > 1)));
   });
   const table = h("table.settings", {}, h("caption.spoken", {}, "Configuration"), h("thead", {}, head), ...bodies);
-  return { status, root: shown.length ? scrollTable("Configuration", table) : undefined };
+  return { status, root: bodies.length ? scrollTable("Configuration", table) : undefined };
 }
 
 // If all settings are shown, those that differ are marked.

@@ -7,8 +7,11 @@ const SEARCH_ABOVE = 8; // Groups with more items have a search field.
 
 export class CheckboxGroup {
   // `noun` names an item, such as "key"; `labelOf(item)` is its label; `onChange()` is called when the selection changes.
-  constructor({ title, noun, items, selected, labelOf = String, onChange }) {
-    Object.assign(this, { items, noun, selected: new Set(items.filter((item) => selected.includes(String(item)))), onChange });
+  constructor({ title, noun, items, selected, labelOf = (item) => String(item), onChange }) {
+    this.items = items;
+    this.noun = noun;
+    this.selected = new Set(items.filter((item) => selected.includes(String(item))));
+    this.onChange = onChange;
     const search = h("input", { type: "search", oninput: () => this.#filter(search.value) });
     this.status = h("span.quiet", { role: "status" });
     this.clearButton = h("button.small", { type: "button", onclick: () => this.#clear() }, "Clear");

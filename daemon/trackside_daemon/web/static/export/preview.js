@@ -13,7 +13,8 @@ const MAX_LINES = 8;
 export class Preview {
   // `onZoom(from, to)` is called after a zoom.
   constructor(onZoom, signal) {
-    Object.assign(this, { onZoom, signal });
+    this.onZoom = onZoom;
+    this.signal = signal;
     this.reset = zoomReset(() => this.chart.zoom());
     this.button = h("button", { type: "button", onclick: () => this.#png() }, "Download PNG");
     this.status = h("p", { role: "status" });

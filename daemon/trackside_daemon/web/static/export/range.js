@@ -12,7 +12,7 @@ function toLocalInput(seconds) {
 }
 
 export class RangeFields {
-  constructor(params, run, onChange) {
+  constructor(params, /** @type {Run} */ run, onChange) {
     this.by = params.get("by") === "time" ? "time" : "step";
     this.ends = Object.fromEntries(["from", "to"].map((name) => [name, parseNumber(params.get(name))]));
     this.onChange = onChange;
@@ -26,7 +26,8 @@ export class RangeFields {
   }
 
   get value() {
-    return { by: this.by, ...this.ends };
+    const { from, to } = this.ends;
+    return { by: this.by, from, to };
   }
 
   // Sets the window to which a chart was zoomed.

@@ -24,7 +24,7 @@ const CHARTS = [
 const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
 
 export class LastHour {
-  constructor(address) {
+  constructor(/** @type {Address} */ address) {
     this.signal = address.signal;
     this.set = address.set;
     this.seconds = address.query.get("span") in SPANS ? Number(address.query.get("span")) : 900;
@@ -70,6 +70,7 @@ export class LastHour {
   #addGpuChart(name) {
     const unit = name.replace(/_total$/, "");
     const perSecond = name.endsWith("_total") ? "/s" : "";
+    /** @type {[RegExp, (value: number) => string][]} */
     const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => withUnit(value, "Hz")], [/_watts$/, (value) => withUnit(value, "W")], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
     const format = formats.find(([pattern]) => pattern.test(unit))?.[1] ?? ((value) => `${number(value, 4)}${perSecond}`);
     const range = /_ratio$/.test(unit) ? [0, 1] : /_celsius$/.test(unit) ? undefined : [0];

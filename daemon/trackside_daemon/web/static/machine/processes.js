@@ -84,7 +84,7 @@ export function processTable(signal, onEnd) {
 const sum = (list, name) => (list.some((item) => item[name] !== undefined) ? list.reduce((total, item) => total + (item[name] ?? 0), 0) : undefined);
 
 function compare(a, b) {
-  if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+  if (a === undefined || b === undefined) return Number(a === undefined) - Number(b === undefined);
   return typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 

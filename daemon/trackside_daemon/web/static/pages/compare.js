@@ -24,7 +24,7 @@ const HINTS = [
 ];
 const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Compare(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -32,7 +32,12 @@ export async function show(address) {
 
 class Compare {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], shownKeys: SHOWN_KEYS, missing: [], reloadedAt: 0 });
+    this.set = set;
+    this.signal = signal;
+    this.runs = [];
+    this.shownKeys = SHOWN_KEYS;
+    this.missing = [];
+    this.reloadedAt = 0;
     const requested = [...new Set(params.getAll("run"))];
     this.requestedIds = requested.slice(0, MAX_RUNS);
     if (requested.length > MAX_RUNS) this.missing.push(`Showing the first ${MAX_RUNS} of ${requested.length} runs, since more could not be told apart.`);
@@ -53,7 +58,7 @@ class Compare {
   }
 
   async load() {
-    const answers = await Promise.allSettled(this.requestedIds.map((id) => getJson(`runs/${encodeURIComponent(id)}`, { signal: this.signal })));
+    const answers = await this.#fetch(this.requestedIds);
     for (const [index, { value, reason }] of answers.entries()) {
       if (value && !this.runs.some((item) => item.id === value.id)) this.#add(value);
       else if (reason?.status === 404) this.missing.push(notFoundText(this.requestedIds[index]));
@@ -64,7 +69,14 @@ class Compare {
     this.#onChange();
   }
 
-  update(overview) {
+  // Resolves to { value } or { reason } for each id: the document of the run, or why there is none.
+  /** @returns {Promise<{ value?: Run, reason?: any }[]>} */
+  #fetch(ids) {
+    const load = (id) => getJson(`runs/${encodeURIComponent(id)}`, { signal: this.signal });
+    return Promise.allSettled(ids.map(load));
+  }
+
+  update(/** @type {Overview} */ overview) {
     this.overview = overview;
     const live = new Map(overview.runs.map((item) => [item.id, item]));
     const changedRuns = this.runs.filter((run) => {
@@ -177,7 +189,7 @@ class Compare {
     if (this.reloading || performance.now() - this.reloadedAt < RELOAD_MS) return;
     this.reloading = true;
     const shownState = changedRuns.map((run) => run.now);
-    const answers = await Promise.allSettled(changedRuns.map((run) => getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
+    const answers = await this.#fetch(changedRuns.map((run) => run.id));
     answers.forEach(({ value, reason }, index) => {
       if (value) Object.assign(changedRuns[index], { document: value, summaries: keySummaries(value) });
       if (value || reason.status === 404) changedRuns[index].shownState = shownState[index];

@@ -14,7 +14,7 @@ export const title = "Export";
 
 const wholeNumber = new Intl.NumberFormat("en");
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Export(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -22,7 +22,9 @@ export async function show(address) {
 
 class Export {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { params, set, signal });
+    this.params = params;
+    this.set = set;
+    this.signal = signal;
     this.form = params.get("format") in FORMATS ? params.get("format") : "csv";
     this.preview = new Preview((from, to) => this.window.setRange(from, to), signal);
     const selected = () => (this.run ? [this.run.id] : []);
@@ -53,7 +55,7 @@ class Export {
   }
 
   // A live run has more samples with each update.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     if (!this.run) return;
     const now = overview.runs.find((item) => item.id === this.run.id)?.step;
     if (now !== this.step) this.preview.refresh();

@@ -14,7 +14,7 @@ export const title = "Overview";
 
 const EXAMPLE = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
 
-export function show(address) {
+export function show(/** @type {Address} */ address) {
   const selection = runSelection();
   const host = hostSummary();
   const alerts = firingAlerts();
@@ -40,7 +40,7 @@ export function show(address) {
   const root = h("div.overview", {}, header, loss.root, h("h2", {}, "Runs"), noLiveRun, firstRunNotice, parts);
   return {
     root,
-    update(overview) {
+    update(/** @type {Overview} */ overview) {
       const running = overview.runs.filter((run) => !ENDED.has(run.state));
       liveCount = running.length;
       updateEmptyStates();

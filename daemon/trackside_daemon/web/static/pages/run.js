@@ -30,7 +30,7 @@ const MAX_MARKS = 500;
 
 export const title = "Run";
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const { signal } = address;
   const fetchRun = (id) => getJson(`runs/${encodeURIComponent(id)}`, { signal });
   const run = await fetchRun(address.parts.join("/"));
@@ -39,8 +39,13 @@ export async function show(address) {
 }
 
 class RunPage {
-  constructor(address, run, fetchRun) {
-    Object.assign(this, { run, fetchRun, signal: address.signal, loadedAt: performance.now(), newest: "", allMarks: [] });
+  constructor(/** @type {Address} */ address, /** @type {Run} */ run, fetchRun) {
+    this.run = run;
+    this.fetchRun = fetchRun;
+    this.signal = address.signal;
+    this.loadedAt = performance.now();
+    this.newest = "";
+    this.allMarks = [];
     this.selection = controls(address, run, (changes) => this.#changed(changes));
     this.head = new Header(run);
     const onZoom = (from, to) => this.selection.zoom(from, to);
@@ -58,6 +63,7 @@ class RunPage {
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
     this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
     const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
+    /** @type {[string, string, { root: HTMLElement }[]][]} */
     const tabs = [
       ["charts", "Charts", [this.selection, this.charts, this.machine]],
       ["performance", "Performance", [this.performance, times]],
@@ -105,7 +111,7 @@ class RunPage {
   }
 
   // Called with each overview, which contains this run while it is live, and its alerts.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     const alerts = overview.alerts.filter((item) => item.run === this.run.id);
     this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
     this.machine.update(overview, this.run);

@@ -17,7 +17,7 @@ export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Runs(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -25,9 +25,16 @@ export async function show(address) {
 
 class Runs {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], keys: [], now: Date.now() / 1000, loadedAt: 0 });
+    this.set = set;
+    this.signal = signal;
+    this.runs = [];
+    this.keys = [];
+    this.now = Date.now() / 1000;
+    this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
-    Object.assign(this, { ids: params.getAll("column"), sort: { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") }, group: params.get("group") ?? "" });
+    this.ids = params.getAll("column");
+    this.sort = { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") };
+    this.group = params.get("group") ?? "";
     this.widths = readWidths();
     this.selection = runSelection();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
@@ -75,7 +82,7 @@ class Runs {
   }
 
   // Called with each overview.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = overview.runs.some((run) => !ENDED.has(run.state));

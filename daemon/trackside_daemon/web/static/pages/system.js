@@ -14,7 +14,7 @@ import { processTable } from "/static/machine/processes.js";
 export const title = "System";
 
 
-export function show(address) {
+export function show(/** @type {Address} */ address) {
   const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(address.signal, () => load()), daemonDetails()];
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert", hidden: true });

@@ -11,15 +11,16 @@ const KIND = "benchmark"; // Kind of the events.
 const MAX_EVENTS = 1000;
 
 export class Benchmarks {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.note = h("span.quiet");
     this.charts = h("div.charts");
     this.body = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Benchmarks" });
     this.root = h("details.run-section", { hidden: true, open: true }, h("summary", {}, h("h2", {}, "Benchmarks"), this.note), this.charts, this.body);
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
     if (run.tags.includes(KIND) && !this.complete) this.#load(ended);
   }
@@ -38,8 +39,8 @@ export class Benchmarks {
     }
   }
 
-  #chart({ lines, ...settings }) {
-    const chart = new Chart({ ...settings, by: "relative", load: async () => lines }, this.signal);
+  #chart({ title, lines, ...settings }) {
+    const chart = new Chart({ title, ...settings, by: "relative", load: async () => lines }, this.signal);
     chart.root.update = (item) => {
       lines = item.lines;
       chart.refresh();

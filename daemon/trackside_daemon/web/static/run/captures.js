@@ -23,8 +23,9 @@ const KINDS = {
 };
 
 export class Captures {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     const begin = (body) => () => this.#begin(body);
     const buttons = [["Record 10 steps", {}], ["Record with Python stacks", { stacks: true }], ["Record memory", { kind: "memory" }]];
     this.buttons = buttons.map(([text, body]) => h("button.small", { type: "button", onclick: begin(body) }, text));
@@ -36,7 +37,7 @@ export class Captures {
     this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Captures"), this.count), bar, this.status, this.empty, this.list);
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const live = !ENDED.has(run.state);
     for (const button of this.buttons) button.hidden = !live;
     this.live = live;
@@ -75,7 +76,9 @@ export class Captures {
 
 class Row {
   constructor(first, signal, report) {
-    Object.assign(this, { item: first, signal, report });
+    this.item = first;
+    this.signal = signal;
+    this.report = report;
     this.head = h("span");
     this.reason = h("p.quiet");
     this.files = h("p.run-captures-bar");
@@ -126,8 +129,9 @@ class Row {
 }
 
 // What changed since the reference; empty if there is none, or nothing changed.
-function changes({ difference }, { changed, amount } = {}) {
-  if (!difference || !changed) return "";
+function changes({ difference }, kind) {
+  if (!difference || !kind) return "";
+  const { changed, amount } = kind;
   if (!difference.length) return h("p.quiet", {}, `${changed}: nothing beyond the noise.`);
   const rows = difference.map((item) => {
     const change = item.after - item.before;

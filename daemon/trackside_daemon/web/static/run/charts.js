@@ -19,8 +19,15 @@ const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
 
 export class Charts {
-  constructor(run, selection, workspace, onZoom, signal) {
-    Object.assign(this, { id: run.id, run, selection, workspace, onZoom, signal, charts: new Map(), marks: [] });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, /** @type {RunWorkspace} */ workspace, onZoom, signal) {
+    this.id = run.id;
+    this.run = run;
+    this.selection = selection;
+    this.workspace = workspace;
+    this.onZoom = onZoom;
+    this.signal = signal;
+    this.charts = new Map();
+    this.marks = [];
     this.batch = new SeriesBatch(signal);
     this.axis = new AxisTable(run, signal);
     this.sections = h("div");
@@ -38,7 +45,7 @@ export class Charts {
     return this.selection.filter ? this.#filteredKeys() : [];
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     this.run = run;
     this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
@@ -125,7 +132,7 @@ export class Charts {
     return this.#series(key, { by, from: from - reach, to: to + reach, points: AROUND_POINTS, signal });
   }
 
-  async #series(key, { by, from, to, points, signal, isReload }) {
+  async #series(key, /** @type {ChartRequest} */ { by, from, to, points, signal, isReload }) {
     const { ranks, attempt } = this.selection;
     const ranksQuery = { lowest: {}, all: { rank: "all" }, band: { ranks: "band" } }[ranks];
     const params = { run: this.id, by, from, to, points, attempt, mean: true, ...ranksQuery };

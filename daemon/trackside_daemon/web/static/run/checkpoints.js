@@ -11,8 +11,9 @@ const MAX_ROWS = 100;
 const SEVERITIES = { damaged: "critical", writing: "info", gone: "stopped", complete: "finished" };
 
 export class Checkpoints {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.count = h("span.quiet");
     this.body = h("tbody");
     this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Checkpoints"), this.count), scrollTable("Checkpoints", HEADS, this.body));

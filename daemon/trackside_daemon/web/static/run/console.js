@@ -8,8 +8,11 @@ const LINES = 400; // Lines of a request.
 const STYLES = new Set(["red", "green", "yellow", "blue", "magenta", "cyan", "bold"]); // Others are shown as plain text.
 
 export class ConsoleView {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal, present: false, first: 0 });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
+    this.present = false;
+    this.first = 0;
     this.count = h("span.quiet");
     this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console", onchange: () => this.#load() });
     this.earlier = h("button.small", { type: "button", onclick: () => this.#loadEarlier() }, "Earlier lines");

@@ -12,7 +12,7 @@ const RANKS = { lowest: "Lowest rank", all: "All ranks as lines", band: "All ran
 export function controls(address, run, onChange) {
   const read = (name) => address.query.get(name) ?? undefined;
   const numeric = (name) => (Number.isFinite(Number.parseFloat(read(name))) ? Number.parseFloat(read(name)) : undefined);
-  const selection = {
+  const selection = /** @type {RunSelection} */ ({
     by: axisOf(read("by")),
     smooth: readSmoothing(address.query),
     log: read("log") === "1",
@@ -23,7 +23,7 @@ export function controls(address, run, onChange) {
     hide: address.query.getAll("hide"),
     from: numeric("from"),
     to: numeric("to"),
-  };
+  });
   const set = (changes) => {
     Object.assign(selection, changes);
     reset.hidden = selection.from === undefined && selection.to === undefined;
@@ -57,7 +57,7 @@ export function controls(address, run, onChange) {
   return selection;
 }
 
-function toQuery({ by, smooth, log, robust, ranks, attempt, filter: text, hide, from, to }) {
+function toQuery(/** @type {RunSelection} */ { by, smooth, log, robust, ranks, attempt, filter: text, hide, from, to }) {
   const flags = { log: log ? "1" : "", robust: robust ? "1" : "" };
   return { by: by === "step" ? "" : by, ...smoothingQuery(smooth), ...flags, ranks: ranks === "lowest" ? "" : ranks, attempt, filter: text, hide, from, to };
 }

@@ -11,14 +11,16 @@ const JOULES_PER_KWH = 3.6e6;
 
 export class Diagnosis {
   // `onFound` is called with each diagnosis.
-  constructor(run, signal, onFound = () => {}) {
-    Object.assign(this, { id: run.id, signal, onFound });
+  constructor(run, signal, onFound = (_found) => {}) {
+    this.id = run.id;
+    this.signal = signal;
+    this.onFound = onFound;
     this.note = h("span.quiet");
     this.body = h("div.run-diagnosis");
     this.root = h("details.run-section", { open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Diagnosis"), this.note), this.body);
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
     const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && performance.now() - this.loadedAt > RELOAD_MS);
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();

@@ -11,8 +11,9 @@ const EVENTS = 300; // The newest events, among which those of the end are.
 const SHOWN = 8; // Ranks with their exception.
 
 export class Ending {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.facts = facts();
     this.exceptions = h("div");
     this.console = new ConsoleView(run, signal);
@@ -22,9 +23,9 @@ export class Ending {
     this.root = h("div", { hidden: true }, this.section, this.console.root);
   }
 
-  async update(run) {
+  async update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
-    await Promise.all([this.console.update(run), ended && this.#showEnd(run)]);
+    await Promise.all([this.console.update(), ended && this.#showEnd(run)]);
     this.link.hidden = !this.console.present;
     this.section.hidden = !ended || (run.state === "finished" && !run.cause && this.link.hidden);
     this.root.hidden = this.section.hidden && this.console.root.hidden;

@@ -10,8 +10,16 @@ import { number, percent, plural, short, span, when } from "/static/format.js";
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  constructor(run) {
+  constructor(/** @type {Run} */ run) {
     this.run = run;
+    /** @type {LiveRun} */
+    this.row = undefined;
+    /** @type {NewestValues} */
+    this.newest = undefined;
+    /** @type {number} */
+    this.now = undefined;
+    /** @type {Overview["alerts"]} */
+    this.alerts = [];
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.cause = h("p.run-cause", { hidden: true });
@@ -44,7 +52,7 @@ export class Header {
   }
 
   // Called with the run's document.
-  update(run) {
+  update(/** @type {Run} */ run) {
     this.run = run;
     this.#show();
   }
@@ -52,7 +60,7 @@ export class Header {
   // Called with newer values: the overview's `row`, `alerts` and `now`, or the stream's `newest`.
   updateLive(values) {
     if ("alerts" in values) this.row = values.row;
-    Object.assign(this, values);
+    for (const name of ["alerts", "now", "newest"]) if (name in values) this[name] = values[name];
     this.#show();
   }
 
@@ -84,7 +92,7 @@ export class Header {
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
     this.stacks.update(!ended && row !== undefined);
-    const alerts = this.alerts ?? [];
+    const { alerts } = this;
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
     setText(this.moreAlerts, `${plural(others, "more alert")}`);

@@ -13,8 +13,11 @@ const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infin
 const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); // Differences, not ratios.
 
 export class Layers {
-  constructor(run, selection, signal) {
-    Object.assign(this, { id: run.id, name: run.name, selection, signal });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, signal) {
+    this.id = run.id;
+    this.name = run.name;
+    this.selection = selection;
+    this.signal = signal;
     const reload = () => {
       this.changed = true;
       setText(this.reading, "");
@@ -41,7 +44,7 @@ export class Layers {
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const due = !this.loadedAt || (!this.ended && performance.now() - this.loadedAt > RELOAD_MS);
     this.ended = ENDED.has(run.state) && Boolean(this.loadedAt);
     this.record.hidden = ENDED.has(run.state);
@@ -81,7 +84,7 @@ export class Layers {
     if (this.due && !this.signal.aborted) await this.#load();
   }
 
-  #fetch(run, window = this.#window()) {
+  #fetch(run, window = /** @type {object} */ (this.#window())) {
     const value = this.kind.value === this.shownKind ? this.value.value : "";
     return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`, { signal: this.signal });
   }

@@ -10,10 +10,10 @@ const RELOAD_MS = 10_000; // The interval of machine samples in the history.
 const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
 
 const GPU = [
-  { title: "GPU utilization", key: "trackside_gpu_utilization_ratio", format: (value) => percent(value), range: [0, 1] },
-  { title: "GPU memory used", key: "trackside_gpu_memory_used_bytes", format: bytes, binary: true, range: [0] },
-  { title: "GPU power", key: "trackside_gpu_power_watts", format: unit("W"), range: [0] },
-  { title: "GPU temperature", key: "trackside_gpu_temperature_celsius", format: unit("°C") },
+  { title: "GPU utilization", keys: ["trackside_gpu_utilization_ratio"], format: (value) => percent(value), range: [0, 1] },
+  { title: "GPU memory used", keys: ["trackside_gpu_memory_used_bytes"], format: bytes, binary: true, range: [0] },
+  { title: "GPU power", keys: ["trackside_gpu_power_watts"], format: unit("W"), range: [0] },
+  { title: "GPU temperature", keys: ["trackside_gpu_temperature_celsius"], format: unit("°C") },
 ];
 const MEMORY = ["trackside_host_memory_bytes", "trackside_host_memory_available_bytes"];
 const HOST = [
@@ -22,8 +22,11 @@ const HOST = [
 ];
 
 export class Machine {
-  constructor(run, selection, onZoom, signal) {
-    Object.assign(this, { id: run.id, selection, gpus: undefined, loaded: performance.now() });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, onZoom, signal) {
+    this.id = run.id;
+    this.selection = selection;
+    this.gpus = undefined;
+    this.loaded = performance.now();
     this.charts = [...GPU, ...HOST].map((item) => this.#chart(item, onZoom, signal));
     this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
@@ -42,7 +45,7 @@ export class Machine {
   }
 
   // The overview names a run's GPUs only while the run is live.
-  update(overview, run) {
+  update(/** @type {Overview} */ overview, run) {
     const runGpus = overview.gpus.filter((gpu) => gpu.ranks.some((item) => item.run === this.id)).map((gpu) => gpu.gpu);
     const other = runGpus.length > 0 && runGpus.join() !== this.gpus?.join();
     if (runGpus.length) this.gpus = runGpus;
@@ -64,7 +67,7 @@ export class Machine {
     this.grid.hidden = Boolean(other);
   }
 
-  #chart({ title, key, keys = [key], derive, ...settings }, onZoom, signal) {
+  #chart({ title, keys, derive = undefined, ...settings }, onZoom, signal) {
     const { from, to } = this.selection.by === "time" ? this.selection : {};
     const load = async ({ from: begin, to: end, points, signal: chartSignal }) => {
       const search = query({ run: this.id, key: keys, by: "time", from: begin, to: end, points });

@@ -8,14 +8,15 @@ import { number, plural, when } from "/static/format.js";
 const CACHED = 40; // Contents of a series that are kept, so that the slider moves at once.
 
 export class Media {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.count = h("span.quiet");
     this.list = h("div.media");
     this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Media"), this.count), this.list);
   }
 
-  async update(run) {
+  async update(/** @type {Run} */ run) {
     if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
     try {
       const { media } = await getJson(`runs/${encodeURIComponent(this.id)}/media`, { signal: this.signal });
@@ -33,7 +34,12 @@ export class Media {
 
 class Series {
   constructor(run, first, signal) {
-    Object.assign(this, { run, first, signal, items: [], contents: new Map(), followed: true });
+    this.run = run;
+    this.first = first;
+    this.signal = signal;
+    this.items = [];
+    this.contents = new Map();
+    this.followed = true;
     const name = `${first.key}${first.rank ? `, rank ${first.rank}` : ""}`;
     this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => this.#move() });
     this.place = h("span.quiet");

@@ -15,8 +15,10 @@ const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
 export class Performance {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, run, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.run = run;
+    this.signal = signal;
     this.charts = CHARTS.map((item) => this.#chart(item, signal));
     this.reset = zoomReset(() => this.#zoom());
     this.note = h("span.quiet");
@@ -30,7 +32,7 @@ export class Performance {
   }
 
   // Called with the run's document.
-  update(run) {
+  update(/** @type {Run} */ run) {
     this.run = run;
     const ended = ENDED.has(run.state);
     setText(this.note, [run.goodput === undefined ? "" : `goodput ${percent(run.goodput)}`, run.mfu === undefined ? "" : `MFU ${percent(run.mfu)}`].filter(Boolean).join(" · "));

@@ -29,7 +29,9 @@ export class RankMap {
   update({ times, ranks, straggler_ratio: slow }) {
     this.root.hidden = ranks.length < 2;
     if (this.root.hidden) return;
-    Object.assign(this, { times, rows: ranks, slow });
+    this.times = times;
+    this.rows = ranks;
+    this.slow = slow;
     setText(this.first, when(times[0]));
     setText(this.last, when(times.at(-1)));
     this.#draw();

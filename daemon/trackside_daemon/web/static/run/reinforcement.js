@@ -17,8 +17,13 @@ const ROLES = { generate: "generation", reward: "rewards", train: "updates", wei
 const CHART_SETTINGS = ["by", "smooth", "log", "marks", "from", "to"];
 
 export class Reinforcement {
-  constructor(run, selection, onZoom, signal) {
-    Object.assign(this, { id: run.id, selection, onZoom, signal, charts: new Map(), marks: [] });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, onZoom, signal) {
+    this.id = run.id;
+    this.selection = selection;
+    this.onZoom = onZoom;
+    this.signal = signal;
+    this.charts = new Map();
+    this.marks = [];
     this.note = h("span.quiet");
     this.grid = h("div.charts");
     this.roles = h("div");

@@ -6,7 +6,7 @@ import { h, setText } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
 
 export class Stacks {
-  constructor(run) {
+  constructor(/** @type {Run} */ run) {
     this.id = run.id;
     this.button = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show stacks");
     this.status = h("p.quiet", { role: "status" });

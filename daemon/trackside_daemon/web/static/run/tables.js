@@ -13,7 +13,7 @@ export function scrollTable(caption, heads, body) {
 }
 
 export class Metrics {
-  constructor(selection) {
+  constructor(/** @type {RunSelection} */ selection) {
     this.selection = selection;
     this.count = h("span.quiet");
     this.container = h("div");
@@ -27,7 +27,7 @@ export class Metrics {
     const isSelected = (item) => (ranks !== "lowest" || item.rank === lowest) && (attempt === undefined || item.attempt === attempt);
     const shown = metrics.filter((item) => isSelected(item) && item.key.toLowerCase().includes(text));
     const indexes = new Map([...metrics.keys()].reverse().map((index) => [metrics[index].key, index]));
-    shown.sort((a, b) => isLoss(b.key) - isLoss(a.key) || indexes.get(a.key) - indexes.get(b.key) || a.rank - b.rank);
+    shown.sort((a, b) => Number(isLoss(b.key)) - Number(isLoss(a.key)) || indexes.get(a.key) - indexes.get(b.key) || a.rank - b.rank);
     this.root.hidden = !metrics.length;
     setText(this.count, shown.length > MAX_ROWS ? `first ${MAX_ROWS} of ${shown.length}; search for a key above to see others` : "");
     const hasAttempts = list.length > 1;

@@ -2,13 +2,22 @@
 // sections are closed. It is kept in the browser, and travels in the address as `view` when it is shared.
 
 const PREFIX = "workspace:";
+/** @type {{ pinned: string[], order: string[], full: string[], own: Record<string, OwnSettings>, columns: number, closed: string[], opened: string[] }} */
 const EMPTY = { pinned: [], order: [], full: [], own: {}, columns: 0, closed: [], opened: [] };
 
 export class Workspace {
   // `onChange()` is called after each change.
   constructor(name, shared, onChange) {
-    Object.assign(this, { name, onChange });
-    Object.assign(this, EMPTY, parsed(localStorage.getItem(PREFIX + name)), decode(shared));
+    this.name = name;
+    this.onChange = onChange;
+    const kept = { ...EMPTY, ...parsed(localStorage.getItem(PREFIX + name)), ...decode(shared) };
+    this.pinned = kept.pinned;
+    this.order = kept.order;
+    this.full = kept.full;
+    this.own = kept.own;
+    this.columns = kept.columns;
+    this.closed = kept.closed;
+    this.opened = kept.opened;
   }
 
   set(changes) {

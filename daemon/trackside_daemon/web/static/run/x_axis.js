@@ -41,14 +41,16 @@ export function axisSelect(selection, onChange) {
 
 // The position of each step on an axis of tokens, samples or a key, from the run's lowest rank.
 export class AxisTable {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
   }
 
   // Loads the table of an axis; it stays for RELOAD_MS.
   async load(by, run) {
     if (this.by === by && performance.now() - this.loadedAt < RELOAD_MS) return this.loading;
-    Object.assign(this, { by, loadedAt: performance.now() });
+    this.by = by;
+    this.loadedAt = performance.now();
     this.loading = this.#load(by, run);
     return this.loading;
   }

@@ -36,14 +36,17 @@ export function columnOf(id) {
 }
 
 // Returns the groups [title, ids] of all columns of some runs.
+/** @returns {[string, string[]][]} */
 export function allColumns(runs, keys) {
   const names = (map) => [...new Set(runs.flatMap((run) => [...map(run).keys()]))].sort();
-  return [
+  /** @type {[string, string[]][]} */
+  const groups = [
     ["Run", FACTS.map((item) => item.id)],
     ["Results", names((run) => run.results).map((name) => `summary.${name}`)],
     ["Configuration", names((run) => run.settings).map((name) => `config.${name}`)],
     ["Keys", keys.flatMap((key) => [`last.${key}`, `best.${key}`])],
-  ].filter(([, ids]) => ids.length);
+  ];
+  return groups.filter(([, ids]) => ids.length);
 }
 
 // Returns the ids of the columns without a choice: the first results, and the settings in which the runs differ.
@@ -123,6 +126,7 @@ export function matcher(pattern, columns) {
   const named = /^([^:]+):(.*)$/.exec(pattern);
   const column = named && columns.find((item) => item.title === named[1] || item.id === named[1]);
   const wanted = column ? named[2] : pattern;
+  /** @type {{ test(value: string): boolean, isPlain?: boolean }} */
   let expression;
   try {
     expression = new RegExp(wanted, "i");

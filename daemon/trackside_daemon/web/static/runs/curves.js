@@ -11,7 +11,10 @@ const DELAY_MS = 60;
 export class Curves {
   // `onLoad()` is called when more curves are there.
   constructor(onLoad, signal) {
-    Object.assign(this, { onLoad, signal, known: new Map(), wanted: new Map() });
+    this.onLoad = onLoad;
+    this.signal = signal;
+    this.known = new Map();
+    this.wanted = new Map();
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 

@@ -15,7 +15,8 @@ const MOST_RUNS = 1000;
 // elements of several plots apart.
 export class Plots {
   constructor(chosen, onChoose) {
-    Object.assign(this, { chosen, onChoose });
+    this.chosen = chosen;
+    this.onChoose = onChoose;
     this.x = h("select", { onchange: () => this.#choose() });
     this.result = h("select", { onchange: () => this.#choose() });
     this.scatter = h("figure.card.plot-figure");

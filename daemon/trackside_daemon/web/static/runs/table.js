@@ -16,7 +16,10 @@ export class RunTable {
   // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id, width)` and `curve(run)`,
   // which returns a run's losses once they are loaded.
   constructor(options) {
-    Object.assign(this, options, { items: [], rows: new Map(), open: new Set() });
+    this.options = options;
+    this.items = [];
+    this.rows = new Map();
+    this.open = new Set();
     this.head = h("tr");
     this.columnGroup = h("colgroup");
     this.before = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
@@ -68,8 +71,8 @@ export class RunTable {
   #headCell(column, col, sort) {
     const isSorted = sort.id === column.id;
     const arrow = isSorted ? (sort.descending ? " ↓" : " ↑") : "";
-    const button = h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => this.onSort(column.id) }, column.title + arrow);
-    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col), ondblclick: () => this.onWidth(column.id, undefined) });
+    const button = h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => this.options.onSort(column.id) }, column.title + arrow);
+    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col), ondblclick: () => this.options.onWidth(column.id, undefined) });
     return h(this.numeric.get(column.id) ? "th.number" : "th", { scope: "col", "aria-sort": isSorted ? (sort.descending ? "descending" : "ascending") : undefined }, button, grip);
   }
 
@@ -85,7 +88,7 @@ export class RunTable {
     }, { signal: dragging.signal });
     addEventListener("pointerup", (moved) => {
       dragging.abort();
-      this.onWidth(column.id, Math.round(width(moved)));
+      this.options.onWidth(column.id, Math.round(width(moved)));
     }, { signal: dragging.signal });
   }
 
@@ -115,7 +118,7 @@ export class RunTable {
     this.body.append(this.after);
     this.before.firstChild.style.height = `${first * ROW_HEIGHT}px`;
     this.after.firstChild.style.height = `${Math.max(0, this.items.length - first - visible.length) * ROW_HEIGHT}px`;
-    this.onVisible?.(visible.flatMap((item) => (item.run ? [item.run] : [])));
+    this.options.onVisible(visible.flatMap((item) => (item.run ? [item.run] : [])));
   }
 
   // Shows the loss curves that have been loaded since.
@@ -143,8 +146,8 @@ export class RunTable {
 
   #runRow(run) {
     const cells = this.columns.map((column) => this.#cell(column, run));
-    const edit = icon("settings", `Edit ${run.label}`, () => this.onEdit(run));
-    const row = h("tr", {}, h("td.box", {}, this.selection.box(run)), h("td.box", {}, edit), cells);
+    const edit = icon("settings", `Edit ${run.label}`, () => this.options.onEdit(run));
+    const row = h("tr", {}, h("td.box", {}, this.options.selection.box(run)), h("td.box", {}, edit), cells);
     row.updateCurve = () => cells.find((cell) => cell.updateCurve)?.updateCurve();
     row.updateCurve();
     return row;
@@ -153,7 +156,7 @@ export class RunTable {
   #cell(column, run) {
     if (column.id === "name") return h("th.name", { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label), run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
-    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => this.onTag(tag) }, tag)));
+    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => this.options.onTag(tag) }, tag)));
     if (column.id === "curve") return this.#curveCell(run);
     const shown = text(column, column.value(run), this.decimals.get(column.id));
     const isBad = real(column.value(run)) !== undefined && typeof column.value(run) === "string";
@@ -163,7 +166,7 @@ export class RunTable {
   #curveCell(run) {
     const cell = h("td.curve");
     cell.updateCurve = () => {
-      const values = this.curve(run);
+      const values = this.options.curve(run);
       if (!values || values === cell.shown) return;
       cell.shown = values;
       const finite = values.filter(Number.isFinite);
