@@ -115,8 +115,9 @@ check: $(VENV)/.dev javascript
 
 # Node comes with the packages of the tests, so that nothing needs apt, and every machine has the same one.
 javascript: $(JAVASCRIPT)/node_modules/.installed
-	$(SAY) 'types of the dashboard'
+	$(SAY) 'types and lint of the dashboard'
 	@$(BIN)/node $(JAVASCRIPT)/node_modules/typescript/bin/tsc --project $(JAVASCRIPT)
+	@$(BIN)/node $(JAVASCRIPT)/node_modules/eslint/bin/eslint.js --config $(JAVASCRIPT)/eslint.config.js $(JAVASCRIPT) daemon
 
 # The lock file has no address of a registry; npm asks the one that it is configured with.
 $(JAVASCRIPT)/node_modules/.installed: $(VENV)/.dev $(JAVASCRIPT)/package-lock.json

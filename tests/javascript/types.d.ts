@@ -199,6 +199,17 @@ interface Page {
 }
 
 type AxisName = string; // step, time, relative, or a quantity in place of the steps.
+// How the charts of a run are arranged; see run/workspace.js.
+interface Arrangement {
+  pinned: string[];
+  order: string[];
+  full: string[];
+  own: Record<string, OwnSettings>;
+  columns: number;
+  closed: string[];
+  opened: string[];
+}
+
 type RunWorkspace = import("/static/run/workspace.js").Workspace;
 interface Smoothing {
   kind: string;

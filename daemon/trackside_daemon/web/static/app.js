@@ -1,8 +1,8 @@
 // The frame around all pages: routing, the live stream, and errors.
 //
 // A page is a module that exports `title` and `show(address)`. `show` returns `{ root, update?(overview), run?,
-// updateRun?(run), close?() }`: the page's element, a function called with each overview, the id of the run whose newest
-// values `updateRun` receives, and a cleanup function.
+// updateRun?(run), close?() }`: the page's element, a function called with each overview, the id of the run whose
+// newest values `updateRun` receives, and a cleanup function.
 // An address is `{ parts, query, set(changes), signal }`. `set` changes the query without opening the page again.
 
 import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
@@ -13,9 +13,11 @@ import { listenForKeys, showHelp } from "/static/shortcuts.js";
 import { toggleTheme } from "/static/theme.js";
 import { tokenForm } from "/static/token_form.js";
 
-const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
+const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",
+  export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
-const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
+const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts()
+  .find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
 const live = document.getElementById("live");
 const outage = document.getElementById("outage");
@@ -42,7 +44,8 @@ async function open() {
     const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
     const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes), signal: ending.signal });
+    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes),
+      signal: ending.signal });
     if (current !== opened) {
       shown.close?.();
       return;
@@ -103,7 +106,8 @@ function onBroken(problem) {
   live.className = "bad";
   setText(live, "Not live");
   const since = newest ? `since ${when(newest.at)}` : "yet";
-  showOutage(`No updates ${since}. Retrying. ${problem.message.replace(/\.?$/, ".").replace(/^./, (first) => first.toUpperCase())}`);
+  showOutage(`No updates ${since}. Retrying. ${problem.message.replace(/\.?$/, ".")
+    .replace(/^./, (first) => first.toUpperCase())}`);
 }
 
 // Shows why the page is out of date; an empty text hides the notice.
@@ -129,8 +133,10 @@ function showFailure(problem) {
 // An error as a message for the user.
 function explanation(problem) {
   if (problem.reason !== "token") {
-    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ", h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
-    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message), ...way);
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ",
+      h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
+    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message),
+      ...way);
   }
   return tokenForm(problem, Boolean(newest), useToken);
 }
@@ -161,7 +167,8 @@ function openAgain() {
 
 addEventListener("click", (event) => {
   const link = event.target instanceof Element && event.target.closest("a");
-  const plain = !event.defaultPrevented && event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
+  const plain = !event.defaultPrevented && event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey &&
+    !event.altKey;
   if (!link?.href || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
   if (!Object.hasOwn(PAGES, link.pathname.split("/")[1]) || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();

@@ -44,7 +44,8 @@ export function state(alert) {
 // Returns true when an alert matches the patterns of a silence, by the daemon's rules.
 export function matchesSilence(labels, alert) {
   const values = { ...alert.labels, alert: alert.alert };
-  return Object.entries(labels).every(([name, pattern]) => Object.hasOwn(values, name) && expression(pattern).test(values[name]));
+  return Object.entries(labels)
+    .every(([name, pattern]) => Object.hasOwn(values, name) && expression(pattern).test(values[name]));
 }
 
 function expression(pattern) {
@@ -61,7 +62,9 @@ export function silenceLabels(labels) {
 // Returns the name of a value without its unit.
 export function displayName(name) {
   const [base, ...rest] = name.split(" ");
-  const plain = Object.hasOwn(TITLES, base) ? TITLES[base] : base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
+  const plain = Object.hasOwn(TITLES, base)
+    ? TITLES[base]
+    : base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
   return [plain, ...rest].join(" ");
 }
 

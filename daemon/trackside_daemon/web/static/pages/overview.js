@@ -1,6 +1,6 @@
 // The overview: live runs, firing alerts, GPUs and the host, and below them the runs that ended last.
 
-import { h } from "/static/dom.js";
+import { h, ENDED } from "/static/dom.js";
 import { gpuTiles } from "/static/machine/gpu_tiles.js";
 import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
@@ -8,7 +8,6 @@ import { endedRuns } from "/static/overview/ended_runs.js";
 import { firingAlerts } from "/static/overview/firing_alerts.js";
 import { liveRuns } from "/static/overview/live_runs.js";
 import { lossChart } from "/static/overview/loss_chart.js";
-import { ENDED } from "/static/components.js";
 
 export const title = "Overview";
 

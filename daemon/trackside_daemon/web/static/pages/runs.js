@@ -1,8 +1,7 @@
-// All runs in one table, live and ended: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
+// All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
 
 import { getJson, query } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
-import { ENDED } from "/static/components.js";
+import { h, setText, ENDED, fillSelect } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
@@ -53,22 +52,30 @@ class Runs {
   }
 
   #build(pattern) {
-    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false", oninput: () => this.#filtered() });
+    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false",
+      oninput: () => this.#filtered() });
     this.hint = h("span.quiet", { role: "status" });
     this.groups = h("select", { onchange: () => this.#change({ group: this.groups.value }) });
     this.choice = h("div.column-choice");
-    const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"), this.choice);
+    const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"),
+      this.choice);
     this.error = h("p.bad", { role: "alert", hidden: true });
-    this.empty = h("section.notice.empty", { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"), h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
-    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field), h("label", {}, "Group by", this.groups), choose, this.hint);
-    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root, this.plots.root, this.selection.root);
+    this.empty = h("section.notice.empty",
+      { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"),
+      h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
+    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field),
+      h("label", {}, "Group by", this.groups), choose, this.hint);
+    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root,
+      this.plots.root, this.selection.root);
   }
 
   async load() {
     this.loadedAt = performance.now();
     try {
-      const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key).filter(Boolean))];
-      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`, { signal: this.signal }), getJson("keys", { signal: this.signal })]);
+      const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
+        .filter(Boolean))];
+      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`,
+        { signal: this.signal }), getJson("keys", { signal: this.signal })]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
@@ -99,34 +106,37 @@ class Runs {
     this.shownIds = ids;
     this.#groupOptions();
     const columns = ids.map(columnOf).filter(Boolean);
-    const { matches, isPlain } = matcher(this.field.value.trim(), columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
+    const { matches, isPlain } = matcher(this.field.value.trim(),
+      columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
     const found = this.field.value.trim() ? this.runs.filter(matches) : this.runs;
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
     this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
-    const count = found.length === this.runs.length ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
+    const count = found.length === this.runs.length
+      ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
     setText(this.hint, count + (isPlain ? ", not a regular expression: searched as text" : ""));
   }
 
   #groupOptions() {
-    const ids = allIds(this.runs, []).filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
-    const shown = ids.join();
-    if (shown !== this.shownGroups) this.groups.replaceChildren(h("option", { value: "" }, "none"), ...ids.map((id) => h("option", { value: id }, columnOf(id).title)));
-    this.shownGroups = shown;
+    const ids = allIds(this.runs, [])
+      .filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
+    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none");
     this.groups.value = this.group;
   }
 
   #choices() {
     const groups = allColumns(this.runs, this.keys).map(([name, ids]) => {
       const boxes = ids.map((id) => {
-        const box = h("input", { type: "checkbox", checked: this.shownIds.includes(id), onchange: () => this.#toggle(id, box.checked) });
+        const box = h("input", { type: "checkbox", checked: this.shownIds.includes(id),
+          onchange: () => this.#toggle(id, box.checked) });
         return h("label", {}, box, columnOf(id).title);
       });
       return h("fieldset", {}, h("legend", {}, name), boxes);
     });
-    this.choice.replaceChildren(...groups, h("button", { type: "button", onclick: () => this.#change({ ids: [] }) }, "Default columns"));
+    this.choice.replaceChildren(...groups,
+      h("button", { onclick: () => this.#change({ ids: [] }) }, "Default columns"));
   }
 
   #toggle(id, isShown) {
@@ -153,9 +163,11 @@ class Runs {
   #change(changes) {
     Object.assign(this, changes);
     const { id, descending } = this.sort;
-    this.set({ column: this.ids, sort: id === "started" && descending ? "" : `${descending ? "-" : ""}${id}`, group: this.group });
+    this.set({ column: this.ids, sort: id === "started" && descending ? "" : `${descending ? "-" : ""}${id}`,
+      group: this.group });
     this.#draw();
-    const needed = [...this.ids, this.sort.id].some((item) => columnOf(item)?.key && !this.runs.some((run) => run.metrics?.[columnOf(item).key]));
+    const needed = [...this.ids, this.sort.id].some((item) =>
+      columnOf(item)?.key && !this.runs.some((run) => run.metrics?.[columnOf(item).key]));
     if (needed) this.load().catch(() => {});
   }
 
@@ -177,7 +189,8 @@ const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
 
 function readWidths() {
   try {
-    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {}).filter(([, width]) => Number.isFinite(width)));
+    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {})
+      .filter(([, width]) => Number.isFinite(width)));
   } catch {
     return {};
   }

@@ -3,8 +3,7 @@
 import { benchmarkCharts } from "/static/charts/benchmark_charts.js";
 import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
-import { h, setText, syncRows } from "/static/dom.js";
-import { ENDED, rerender } from "/static/components.js";
+import { h, setText, syncRows, ENDED, rerender, fold, scrollable, table } from "/static/dom.js";
 import { number, plural, span } from "/static/format.js";
 
 const KIND = "benchmark"; // Kind of the events.
@@ -16,8 +15,8 @@ export class Benchmarks {
     this.signal = signal;
     this.note = h("span.quiet");
     this.charts = h("div.charts");
-    this.body = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Benchmarks" });
-    this.root = h("details.run-section", { hidden: true, open: true }, h("summary", {}, h("h2", {}, "Benchmarks"), this.note), this.charts, this.body);
+    this.body = scrollable("Benchmarks");
+    this.root = fold("Benchmarks", { hidden: true }, [this.note], this.charts, this.body);
   }
 
   update(/** @type {Run} */ run) {
@@ -32,7 +31,7 @@ export class Benchmarks {
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);
       syncRows(this.charts, benchmarkCharts(found), (item) => item.title, (item) => this.#chart(item));
-      rerender(this.body, JSON.stringify(found), () => table(found));
+      rerender(this.body, JSON.stringify(found), () => results(found));
       this.complete = ended;
     } catch {
       // The next update tries again.
@@ -55,22 +54,18 @@ function newest(events) {
   return [...found.values()];
 }
 
-function table(found) {
+function results(found) {
   const loads = found.map((item) => item.load);
   const sorted = found.toSorted((one, other) => loads.indexOf(one.load) - loads.indexOf(other.load));
-  const names = ["Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant"];
-  const head = h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)));
+  const columns = ["Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant"];
   const rows = sorted.map((item) =>
-    h(
-      "tr",
-      {},
+    h("tr", {},
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
       h("td", {}, latency(item)),
       h("td", {}, `${number(item.throughput)} ${item.throughput_unit}/s`),
-      h("td", {}, effect(item.times_faster?.latency_seconds)),
-    ));
-  return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
+      h("td", {}, effect(item.times_faster?.latency_seconds))));
+  return table(columns, rows);
 }
 
 const at = (item, share) => item.curve.find(([place]) => place === share)?.[1];

@@ -2,8 +2,7 @@
 
 import { exceptionText } from "/static/alerts/evidence.js";
 import { getJson, query } from "/static/api.js";
-import { ENDED, badge, facts, rerender } from "/static/components.js";
-import { h } from "/static/dom.js";
+import { h, ENDED, badge, facts, rerender, fold } from "/static/dom.js";
 import { span, when } from "/static/format.js";
 import { ConsoleView } from "/static/run/console.js";
 
@@ -17,9 +16,9 @@ export class Ending {
     this.facts = facts();
     this.exceptions = h("div");
     this.console = new ConsoleView(run, signal);
-    this.link = h("button.small", { type: "button", hidden: true, onclick: () => this.console.open() }, "Last lines of the console");
+    this.link = h("button.small", { hidden: true, onclick: () => this.console.open() }, "Last lines of the console");
     this.end = h("div", {}, this.facts, h("p", {}, this.link), this.exceptions);
-    this.section = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "How it ended")), this.end);
+    this.section = fold("How it ended", { hidden: true }, [], this.end);
     this.root = h("div", { hidden: true }, this.section, this.console.root);
   }
 
@@ -32,7 +31,8 @@ export class Ending {
   }
 
   async #showEnd(run) {
-    const { events } = await getJson(`events?${query({ run: this.id, limit: EVENTS })}`, { signal: this.signal }).catch(() => ({ events: [] }));
+    const { events } = await getJson(`events?${query({ run: this.id, limit: EVENTS })}`, { signal: this.signal })
+      .catch(() => ({ events: [] }));
     const last = events.filter((event) => event.attempt === run.attempt);
     const ends = last.filter(({ kind }) => kind === "rank_ended");
     const exits = [...new Set(ends.map(({ fields }) => exit(fields)).filter(Boolean))];
@@ -43,7 +43,8 @@ export class Ending {
       ["When", run.ended === null ? "" : `${when(run.ended)}, after ${span(run.ended - run.started)}`],
     ]);
     const raised = last.filter(({ kind, fields }) => kind === "exception" && fields.traceback !== undefined);
-    const one = ({ rank, fields }, index) => h("details", { open: index === 0 }, h("summary", {}, `Exception of rank ${rank}, the innermost call last`), exceptionText(fields));
+    const one = ({ rank, fields }, index) => h("details", { open: index === 0 },
+      h("summary", {}, `Exception of rank ${rank}, the innermost call last`), exceptionText(fields));
     rerender(this.exceptions, JSON.stringify(raised), () => raised.slice(0, SHOWN).map(one));
   }
 }

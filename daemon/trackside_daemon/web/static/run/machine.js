@@ -10,14 +10,16 @@ const RELOAD_MS = 10_000; // The interval of machine samples in the history.
 const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
 
 const GPU = [
-  { title: "GPU utilization", keys: ["trackside_gpu_utilization_ratio"], format: (value) => percent(value), range: [0, 1] },
+  { title: "GPU utilization", keys: ["trackside_gpu_utilization_ratio"], format: (value) => percent(value),
+    range: [0, 1] },
   { title: "GPU memory used", keys: ["trackside_gpu_memory_used_bytes"], format: bytes, binary: true, range: [0] },
   { title: "GPU power", keys: ["trackside_gpu_power_watts"], format: unit("W"), range: [0] },
   { title: "GPU temperature", keys: ["trackside_gpu_temperature_celsius"], format: unit("°C") },
 ];
 const MEMORY = ["trackside_host_memory_bytes", "trackside_host_memory_available_bytes"];
 const HOST = [
-  { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1], derive: cpuBusy },
+  { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1],
+    derive: cpuBusy },
   { title: "Host memory used", keys: MEMORY, format: bytes, binary: true, range: [0], derive: memoryUsed },
 ];
 
@@ -33,7 +35,8 @@ export class Machine {
     this.note = h("span.quiet", {}, "over time");
     this.elsewhereText = h("p.quiet", { hidden: true });
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button), this.elsewhereText, this.grid);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button),
+      this.elsewhereText, this.grid);
   }
 
   set(changes) {
@@ -61,7 +64,8 @@ export class Machine {
     const attempt = attempts.find((item) => item.attempt === this.selection.attempt) ?? attempts.at(-1);
     const other = name && attempt?.host && attempt.host !== name && !this.gpus;
     setText(this.name, name ? `The daemon's machine, ${name}` : "The daemon's machine");
-    setText(this.note, other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
+    setText(this.note,
+      other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
     setText(this.elsewhereText, other ? `The run is on ${attempt.host}, which this daemon does not monitor.` : "");
     this.elsewhereText.hidden = !other;
     this.grid.hidden = Boolean(other);
@@ -86,16 +90,19 @@ export class Machine {
   }
 
   #runGpus(series) {
-    return gpuLines(series.filter(({ key }) => (!this.gpus || this.gpus.includes(labelValue(key, "gpu"))) && (labelValue(key, "sensor") ?? "gpu") === "gpu"));
+    return gpuLines(series.filter(({ key }) =>
+      (!this.gpus || this.gpus.includes(labelValue(key, "gpu"))) && (labelValue(key, "sensor") ?? "gpu") === "gpu"));
   }
 }
 
 // Returns one line per GPU, named by its number, and by its UUID too if several GPUs had that number.
 export function gpuLines(series) {
-  const measured = series.filter((item) => item.points.length).map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
+  const measured = series.filter((item) => item.points.length)
+    .map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
   return measured.map(({ gpu, uuid, points }, index) => {
     const unique = measured.filter((item) => item.gpu === gpu).length === 1;
-    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`, index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
+    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`,
+      index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
   });
 }
 
@@ -112,7 +119,8 @@ export function cpuBusy(series) {
   const points = first.points.slice(1).flatMap((point, index) => {
     const growth = modes.map((item) => (item.points[index + 1]?.[4] ?? NaN) - (item.points[index]?.[4] ?? NaN));
     const total = growth.reduce((a, b) => a + b, 0);
-    const idleTime = growth.filter((_, mode) => idle.has(labelValue(modes[mode].key, "mode"))).reduce((a, b) => a + b, 0);
+    const idleTime = growth.filter((_, mode) => idle.has(labelValue(modes[mode].key, "mode"))).reduce((a, b) => a + b,
+      0);
     const ratio = 1 - idleTime / total;
     return total > 0 && ratio >= 0 ? [[0, point[1], ratio, ratio, ratio]] : [];
   });
@@ -124,5 +132,6 @@ export function memoryUsed(series) {
   const free = series.find((item) => item.key === MEMORY[1])?.points ?? [];
   const memory = total.at(-1)?.[4];
   if (memory === undefined) return [];
-  return [{ label: "", index: 0, points: free.map(([step, time, min, max, last]) => [step, time, memory - max, memory - min, memory - last]) }];
+  return [{ label: "", index: 0,
+    points: free.map(([step, time, min, max, last]) => [step, time, memory - max, memory - min, memory - last]) }];
 }

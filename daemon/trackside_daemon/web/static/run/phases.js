@@ -1,6 +1,6 @@
 // The time that a run spent in each phase, over all its ranks.
 
-import { h } from "/static/dom.js";
+import { h, table } from "/static/dom.js";
 import { section } from "/static/run/tables.js";
 import { percent, span } from "/static/format.js";
 
@@ -8,7 +8,8 @@ import { percent, span } from "/static/format.js";
 export function totals(attempts) {
   const byPhase = new Map();
   for (const { phases = {} } of attempts) {
-    for (const [phase, seconds] of Object.values(phases).flatMap(Object.entries)) byPhase.set(phase, (byPhase.get(phase) ?? 0) + seconds);
+    for (const [phase, seconds] of Object.values(phases).flatMap(Object.entries))
+      byPhase.set(phase, (byPhase.get(phase) ?? 0) + seconds);
   }
   return [...byPhase].filter(([, seconds]) => seconds > 0).sort(([, a], [, b]) => b - a);
 }
@@ -23,7 +24,8 @@ export function phases() {
 
 // Returns a bar and a table of seconds by phase, or by what else the heading names.
 export function phaseTable(byPhase, heading = "Phase") {
-  if (!byPhase.length) return h("p.quiet", {}, "No phases reported. Name them with run.phase(\"data\") or run.data(loader).");
+  if (!byPhase.length) return h("p.quiet", {},
+    "No phases reported. Name them with run.phase(\"data\") or run.data(loader).");
   const total = byPhase.reduce((sum, [, seconds]) => sum + seconds, 0);
   const parts = byPhase.map(([, seconds], index) => {
     const part = h("span", { class: `run-phase phase-${index % 8}` });
@@ -35,7 +37,7 @@ export function phaseTable(byPhase, heading = "Phase") {
     const name = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % 8}` }), phase);
     return h("tr", {}, name, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total)));
   });
-  const head = h("tr", {}, h("th", { scope: "col" }, heading), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
-  const stack = h("div.run-stack", { role: "img", "aria-label": `Time by ${heading.toLowerCase()}: ${description}` }, parts);
-  return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, lines)));
+  const stack = h("div.run-stack", { role: "img", "aria-label": `Time by ${heading.toLowerCase()}: ${description}` },
+    parts);
+  return h("div.run-phases", {}, stack, table([heading, ["Time", "number"], ["Share", "number"]], lines));
 }

@@ -2,7 +2,7 @@
 // sections are closed. It is kept in the browser, and travels in the address as `view` when it is shared.
 
 const PREFIX = "workspace:";
-/** @type {{ pinned: string[], order: string[], full: string[], own: Record<string, OwnSettings>, columns: number, closed: string[], opened: string[] }} */
+/** @type {Arrangement} */
 const EMPTY = { pinned: [], order: [], full: [], own: {}, columns: 0, closed: [], opened: [] };
 
 export class Workspace {
@@ -51,12 +51,14 @@ export class Workspace {
   // Sorts keys: those that have a place first, in their order.
   sort(keys) {
     const place = new Map(this.order.map((key, index) => [key, index]));
-    return keys.map((key, index) => [place.get(key) ?? this.order.length + index, key]).sort(([a], [b]) => a - b).map(([, key]) => key);
+    return keys.map((key, index) => [place.get(key) ?? this.order.length + index, key]).sort(([a], [b]) => a - b)
+      .map(([, key]) => key);
   }
 
   // Returns the arrangement as a text for an address.
   encode() {
-    return btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(this.#state())))).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+    return btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(this.#state())))).replaceAll("+", "-")
+      .replaceAll("/", "_").replace(/=+$/, "");
   }
 
   #state() {
@@ -71,7 +73,8 @@ function toggled(list, item) {
 function decode(text) {
   if (!text) return {};
   try {
-    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (character) => character.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")),
+      (character) => character.charCodeAt(0));
     return parsed(new TextDecoder().decode(bytes));
   } catch {
     return {}; // A link that was cut off shows the charts as they are by default.
@@ -86,10 +89,12 @@ function parsed(text) {
   } catch {
     return {};
   }
-  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) => Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
+  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) =>
+    Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
   const result = Object.fromEntries(lists.map((name) => [name, found[name]]));
   if ([2, 3, 4].includes(found.columns)) result.columns = found.columns;
-  if (found.own && typeof found.own === "object") result.own = Object.fromEntries(Object.entries(found.own).flatMap(ownSettings));
+  if (found.own && typeof found.own === "object")
+    result.own = Object.fromEntries(Object.entries(found.own).flatMap(ownSettings));
   return result;
 }
 

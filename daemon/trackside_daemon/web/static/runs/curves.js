@@ -32,11 +32,14 @@ export class Curves {
   async #load() {
     const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
     try {
-      const { series } = await getJson(`series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`, { signal: this.signal });
+      const { series } = await getJson(
+        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
+        { signal: this.signal });
       for (const run of runs) {
         const own = series.filter((item) => item.run === run.id);
         const key = LOSSES.find((name) => own.some((item) => item.key === name));
-        const values = own.filter((item) => item.key === key).flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
+        const values = own.filter((item) => item.key === key)
+          .flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
         this.known.set(run.id, { step: run.step, values });
         this.wanted.delete(run.id);
       }

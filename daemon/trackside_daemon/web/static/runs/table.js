@@ -1,7 +1,6 @@
 // A table of many runs: only the rows that are visible exist, so that thousands scroll smoothly.
 
-import { h, setText, sparkline } from "/static/dom.js";
-import { badge } from "/static/components.js";
+import { h, sparkline, badge } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { columnOf, commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
 import { number, real, runAddress } from "/static/format.js";
@@ -13,8 +12,8 @@ const CHOICE_WIDTH = 34;
 const SPREAD_WIDTH = 140; // Least width of a column of means and spreads.
 
 export class RunTable {
-  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id, width)` and `curve(run)`,
-  // which returns a run's losses once they are loaded.
+  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id,
+  // width)` and `curve(run)`, which returns a run's losses once they are loaded.
   constructor(options) {
     this.options = options;
     this.items = [];
@@ -25,8 +24,10 @@ export class RunTable {
     this.before = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
     this.after = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
     this.body = h("tbody", {}, this.before, this.after);
-    this.table = h("table.all-runs", {}, h("caption.unseen", {}, "Runs"), this.columnGroup, h("thead", {}, this.head), this.body);
-    this.root = h("div.run-scroll", { tabindex: 0, role: "region", "aria-label": "Runs", onscroll: () => this.#soon() }, this.table);
+    this.table = h("table.all-runs", {}, h("caption.unseen", {}, "Runs"), this.columnGroup, h("thead", {}, this.head),
+      this.body);
+    this.root = h("div.run-scroll", { tabindex: 0, role: "region", "aria-label": "Runs", onscroll: () => this.#soon() },
+      this.table);
     new ResizeObserver(() => this.#soon()).observe(this.root);
   }
 
@@ -44,7 +45,8 @@ export class RunTable {
   #list() {
     this.items = this.groups.flatMap(([label, runs]) => {
       if (label === undefined) return runs.map((run) => ({ key: run.id, run }));
-      return [{ key: `group ${label}`, label, runs }, ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
+      return [{ key: `group ${label}`, label, runs },
+        ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
     });
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
@@ -57,23 +59,28 @@ export class RunTable {
     const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric], hasSpreads]);
     if (shown === this.shownHeads) return;
     this.shownHeads = shown;
-    const width = (column) => widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
-    const cols = this.columns.map((column) => h("col"));
+    const width = (column) =>
+      widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
+    const cols = this.columns.map(() => h("col"));
     cols.forEach((col, index) => { col.style.width = `${width(this.columns[index])}px`; });
     const [first, last] = [h("col"), h("col")];
     first.style.width = last.style.width = `${CHOICE_WIDTH}px`;
     this.columnGroup.replaceChildren(first, last, ...cols);
     this.table.style.width = `${2 * CHOICE_WIDTH + this.columns.reduce((sum, column) => sum + width(column), 0)}px`;
     const heads = this.columns.map((column, index) => this.#headCell(column, cols[index], sort));
-    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")), h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
+    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")),
+      h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
   }
 
   #headCell(column, col, sort) {
     const isSorted = sort.id === column.id;
-    const arrow = isSorted ? (sort.descending ? " ↓" : " ↑") : "";
-    const button = h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => this.options.onSort(column.id) }, column.title + arrow);
-    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col), ondblclick: () => this.options.onWidth(column.id, undefined) });
-    return h(this.numeric.get(column.id) ? "th.number" : "th", { scope: "col", "aria-sort": isSorted ? (sort.descending ? "descending" : "ascending") : undefined }, button, grip);
+    const [arrow, order] = sort.descending ? [" ↓", "descending"] : [" ↑", "ascending"];
+    const button = h("button.sort", { title: `Sort by ${column.title}`,
+      onclick: () => this.options.onSort(column.id) }, column.title + (isSorted ? arrow : ""));
+    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col),
+      ondblclick: () => this.options.onWidth(column.id, undefined) });
+    const tag = this.numeric.get(column.id) ? "th.number" : "th";
+    return h(tag, { scope: "col", "aria-sort": isSorted && order }, button, grip);
   }
 
   #resize(event, column, col) {
@@ -113,7 +120,8 @@ export class RunTable {
       const row = this.rows.get(item.key) ?? this.#row(item);
       this.rows.set(item.key, row);
       row.setAttribute("aria-rowindex", String(first + index + 2));
-      if (this.body.children[index + 1] !== row) this.body.insertBefore(row, this.body.children[index + 1] ?? this.after);
+      if (this.body.children[index + 1] !== row)
+        this.body.insertBefore(row, this.body.children[index + 1] ?? this.after);
     });
     this.body.append(this.after);
     this.before.firstChild.style.height = `${first * ROW_HEIGHT}px`;
@@ -136,7 +144,8 @@ export class RunTable {
       if (!this.open.delete(label)) this.open.add(label);
       this.#list();
     };
-    const button = h("button.sort", { type: "button", "aria-expanded": String(isOpen), onclick: toggle }, `${isOpen ? "▾" : "▸"} ${label}`, h("span.quiet", {}, ` ${runs.length}`));
+    const button = h("button.sort", { "aria-expanded": String(isOpen), onclick: toggle },
+      `${isOpen ? "▾" : "▸"} ${label}`, h("span.quiet", {}, ` ${runs.length}`));
     const cells = this.columns.slice(1).map((column) => {
       const numeric = this.numeric.get(column.id);
       return h(numeric ? "td.number" : "td", {}, column.id === "curve" ? "" : summarized(column, runs, numeric));
@@ -154,9 +163,12 @@ export class RunTable {
   }
 
   #cell(column, run) {
-    if (column.id === "name") return h("th.name", { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label), run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
+    if (column.id === "name") return h("th.name",
+      { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
+      run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
-    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => this.options.onTag(tag) }, tag)));
+    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag",
+      { "aria-label": `Show only tag ${tag}`, onclick: () => this.options.onTag(tag) }, tag)));
     if (column.id === "curve") return this.#curveCell(run);
     const shown = text(column, column.value(run), this.decimals.get(column.id));
     const isBad = real(column.value(run)) !== undefined && typeof column.value(run) === "string";
@@ -170,7 +182,8 @@ export class RunTable {
       if (!values || values === cell.shown) return;
       cell.shown = values;
       const finite = values.filter(Number.isFinite);
-      cell.replaceChildren(finite.length < 2 ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
+      cell.replaceChildren(finite.length < 2
+        ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
     };
     return cell;
   }
