@@ -115,9 +115,10 @@ check: $(VENV)/.dev javascript
 
 # Node comes with the packages of the tests, so that nothing needs apt, and every machine has the same one.
 javascript: $(JAVASCRIPT)/node_modules/.installed
-	$(SAY) 'types and lint of the dashboard'
+	$(SAY) 'types, lint and units of the dashboard'
 	@$(BIN)/node $(JAVASCRIPT)/node_modules/typescript/bin/tsc --project $(JAVASCRIPT)
 	@$(BIN)/node $(JAVASCRIPT)/node_modules/eslint/bin/eslint.js --config $(JAVASCRIPT)/eslint.config.js $(JAVASCRIPT) daemon
+	@$(BIN)/node --import ./$(JAVASCRIPT)/browser.js --test --test-isolation=none --test-reporter=dot '$(JAVASCRIPT)/*.test.js'
 
 # The lock file has no address of a registry; npm asks the one that it is configured with.
 $(JAVASCRIPT)/node_modules/.installed: $(VENV)/.dev $(JAVASCRIPT)/package-lock.json
