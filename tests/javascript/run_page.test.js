@@ -4,7 +4,7 @@ import test from "node:test";
 import { matchesSilence } from "/static/alerts/format.js";
 import { readSmoothing, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { sections } from "/static/run/charts.js";
-import { ranges } from "/static/run/keys.js";
+import { isLoss, ranges } from "/static/run/keys.js";
 import { cpuBusy, gpuLines } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
 import { totals } from "/static/run/phases.js";
@@ -33,6 +33,11 @@ test("the share of busy CPUs comes from seconds by mode", () => {
 test("keys with a common first part are a section, in which losses come first", () => {
   assert.deepEqual(sections(["lr", "eval/f1", "eval/loss", "train/mfu", "loss", "tokens"]),
     [["", ["loss", "lr", "train/mfu", "tokens"]], ["eval", ["eval/loss", "eval/f1"]]]);
+});
+
+test("a loss is known by its name", () => {
+  assert.deepEqual(["loss", "a/loss", "a_loss", "loss/a", "glossy", "losses", "a.loss"].map(isLoss),
+    [true, true, true, true, false, false, false]);
 });
 
 test("ranks in a row are written as a range", () => {

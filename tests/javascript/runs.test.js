@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { betterDirection } from "/static/compare/key_summaries.js";
 import { columnOf, grouped, matcher, prepared, sorted, summarized } from "/static/runs/columns.js";
 
 const RUNS = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) =>
@@ -8,6 +9,11 @@ const RUNS = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], 
 const LOSS = columnOf("loss");
 const TAGS = columnOf("tags");
 const found = (pattern) => RUNS.filter(matcher(pattern, [TAGS, columnOf("config.lr")]).matches).map((run) => run.id);
+
+test("which value of a key is better is judged as trackside compare judges it", () => {
+  const keys = ["loss", "eval/accuracy", "error_score", "stepTime", "reward", "reward_std", "lr"];
+  assert.deepEqual(keys.map(betterDirection), ["less", "more", "less", "less", "more", undefined, undefined]);
+});
 
 test("runs without a value come last in both orders", () => {
   assert.deepEqual([false, true].map((descending) => sorted(RUNS, LOSS, descending).map((run) => run.id).join("")),

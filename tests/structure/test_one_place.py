@@ -106,6 +106,14 @@ def test_the_page_has_no_limit_of_its_own_for_a_straggler() -> None:
     ] == []
 
 
+def test_the_page_takes_the_words_of_the_daemon_from_its_vocabulary() -> None:
+    """docs/generate.py writes vocabulary.js: a list that the page had of its own would differ after the next change."""
+    words = r"\"(train/loss|perplexity|bleu|stddev)\"|\"failed\", \"|\", \"failed\"|\"warning\", \"(critical|info)\"|\b(perplexity|bleu)\|"
+    pages = sorted((PRODUCT[1] / "web" / "static").rglob("*.js"))
+    found = [path.name for path in pages if re.search(words, path.read_text(encoding="utf-8"))]
+    assert found == ["vocabulary.js"]
+
+
 def test_a_cause_is_found_in_the_package_of_causes() -> None:
     product = PRODUCT[1]
     files = [path for path in product.rglob("*.py") if path.parent != product / "causes"]

@@ -5,6 +5,7 @@
 // newest values `updateRun` receives, and a cleanup function.
 // An address is `{ parts, query, set(changes), signal }`. `set` changes the query without opening the page again.
 
+import { MAX_ALERTS } from "/static/vocabulary.js";
 import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
@@ -15,7 +16,6 @@ import { tokenForm } from "/static/token_form.js";
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",
   export: "export" };
-const MAX_ALERTS = 200; // The overview lists at most this many.
 const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts()
   .find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");

@@ -1,6 +1,8 @@
 // Creation of elements, and small components of several pages, whose method `update` changes only what differs. Values
 // from outside are only ever inserted as text.
 
+import * as words from "/static/vocabulary.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 // Returns an element: h("a.quiet", { href, onclick }, "text", element, …). A function becomes a listener, and a button
@@ -75,7 +77,7 @@ const MARKS = {
   ...{ starting: "◔", running: "●", stalled: "‖", finished: "✓", stopped: "■", failed: "✕", lost: "?" },
   ...{ critical: "◆", warning: "▲", info: "○", down: "✕" },
 };
-export const ENDED = new Set(["finished", "stopped", "failed", "lost"]);
+export const ENDED = new Set(words.ENDED);
 
 // Returns a state or severity with a mark of its own, so that color is not needed. `text` replaces the word.
 export function badge(word, text) {

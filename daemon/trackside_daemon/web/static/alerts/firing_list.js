@@ -1,22 +1,21 @@
 // The firing alerts, worst first, updated with each overview.
 
+import { MAX_ALERTS } from "/static/vocabulary.js";
 import { h, syncRows, setText, badge } from "/static/dom.js";
 import { runLink, since } from "/static/alerts/format.js";
 import { when } from "/static/format.js";
 
-// The overview lists at most this many.
-const MAX_REPORTED = 200;
 const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
 
 // `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
 export function firingList(onSilence) {
   const emptyText = h("p.quiet");
   const list = h("ul.fires", { "aria-label": "Firing alerts" });
-  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_REPORTED}. There may be more.`);
+  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_ALERTS}. There may be more.`);
   const update = (alerts, silenceEnds, now, anyFires) => {
     emptyText.hidden = alerts.length > 0;
     setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
-    moreText.hidden = alerts.length < MAX_REPORTED;
+    moreText.hidden = alerts.length < MAX_ALERTS;
     syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert),
       ({ alert }) => row(alert, onSilence));
   };

@@ -1,5 +1,6 @@
 // The alerts that have ended, newest first. The filters are those of the page: they also apply to the alerts that fire.
 
+import { SEVERITIES } from "/static/vocabulary.js";
 import { getJson, query } from "/static/api.js";
 import { coalesce } from "/static/alerts/coalesce.js";
 import { runLink, state } from "/static/alerts/format.js";
@@ -34,7 +35,7 @@ export function alertHistory(address, onFilter) {
     load();
   };
   const severity = h("select", { onchange: change("severity") }, h("option", { value: "" }, "any"),
-    ...["critical", "warning", "info"].map((item) => h("option", { selected: item === filters.severity }, item)));
+    ...SEVERITIES.toReversed().map((item) => h("option", { selected: item === filters.severity }, item)));
   const alert = h("input", { type: "search", list: "alert-names", value: filters.alert, onchange: change("alert"),
     placeholder: "name, * for any" });
   const run = h("input", { type: "search", value: filters.run, onchange: change("run"), placeholder: "name or id" });

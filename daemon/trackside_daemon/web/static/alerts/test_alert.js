@@ -1,5 +1,6 @@
 // The dialog that raises a test alert and shows where the notification arrived.
 
+import { SEVERITIES } from "/static/vocabulary.js";
 import { getJson, post, query } from "/static/api.js";
 import { openDialog } from "/static/alerts/dialog.js";
 import { h, setText } from "/static/dom.js";
@@ -8,7 +9,6 @@ import { number, when } from "/static/format.js";
 const FIRE_SECONDS = 10;
 const WAIT_SECONDS = 30;
 const POLL_MILLISECONDS = 300;
-const SEVERITIES = ["info", "warning", "critical"];
 
 export function openTestDialog(signal) {
   const severity = h("select", {}, ...SEVERITIES.map((name) => h("option", { selected: name === "warning" }, name)));

@@ -1,11 +1,10 @@
 // The worst firing alerts; the Alerts page lists all of them.
 
+import { MAX_ALERTS } from "/static/vocabulary.js";
 import { h, syncRows, setText, badge, table } from "/static/dom.js";
 import { ago, runAddress } from "/static/format.js";
 
 const MAX_SHOWN = 5;
-// The overview lists at most this many.
-const MAX_REPORTED = 200;
 
 export function firingAlerts() {
   const body = h("tbody");
@@ -18,7 +17,7 @@ export function firingAlerts() {
     update({ alerts, time }) {
       root.hidden = !alerts.length;
       setText(allLink,
-        alerts.length > MAX_SHOWN ? `All ${alerts.length}${alerts.length >= MAX_REPORTED ? "+" : ""}` : "All alerts");
+        alerts.length > MAX_SHOWN ? `All ${alerts.length}${alerts.length >= MAX_ALERTS ? "+" : ""}` : "All alerts");
       const worst = alerts.slice(0, MAX_SHOWN).map((alert) => ({ alert, time }));
       syncRows(body, worst, ({ alert }) => JSON.stringify([alert.alert, alert.run, alert.rank, alert.key, alert.gpu,
         alert.subject, alert.started]), alertRow);

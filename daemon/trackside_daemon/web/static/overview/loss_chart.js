@@ -5,7 +5,7 @@ import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { withDetails } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
-import { LOSSES } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 import { labels } from "/static/picker.js";
 
 const MOST_RUNS = 8;

@@ -1,5 +1,6 @@
 // The captures of a run: what was recorded, where the time of its steps went, and what changed since a healthy one.
 
+import { FINAL } from "/static/vocabulary.js";
 import { fetchApi, getJson, post, runPath } from "/static/api.js";
 import { h, setText, syncRows, ENDED, fold, scrollable, table, rerender } from "/static/dom.js";
 import { bytes, number, percent, plural, when } from "/static/format.js";
@@ -9,7 +10,6 @@ import { flame } from "/static/run/flame.js";
 const MAX_OPERATORS = 12;
 const MAX_FUNCTIONS = 8;
 const MAX_INNER = 60; // Characters of a call.
-const FINAL = new Set(["summarised", "failed"]);
 const PARTS = {
   compute: "compute", overlapped: "communication during compute", exposed: "communication", copies: "copies",
   data: "data wait", idle: "device idle", other: "other",
@@ -70,7 +70,7 @@ export class Captures {
       setText(this.count, captures.length ? plural(captures.length, "capture") : "");
       syncRows(this.list, captures.reverse(), (item) => item.id,
         (item) => new Row(item, this.signal, (text) => this.#report(text)).root);
-      if (captures.some((item) => !FINAL.has(item.state))) this.cancel = later(CAPTURES_MS, () => this.#load());
+      if (captures.some((item) => !FINAL.includes(item.state))) this.cancel = later(CAPTURES_MS, () => this.#load());
     } catch {
       // The frame reports the outage; the next update tries again.
     }

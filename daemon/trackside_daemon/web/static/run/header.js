@@ -2,7 +2,8 @@
 
 import { query } from "/static/api.js";
 import { h, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
-import { isLoss, LOSSES } from "/static/run/keys.js";
+import { isLoss } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 import { Stacks } from "/static/run/stacks.js";
 import { number, percent, plural, short, span, when, plain } from "/static/format.js";
 

@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { real } from "/static/format.js";
-import { LOSSES } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 
 const POINTS = 60;
 const MOST_RUNS = 40; // In one request.
