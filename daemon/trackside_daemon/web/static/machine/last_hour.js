@@ -1,5 +1,6 @@
 // The last hour of the host and its GPUs, each second, without a run.
 
+import { SYSTEM_MS, later } from "/static/polling.js";
 import { oneOf } from "/static/address.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
@@ -80,7 +81,7 @@ export class LastHour {
       this.#addGpuChart(name);
     this.more.replaceChildren(h("option", { value: "" }, "choose…"), ...ofGpus.filter((name) =>
       !this.gpuCharts.has(name)).map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
-    if (!families.length) setTimeout(() => this.signal.aborted || this.#families().catch(() => {}), 2000);
+    if (!families.length) later(SYSTEM_MS, () => this.signal.aborted || this.#families().catch(() => {}));
   }
 
   #add() {

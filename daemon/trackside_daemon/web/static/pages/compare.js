@@ -1,5 +1,6 @@
 // A comparison of runs: a chart of each shared key, the results, and the configuration.
 
+import { COMPARISON_MS, isDue } from "/static/polling.js";
 import { oneOf } from "/static/address.js";
 import { getJson, runPath } from "/static/api.js";
 import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
@@ -18,7 +19,6 @@ export const title = "Compare";
 const MAX_RUNS = 32; // Eight colors, solid, dashed and dotted.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
 const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
-const RELOAD_MS = 2000;
 const HINTS = [
   "Choose two or more runs to compare their charts, results and configuration.",
   "Choose another run to compare with this one.",
@@ -38,7 +38,7 @@ class Compare {
     this.runs = [];
     this.shownKeys = SHOWN_KEYS;
     this.missing = [];
-    this.reloadedAt = 0;
+    this.reloadedAt = -Infinity;
     const requested = [...new Set(params.getAll("run"))];
     this.requestedIds = requested.slice(0, MAX_RUNS);
     if (requested.length > MAX_RUNS) this.missing.push(
@@ -197,7 +197,7 @@ class Compare {
   // Reloads runs with new steps, one batch at a time. A deleted run stays as it was. Without an answer the next
   // overview tries again, and the frame reports the outage.
   async #reload(changedRuns) {
-    if (this.reloading || performance.now() - this.reloadedAt < RELOAD_MS) return;
+    if (this.reloading || !isDue(this.reloadedAt, COMPARISON_MS)) return;
     this.reloading = true;
     const shownState = changedRuns.map((run) => run.now);
     const answers = await this.#fetch(changedRuns.map((run) => run.id));

@@ -1,10 +1,10 @@
 // Where the time of a run went, what cost most, and what to try.
 
+import { DIAGNOSIS_MS, isDue } from "/static/polling.js";
 import { getJson, runPath } from "/static/api.js";
 import { h, setText, ENDED, rerender, fold, table } from "/static/dom.js";
 import { percent, span } from "/static/format.js";
 
-const RELOAD_MS = 15_000; // Interval of reloads of a live run that is shown.
 const COLORS = 8;
 const JOULES_PER_KWH = 3.6e6;
 
@@ -22,7 +22,7 @@ export class Diagnosis {
   update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
     const due = !this.loadedAt ||
-      (this.root.open && this.root.checkVisibility() && performance.now() - this.loadedAt > RELOAD_MS);
+      (this.root.open && this.root.checkVisibility() && isDue(this.loadedAt, DIAGNOSIS_MS));
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();
     this.ended = ended;
   }

@@ -1,11 +1,11 @@
 // The layers of an observed model: a map by steps, alone or against another run, and the distribution of one layer.
 
+import { LAYERS_MS, isDue } from "/static/polling.js";
 import { getJson, post, query, runPath } from "/static/api.js";
 import { h, setText, ENDED, fold } from "/static/dom.js";
 import { number, plural, real, when } from "/static/format.js";
 import { color, drawBands, drawMap } from "/static/run/layer_plots.js";
 
-const RELOAD_MS = 5000;
 const POINTS = 300;
 const OTHERS = 50; // Runs to compare with.
 const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infinite", zeros: "share of zeros",
@@ -47,7 +47,7 @@ export class Layers {
   }
 
   update(/** @type {Run} */ run) {
-    const due = !this.loadedAt || (!this.ended && performance.now() - this.loadedAt > RELOAD_MS);
+    const due = !this.loadedAt || (!this.ended && isDue(this.loadedAt, LAYERS_MS));
     this.ended = ENDED.has(run.state) && Boolean(this.loadedAt);
     this.record.hidden = ENDED.has(run.state);
     if (due) this.#load();

@@ -1,12 +1,12 @@
 // The daemon's GPUs and host during a run. The axis is always time, since these series have no steps.
 
+import { MACHINE_MS, isDue } from "/static/polling.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, number, percent, real } from "/static/format.js";
 
-const RELOAD_MS = 10_000; // The interval of machine samples in the history.
 const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
 
 const GPU = [
@@ -54,7 +54,7 @@ export class Machine {
     if (runGpus.length) this.gpus = runGpus;
     this.#updateHeading(overview.host.name, run.attempt_list, overview.gpus.length);
     const live = overview.runs.some((item) => item.id === this.id);
-    if (!other && !(live && performance.now() - this.loaded > RELOAD_MS)) return;
+    if (!other && !(live && isDue(this.loaded, MACHINE_MS))) return;
     this.loaded = performance.now();
     for (const chart of this.charts) chart.refresh();
   }
