@@ -298,6 +298,14 @@ interface ChartOptions extends Partial<Omit<View, "drawn" | "marks" | "width" | 
   onOwn?(own: OwnSettings): void; // Called when the user changes settings of this chart alone.
 }
 
+// How a map of layers is drawn: its colors around zero or rising, the layer that is marked, and the texts of its axis.
+interface MapLook {
+  around?: boolean;
+  linear?: boolean;
+  chosen?: string;
+  label?(place: number): string;
+}
+
 // What the charts of a run show; see run/controls.js.
 interface RunSelection {
   by: AxisName;

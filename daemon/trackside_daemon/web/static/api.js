@@ -85,17 +85,21 @@ export function runPath(id) {
   return `runs/${encodeURIComponent(id)}`;
 }
 
-export async function getJson(path, options) {
+export function getJson(path, signal = undefined) {
+  return request(path, { signal });
+}
+
+async function request(path, options) {
   const answer = await fetchApi(path, options);
   return withNetworkErrors(answer.json());
 }
 
 export function post(path, body) {
-  return getJson(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+  return request(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 }
 
 export function remove(path) {
-  return getJson(path, { method: "DELETE" });
+  return request(path, { method: "DELETE" });
 }
 
 // Returns a query string. A list repeats its parameter; undefined and empty values are left out.

@@ -1,5 +1,4 @@
-// Creation of elements, and small components of several pages, whose method `update` changes only what differs. Values
-// from outside are only ever inserted as text.
+// Creation of elements, and small components with a method `update`. Values from outside are only inserted as text.
 
 import * as words from "/static/vocabulary.js";
 
@@ -36,8 +35,7 @@ function applyProperties(element, classes, properties, children) {
 export function syncRows(parent, items, key, make) {
   const previous = parent.rowsByKey ?? new Map();
   const current = new Map(items.map((item) => [key(item), previous.get(key(item)) ?? make(item)]));
-  // Remove old rows first: otherwise later rows are moved, and lose the focus.
-  // It may have moved.
+  // Remove old rows first, unless they have moved elsewhere: otherwise later rows are moved, and lose the focus.
   for (const [name, row] of previous) if (!current.has(name) && row.parentNode === parent) row.remove();
   items.forEach((item, index) => {
     const row = current.get(key(item));
@@ -94,8 +92,7 @@ export function badge(word, text) {
   return element;
 }
 
-// Returns a bar for a ratio. It is hidden from screen readers, which read the text next to it. `levels` are the ratios
-// from which its color warns and is bad.
+// Returns a bar for a ratio, which has a text next to it. `levels` are the ratios from which it warns and is bad.
 export function bar() {
   const fill = h("span");
   const element = h("span.bar", { "aria-hidden": "true" }, fill);

@@ -65,7 +65,7 @@ export class Picker {
     const name = this.search.value.trim();
     try {
       const { runs } = await getJson(`runs?${query({ limit: MAX_LISTED, name })}`,
-        { signal: AbortSignal.any([this.signal, controller.signal]) });
+        AbortSignal.any([this.signal, controller.signal]));
       this.#show(runs, name);
       this.onResults(runs.length);
     } catch (problem) {

@@ -49,7 +49,7 @@ class AlertPage {
 
   async read() {
     const paths = [`alerts/${this.id}`, "silences"];
-    const answers = await Promise.all(paths.map((path) => getJson(path, { signal: this.signal })));
+    const answers = await Promise.all(paths.map((path) => getJson(path, this.signal)));
     /** @type {Alert} */
     this.alert = answers[0];
     this.silences = answers[1].silences;

@@ -35,8 +35,7 @@ function row(first, onSilence) {
   const began = h("span.quiet.when");
   const silent = h("span.quiet.when");
   const button = h("button", { "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`,
-    onclick: () => onSilence(newest) },
-      "Silence…");
+    onclick: () => onSilence(newest) }, "Silence…");
   const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
     summary);
   const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));

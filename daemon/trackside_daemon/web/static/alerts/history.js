@@ -46,7 +46,7 @@ export function alertHistory(address, onFilter) {
     try {
       const alert = namePattern(filters.alert);
       const search = query({ ...filters, alert, firing: false, evidence: false, limit: limit + 1 });
-      const { alerts } = await getJson(`alerts?${search}`, { signal: address.signal });
+      const { alerts } = await getJson(`alerts?${search}`, address.signal);
       const shown = alerts.reverse().slice(0, limit);
       list.hidden = !shown.length;
       emptyText.hidden = shown.length > 0;

@@ -40,7 +40,7 @@ export function alertsPage(/** @type {Address} */ address) {
   const reload = coalesce(async () => {
     const anySilenced = newest.alerts.some((alert) => alert.silenced);
     const paths = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])];
-    const requests = paths.map((path) => getJson(path, { signal: address.signal }));
+    const requests = paths.map((path) => getJson(path, address.signal));
     try {
       const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(),
         ...requests]);

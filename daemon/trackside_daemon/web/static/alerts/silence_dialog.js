@@ -62,7 +62,7 @@ export function openSilenceDialog(labels, onDone, signal) {
     h("p.quiet", {}, "To silence alerts that Prometheus evaluates, use Alertmanager."),
   ], submit, action: "Silence" }, signal);
   onChange();
-  getJson("alerts?firing=true&evidence=false", { signal }).then(({ alerts }) => {
+  getJson("alerts?firing=true&evidence=false", signal).then(({ alerts }) => {
     firing = alerts;
     onChange();
   }, (problem) => setText(preview, problem.message));

@@ -27,7 +27,7 @@ export function runTimeline(signal, isShown) {
   }
 
   async function load() {
-    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, { signal });
+    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, signal);
     const names = labels(runs);
     events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
       .sort((a, b) => b.time - a.time);

@@ -28,14 +28,9 @@ const visibilityObserver = new IntersectionObserver((entries) =>
 const sizeObserver = new ResizeObserver((entries) => entries.forEach((item) => item.target.onResize()));
 
 export class Chart {
-  /**
-   * A relative axis has seconds since a start in place of the points' times, and that of a quantity has it in place of
-   * their steps.
-   * @param {ChartOptions} options
-   * @param {AbortSignal} [signal]
-   */
-  constructor({ title, by = "step", log = false, robust = false, load, marks = [], own = {}, ...more }, signal) {
-    const { onZoom = () => {}, onOwn = () => {}, from, to, ...settings } = more;
+  // A relative axis has seconds since a start in place of the points' times; that of a quantity has it for the steps.
+  constructor(/** @type {ChartOptions} */ { title, load, marks = [], own = {}, from, to, ...more }, signal) {
+    const { by = "step", log = false, robust = false, onZoom = () => {}, onOwn = () => {}, ...settings } = more;
     /** @type {Line[]} */
     this.lines = [];
     this.page = { log, robust };
@@ -139,10 +134,6 @@ export class Chart {
     return chartImage(this);
   }
 
-  /**
-   * @param {number} [from]
-   * @param {number} [to]
-   */
   zoom(from, to) {
     if (from !== undefined && this.view.by === "step")
       [from, to] = [Math.floor(from), Math.max(Math.ceil(to), Math.floor(from) + 1)];

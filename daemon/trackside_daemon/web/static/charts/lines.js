@@ -67,7 +67,7 @@ function combine(choose, a, b) {
   return b === null ? a : choose(a, b);
 }
 
-// Joins tables [xs, values, …] on one axis: [xs, values of the first, …]. A missing value is undefined, across which
+// Joins tables [xs, values, …] on one axis: [xs, values of the first, …]. Across a missing value, undefined,
 // uPlot draws a line; null would be a gap.
 export function joinTables(tables) {
   if (tables.length === 1) return tables[0];

@@ -9,12 +9,9 @@ import { number } from "/static/format.js";
 export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-/**
- * Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
- * @param {View} view
- * @returns {uPlot.Options}
- */
-export function options(view, handlers) {
+// Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+/** @returns {uPlot.Options} */
+export function options(/** @type {View} */ view, handlers) {
   const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view));
   return {
     width: view.width,
@@ -32,8 +29,7 @@ export function options(view, handlers) {
       focus: { prox: -1 },
       points: { size: 6, show: view.drawn.length <= 8 },
       y: false,
-      sync: view.sync ? { key: view.sync, setSeries: false, scales: ["x", null],
-        filters: { pub: isPointerEvent, sub: isPointerEvent } } : undefined,
+      sync: view.sync && { ...SYNC, key: view.sync },
       bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? handlers.onPan(event) : handle(event)),
         dblclick: () => () => handlers.onSelect() },
     },
@@ -47,6 +43,8 @@ export function options(view, handlers) {
 }
 
 const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
+/** @type {uPlot.Cursor.Sync} */
+const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } };
 
 function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
   const stroke = () => seriesColor(index);

@@ -3,8 +3,7 @@
 import { h, checkbox } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 
-// Returns the button and its panel. `chart.own` has the chart's settings { log, robust, low, high }; `onChange` is
-// called with them when the user changes one.
+// Returns the button and its panel. `onChange` is called with the chart's own settings when the user changes one.
 export function chartSettings(chart, onChange) {
   const panel = h("div.chart-panel", { hidden: true, role: "group", "aria-label": `Settings of ${chart.title}` });
   const button = icon("settings", "Scale and range", () => toggle());

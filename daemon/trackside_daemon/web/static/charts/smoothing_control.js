@@ -20,8 +20,7 @@ export function smoothingQuery(smooth) {
   return { smooth: smooth ? smooth.span : "", smoothing: smooth && smooth.kind !== "ema" ? smooth.kind : "" };
 }
 
-// Returns the control { root, update(steps) }; `onChange(smooth)` receives { kind, span } or undefined. `steps` is the
-// length of the longest run.
+// Returns the control { root, update(steps) }, where `steps` is the length of the longest run.
 export function smoothingControl(initial, onChange) {
   let longest = LEAST_SPAN;
   let span = initial?.span ?? 0;

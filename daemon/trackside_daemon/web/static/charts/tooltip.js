@@ -24,8 +24,8 @@ function row({ line, value, low, high, smoothed }, format, smooth, position) {
   swatch.style.borderTopColor = `var(--s${(line.index % 8) + 1})`;
   swatch.style.borderTopStyle = ["solid", "dashed", "dotted"][Math.floor(line.index / 8) % 3];
   const range = low !== high && low !== null && high !== null ? `${format(low)} … ${format(high)}` : "";
-  const own = smooth ? [h("td.number", {}, h("b", {}, format(smoothed))),
-    h("td.number", {}, format(value))] : [h("td.number", {}, h("b", {}, format(value)))];
+  const main = h("td.number", {}, h("b", {}, format(smooth ? smoothed : value)));
+  const own = smooth ? [main, h("td.number", {}, format(value))] : main;
   const more = position || (smooth ? "" : range);
   return h("tr", {}, h("td", {}, swatch), h("td.name", {}, line.label), own,
     more ? h("td.number.quiet", {}, more) : "");

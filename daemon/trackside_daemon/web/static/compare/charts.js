@@ -91,7 +91,7 @@ async function loadLines(runs, key, request) {
     const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + start(group[0])));
     const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high,
       points, mean: true };
-    return (await getJson(`series?${query(wanted)}`, { signal })).series;
+    return (await getJson(`series?${query(wanted)}`, signal)).series;
   });
   const series = (await Promise.all(answers)).flat();
   const placed = (run) => (points) => points.map(([step, time, ...rest]) => [step, time - start(run), ...rest]);
@@ -104,7 +104,7 @@ async function loadPlaced(run, key, { by, from, to, points, signal }) {
   await run.axis.load(by, run.document);
   const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
   const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`,
-    { signal });
+    signal);
   return linesOf(run, series, (points) => run.axis.place(points));
 }
 

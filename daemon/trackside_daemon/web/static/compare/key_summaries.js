@@ -15,8 +15,8 @@ export function keySummaries(run) {
     const pick = (choose, name) => {
       const finite = [previous?.[name], metric[name]].filter((value) =>
         value !== undefined && value !== null && !Number.isNaN(real(value)));
-      return finite.length ? finite.reduce((kept, other) =>
-        (choose(real(kept), real(other)) === real(kept) ? kept : other)) : metric[name];
+      if (!finite.length) return metric[name];
+      return finite.reduce((kept, other) => (choose(real(kept), real(other)) === real(kept) ? kept : other));
     };
     summaries.set(metric.key, { last: metric.last, min: pick(Math.min, "min"), max: pick(Math.max, "max") });
   }

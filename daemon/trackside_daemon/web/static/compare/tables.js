@@ -10,8 +10,7 @@ const LONG_TEXT = 160; // Longer values get a scrollable box.
 const RUN_COLUMNS = [["Run"], ["State"], ["Steps", "number"], ["Duration", "number"]];
 const COLUMNS = ["last", "min", "max"];
 
-// One row per run { id, label, index, state, step, seconds, summaries }: the results that it states, then three columns
-// per key; the best value is marked.
+// One row per run: the results that it states, then three columns per key; the best value is marked.
 export function results(runs, keys) {
   const stated = [...new Set(runs.flatMap((run) => Object.keys(run.document.summary ?? {})))];
   const bestStated = stated.map((key) => bestIndexes(key, runs.map((run) => run.document.summary?.[key])));

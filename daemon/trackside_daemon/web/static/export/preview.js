@@ -49,7 +49,7 @@ export class Preview {
     this.chartController = new AbortController();
     const load = async ({ by: axis, from: low, to: high, points, signal }) => {
       const search = query({ run: run.id, key: keys, rank: ranks, attempt, by: axis, from: low, to: high, points });
-      return toLines((await getJson(`series?${search}`, { signal })).series, keys);
+      return toLines((await getJson(`series?${search}`, signal)).series, keys);
     };
     const title = keys.length === 1 ? `${run.name}, ${keys[0]}` : run.name;
     this.file = fileName({ keys: selection.keys, form: "png" }, run.name).replace(/\.png$/, "");

@@ -74,7 +74,7 @@ export class LastHour {
 
   // Charts of the GPUs, and a list of their other families.
   async #families() {
-    const { families } = await getJson("machine", { signal: this.signal });
+    const { families } = await getJson("machine", this.signal);
     const ofGpus = families.filter((name) => name.startsWith(GPU)).map((name) => name.slice(GPU.length));
     this.moreLabel.hidden = !ofGpus.length;
     for (const name of [...GPU_CHARTS, ...this.chosen]) if (ofGpus.includes(name) && !this.gpuCharts.has(name))
@@ -109,7 +109,7 @@ export class LastHour {
   #chart({ title, keys, lines, ...settings }) {
     const load = async ({ from, to, points, signal }) => {
       const begin = from ?? Date.now() / 1000 - this.seconds;
-      const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, { signal });
+      const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, signal);
       const found = lines(series);
       chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
       return found;

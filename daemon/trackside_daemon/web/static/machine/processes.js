@@ -51,8 +51,9 @@ export function processTable(signal, onEnd) {
 
   function show() {
     const column = COLUMNS.find((item) => item.id === order.id);
-    const shown = column ? [...processes].sort((a, b) =>
-      (order.descending ? -1 : 1) * compare(column.value(a), column.value(b))) : processes;
+    const sign = order.descending ? -1 : 1;
+    const compared = (a, b) => sign * compare(column.value(a), column.value(b));
+    const shown = column ? processes.toSorted(compared) : processes;
     syncRows(body, shown, (item) => item.pid, (item) => processRow(item, end));
   }
 

@@ -24,7 +24,7 @@ export function endedRuns(address, selection, onLoad) {
   async function load(liveIds) {
     try {
       // All of the newest may be live. A run without `ended` is so new that the history does not contain it yet.
-      const { runs } = await getJson(`runs?${query({ limit: MOST + liveIds.size })}`, { signal: address.signal });
+      const { runs } = await getJson(`runs?${query({ limit: MOST + liveIds.size })}`, address.signal);
       const names = labels(runs);
       const owner = ownerOf(runs);
       const items = runs.map((run, index) => ({ ...run, label: names[index], owner: owner(run) }))

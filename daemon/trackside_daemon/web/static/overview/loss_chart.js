@@ -35,7 +35,7 @@ export function lossChart(signal) {
 async function load(runs, { by, from, to, points, signal }) {
   if (!runs.length) return [];
   const { series } = await getJson(
-    `series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, { signal });
+    `series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, signal);
   const names = labels(runs);
   return runs.flatMap((run, index) => {
     const own = series.filter((item) => item.run === run.id && item.attempt === run.attempt && item.points.length);

@@ -75,7 +75,7 @@ class Compare {
   // Resolves to { value } or { reason } for each id: the document of the run, or why there is none.
   /** @returns {Promise<{ value?: Run, reason?: any }[]>} */
   #fetch(ids) {
-    const load = (id) => getJson(runPath(id), { signal: this.signal });
+    const load = (id) => getJson(runPath(id), this.signal);
     return Promise.allSettled(ids.map(load));
   }
 
@@ -135,7 +135,7 @@ class Compare {
     if (!isSelected) this.runs = this.runs.filter((item) => item.id !== run.id);
     else if (this.runs.length < MAX_RUNS) {
       try {
-        const document = await getJson(runPath(run.id), { signal: this.signal });
+        const document = await getJson(runPath(run.id), this.signal);
         if (this.runs.length < MAX_RUNS && !this.runs.some((item) => item.id === run.id)) this.#add(document);
       } catch (problem) {
         setText(this.note, problem.message);
@@ -194,8 +194,8 @@ class Compare {
     this.#tables();
   }
 
-  // Reloads runs with new steps, one batch at a time. A deleted run stays as it was. Without an answer the next
-  // overview tries again, and the frame reports the outage.
+  // Reloads runs with new steps, one batch at a time. A deleted run stays as it was; after an outage the next overview
+  // tries again.
   async #reload(changedRuns) {
     if (this.reloading || !isDue(this.reloadedAt, COMPARISON_MS)) return;
     this.reloading = true;

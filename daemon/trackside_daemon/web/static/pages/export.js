@@ -42,7 +42,7 @@ class Export {
     const id = this.params.get("run");
     if (id) {
       try {
-        this.run = await getJson(runPath(id), { signal: this.signal });
+        this.run = await getJson(runPath(id), this.signal);
       } catch (problem) {
         if (problem.status !== 404) throw problem;
         setText(this.note, `Run “${id}” does not exist.`);
@@ -68,7 +68,7 @@ class Export {
 
   async #selectRun(run) {
     try {
-      this.run = await getJson(runPath(run.id), { signal: this.signal });
+      this.run = await getJson(runPath(run.id), this.signal);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.note, problem.message);
       this.note.hidden = false;
@@ -112,11 +112,12 @@ class Export {
     const also = h("label", {}, this.resources,
       h("span.quiet", {}, "Also the GPU, host and process series in the time of the run."));
     setText(this.summary, `Run: ${run.name}`);
+    const attemptField = h("fieldset", {}, h("legend", {}, "Attempt"),
+      h("div.tools", {}, h("label", {}, "Attempt", this.attempt)));
     this.fields.replaceChildren(
       this.keys.root,
       this.ranks.root,
-      ...(attempts.length > 1 ? [h("fieldset", {}, h("legend", {}, "Attempt"),
-        h("div.tools", {}, h("label", {}, "Attempt", this.attempt)))] : []),
+      ...(attempts.length > 1 ? [attemptField] : []),
       this.window.root,
       h("fieldset.forms", {}, h("legend", {}, "Format"), h("ul.ticks", {}, ...forms)),
       h("fieldset.forms", {}, h("legend", {}, "Machine"), h("ul.ticks", {}, h("li", {}, also))),

@@ -30,7 +30,7 @@ export const title = "Run";
 
 export async function show(/** @type {Address} */ address) {
   const { signal } = address;
-  const fetchRun = (id) => getJson(runPath(id), { signal });
+  const fetchRun = (id) => getJson(runPath(id), signal);
   const run = await fetchRun(address.parts.join("/"));
   const page = new RunPage(address, run, () => fetchRun(run.id));
   return { title: run.name, root: page.root, run: run.id, update: (overview) => page.update(overview),
@@ -157,7 +157,7 @@ class RunPage {
   async #loadMarks() {
     const search = query({ run: this.run.id, limit: MAX_MARKS });
     const [{ events }, { alerts }] = await Promise.all(
-      ["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, { signal: this.signal })));
+      ["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, this.signal)));
     this.allMarks = chartMarks(events, alerts);
     this.selection.updateMarks(this.allMarks);
     const notices = Object.entries({ events, alerts })

@@ -75,7 +75,7 @@ class Runs {
       const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
         .filter(Boolean))];
       const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`,
-        { signal: this.signal }), getJson("keys", { signal: this.signal })]);
+        this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;

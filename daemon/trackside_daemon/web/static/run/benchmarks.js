@@ -26,7 +26,7 @@ export class Benchmarks {
 
   async #load(ended) {
     try {
-      const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, { signal: this.signal });
+      const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, this.signal);
       const found = newest(events.filter(({ kind, fields }) => kind === KIND && Array.isArray(fields.curve)));
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);

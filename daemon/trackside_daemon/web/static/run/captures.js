@@ -64,7 +64,7 @@ export class Captures {
   async #load() {
     this.cancel?.();
     try {
-      const { captures } = await getJson(`${runPath(this.id)}/captures`, { signal: this.signal });
+      const { captures } = await getJson(`${runPath(this.id)}/captures`, this.signal);
       this.root.hidden = !captures.length && !this.live;
       this.empty.hidden = captures.length > 0;
       setText(this.count, captures.length ? plural(captures.length, "capture") : "");
@@ -121,7 +121,7 @@ class Row {
     if (!this.root.open || this.item.state !== "summarised" || this.loaded) return;
     this.loaded = true;
     try {
-      const { summary, kind, text } = await getJson(`captures/${this.item.id}`, { signal: this.signal });
+      const { summary, kind, text } = await getJson(`captures/${this.item.id}`, this.signal);
       const lines = text.slice(1).filter((line) => !line.startsWith("changed: ")).join("\n");
       const content = KINDS[kind]?.content?.(summary) ?? [h("pre", { tabindex: 0, "aria-label": "Summary" }, lines)];
       this.body.replaceChildren(changes(summary, KINDS[kind]), ...content);
@@ -200,8 +200,8 @@ function functionTable(functions) {
     return h("tr", {}, h("th", { scope: "row" }, name), texts.map((text) => h("td.number", {}, text)),
       h("td.mono", { title: inner }, inner.slice(0, MAX_INNER)));
   });
-  return rows.length ? grid("Python functions", ["Python function", "ms a step", "Share", "Calls a step", "Mostly in"],
-    rows) : "";
+  const heads = ["Python function", "ms a step", "Share", "Calls a step", "Mostly in"];
+  return rows.length ? grid("Python functions", heads, rows) : "";
 }
 
 // A table whose first and last columns are texts.

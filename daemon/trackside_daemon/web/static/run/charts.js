@@ -146,8 +146,8 @@ export class Charts {
     const params = { run: this.id, by, from, to, points, attempt, mean: true, ...ranksQuery };
     const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
     const batch = isReload && ranks === "lowest" && maxKeys > 1;
-    return batch ? this.batch.series(key, params,
-      maxKeys) : (await getJson(`series?${query({ ...params, key })}`, { signal })).series;
+    if (batch) return this.batch.series(key, params, maxKeys);
+    return (await getJson(`series?${query({ ...params, key })}`, signal)).series;
   }
 
   #filteredKeys() {

@@ -22,7 +22,7 @@ export class Checkpoints {
 
   async update() {
     try {
-      const { checkpoints, metric } = await getJson(`${runPath(this.id)}/checkpoints`, { signal: this.signal });
+      const { checkpoints, metric } = await getJson(`${runPath(this.id)}/checkpoints`, this.signal);
       this.root.hidden = !checkpoints.length;
       setText(this.metric, metric || "Metric");
       setText(this.count, summary(checkpoints));

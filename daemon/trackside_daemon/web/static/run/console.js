@@ -29,7 +29,7 @@ export class ConsoleView {
 
   async update() {
     try {
-      const { bytes: size, total } = await getJson(`${runPath(this.id)}/console?lines=0`, { signal: this.signal });
+      const { bytes: size, total } = await getJson(`${runPath(this.id)}/console?lines=0`, this.signal);
       this.present = total > 0;
       setText(this.count, `${plural(total, "line")}, ${bytes(size)}`);
       if (this.root.open && this.size !== size && !this.search.value) await this.#load();
@@ -61,7 +61,7 @@ export class ConsoleView {
   async #show(selection, place) {
     try {
       const { lines, more } = await getJson(
-        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, { signal: this.signal });
+        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, this.signal);
       place(lines.map(([number, text, parts]) =>
         h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
       this.first = lines[0]?.[0] ?? 0;

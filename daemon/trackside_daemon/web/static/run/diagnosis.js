@@ -1,11 +1,11 @@
 // Where the time of a run went, what cost most, and what to try.
 
+import { timeTable } from "/static/run/phases.js";
 import { DIAGNOSIS_MS, isDue } from "/static/polling.js";
 import { getJson, runPath } from "/static/api.js";
-import { h, setText, ENDED, rerender, fold, table } from "/static/dom.js";
+import { h, setText, ENDED, rerender, fold } from "/static/dom.js";
 import { percent, span } from "/static/format.js";
 
-const COLORS = 8;
 const JOULES_PER_KWH = 3.6e6;
 
 export class Diagnosis {
@@ -21,8 +21,7 @@ export class Diagnosis {
 
   update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
-    const due = !this.loadedAt ||
-      (this.root.open && this.root.checkVisibility() && isDue(this.loadedAt, DIAGNOSIS_MS));
+    const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && isDue(this.loadedAt, DIAGNOSIS_MS));
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();
     this.ended = ended;
   }
@@ -31,7 +30,7 @@ export class Diagnosis {
     if (this.loading) return;
     this.loading = true;
     try {
-      const found = await getJson(`${runPath(this.id)}/diagnosis`, { signal: this.signal });
+      const found = await getJson(`${runPath(this.id)}/diagnosis`, this.signal);
       setText(this.note, found.hang?.text ?? found.causes[0]?.summary ?? "nothing cost more than 1 % of the time");
       this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
@@ -66,21 +65,10 @@ function effect({ quantity, ratio, low, high }) {
   return h("li", {}, `${quantity} ${sign(ratio)}${low === null ? "" : ` (${sign(low)} to ${sign(high)})`}`);
 }
 
-// A stacked bar of the accounts, and their table.
+// Returns the accounts of the time.
 export function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
-  const entries = Object.entries(seconds)
-    .map(([name, value], index) => ({ name: accounts[name] ?? name, value, color: `phase-${index % COLORS}` }));
-  const parts = entries.map(({ name, value, color }) => {
-    const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall)}` });
-    part.style.flexGrow = value / wall;
-    return part;
-  });
-  const label = entries.map(({ name, value }) => `${name} ${percent(value / wall)}`).join(", ");
-  const rows = entries.map(({ name, value, color }) =>
-    h("tr", {}, h("th.name", { scope: "row" }, h("span", { class: `run-key ${color}` }), name),
-      h("td.number", {}, span(value)), h("td.number", {}, percent(value / wall))));
-  const stack = h("div.run-stack", { role: "img", "aria-label": `Where the time went: ${label}` }, parts);
-  return h("div.run-phases", {}, stack, table(["Account", ["Time", "number"], ["Share", "number"]], rows));
+  const times = Object.entries(seconds).map(([name, value]) => [accounts[name] ?? name, value]);
+  return timeTable(times, "Account", "Where the time went", wall);
 }
 
 function cause(item, { currency }) {

@@ -31,7 +31,7 @@ export class Ending {
   }
 
   async #showEnd(run) {
-    const { events } = await getJson(`events?${query({ run: this.id, limit: EVENTS })}`, { signal: this.signal })
+    const { events } = await getJson(`events?${query({ run: this.id, limit: EVENTS })}`, this.signal)
       .catch(() => ({ events: [] }));
     const last = events.filter((event) => event.attempt === run.attempt);
     const ends = last.filter(({ kind }) => kind === "rank_ended");

@@ -38,14 +38,9 @@ export function color(position, around) {
   return colors[first].map((from, channel) => Math.round(from + (colors[first + 1][channel] - from) * (at - first)));
 }
 
-/**
- * Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer. Columns are where their places on the axis are:
- * `at`, and `label` formats one of these.
- * @param {HTMLCanvasElement} canvas
- * @param {{ layers: string[], at: number[], values: number[][] }} map
- * @param {{ around?: boolean, linear?: boolean, chosen?: string, label?(place: number): string }} look
- */
-export function drawMap(canvas, { layers, at, values }, { around = false, linear = false, chosen, label }) {
+// Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer. `at` are the places of the columns on the axis.
+export function drawMap(canvas, { layers, at, values }, /** @type {MapLook} */ look) {
+  const { around = false, linear = false, chosen, label } = look;
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.

@@ -88,8 +88,7 @@ export class Layers {
 
   #fetch(run, window = /** @type {object} */ (this.#window())) {
     const value = this.kind.value === this.shownKind ? this.value.value : "";
-    return getJson(`${runPath(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`,
-      { signal: this.signal });
+    return getJson(`${runPath(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`, this.signal);
   }
 
   // The axis of the charts, and the part of it to which they are zoomed.
@@ -121,7 +120,7 @@ export class Layers {
   }
 
   async #loadOthers() {
-    this.others = (await getJson(`runs?${query({ limit: OTHERS })}`, { signal: this.signal })).runs.filter((run) =>
+    this.others = (await getJson(`runs?${query({ limit: OTHERS })}`, this.signal)).runs.filter((run) =>
       run.id !== this.id);
     this.other.append(...this.others.map((run) =>
       h("option", { value: run.id }, run.name === this.name ? `${run.name} ${run.id.slice(0, 8)}` : run.name)));
@@ -187,8 +186,7 @@ export class Layers {
     if (this.one.hidden) return;
     try {
       const search = query({ kind: this.map.kind, ...this.#window() });
-      const found = await getJson(`${runPath(this.id)}/layers/${encodeURIComponent(layer)}?${search}`,
-        { signal: this.signal });
+      const found = await getJson(`${runPath(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, this.signal);
       const text = found.kind === "attention"
         ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
       setText(this.title, `${layer}, ${text}`);

@@ -75,7 +75,7 @@ export class Machine {
     const { from, to } = this.selection.by === "time" ? this.selection : {};
     const load = async ({ from: begin, to: end, points, signal: chartSignal }) => {
       const search = query({ run: this.id, key: keys, by: "time", from: begin, to: end, points });
-      const { series } = await getJson(`series?${search}`, { signal: chartSignal });
+      const { series } = await getJson(`series?${search}`, chartSignal);
       return derive ? derive(series) : this.#runGpus(series);
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);

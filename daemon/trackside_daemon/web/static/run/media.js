@@ -18,7 +18,7 @@ export class Media {
   async update(/** @type {Run} */ run) {
     if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
     try {
-      const { media } = await getJson(`${runPath(this.id)}/media`, { signal: this.signal });
+      const { media } = await getJson(`${runPath(this.id)}/media`, this.signal);
       this.loaded = true;
       this.state = run.state;
       this.root.hidden = !media.length;

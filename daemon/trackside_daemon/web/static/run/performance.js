@@ -70,8 +70,8 @@ export class Performance {
   async #fetch() {
     const wasEnded = this.ended;
     const [found, { runs }] = await Promise.all([
-      getJson(`${runPath(this.id)}/performance?${query({ points: POINTS })}`, { signal: this.signal }),
-      getJson(`runs?${query({ name: this.id, limit: 10 })}`, { signal: this.signal }),
+      getJson(`${runPath(this.id)}/performance?${query({ points: POINTS })}`, this.signal),
+      getJson(`runs?${query({ name: this.id, limit: 10 })}`, this.signal),
     ]);
     if (wasEnded === this.ended) this.loadedAt = performance.now();
     this.found = found;

@@ -4,7 +4,7 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { h, setText, syncRows, rerender, fold } from "/static/dom.js";
 import { number, percent, real } from "/static/format.js";
-import { phaseTable } from "/static/run/phases.js";
+import { timeTable } from "/static/run/phases.js";
 
 const NAMES = {
   ...{ reward: "Reward", reward_std: "Spread of the rewards", kl: "KL divergence", entropy: "Entropy",
@@ -40,7 +40,8 @@ export class Reinforcement {
       .map(([role, seconds]) => [ROLES[role], seconds]);
     const share = found.roles.generate / byRole.reduce((sum, [, seconds]) => sum + seconds, 0);
     setText(this.note, byRole.length ? `${percent(share)} of the time is generation` : "");
-    rerender(this.roles, JSON.stringify(byRole), () => (byRole.length ? phaseTable(byRole, "Role") : ""));
+    this.roles.hidden = !byRole.length;
+    rerender(this.roles, JSON.stringify(byRole), () => timeTable(byRole, "Role", "Time by role"));
   }
 
   // Applies changed settings of the charts.
@@ -68,7 +69,7 @@ export class Reinforcement {
     const load = async ({ by: axis, from: begin, to: end, points, signal }) => {
       const search = query({ run: this.id, key, by: axis, from: begin, to: end, points,
         attempt: this.selection.attempt });
-      const { series } = await getJson(`series?${search}`, { signal });
+      const { series } = await getJson(`series?${search}`, signal);
       return series.map((item, index) =>
         ({ label: series.length > 1 ? `attempt ${item.attempt}` : key, index, points: scaled(item.points, factor) }));
     };

@@ -24,7 +24,7 @@ export class SeriesBatch {
     const batch = { keys: [] };
     batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
       if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
-      return getJson(`series?${rest}&${query({ key: batch.keys })}`, { signal: this.signal });
+      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
     });
     return batch;
   }

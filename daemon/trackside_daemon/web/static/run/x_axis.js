@@ -59,8 +59,7 @@ export class AxisTable {
 
   async #load(by, run) {
     const key = by.startsWith(KEY) ? by.slice(KEY.length) : by;
-    const { series } = await getJson(`series?${query({ run: this.id, key, points: POINTS, mean: true })}`,
-      { signal: this.signal });
+    const { series } = await getJson(`series?${query({ run: this.id, key, points: POINTS, mean: true })}`, this.signal);
     const ranks = new Set(run.metrics.filter((item) => item.key === key).map((item) => item.rank)).size || 1;
     let table = [];
     for (const item of series) table = joined(table, by.startsWith(KEY) ? values(item) : sums(item, ranks));

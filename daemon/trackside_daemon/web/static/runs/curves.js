@@ -34,7 +34,7 @@ export class Curves {
     try {
       const { series } = await getJson(
         `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
-        { signal: this.signal });
+        this.signal);
       for (const run of runs) {
         const own = series.filter((item) => item.run === run.id);
         const key = LOSSES.find((name) => own.some((item) => item.key === name));

@@ -11,8 +11,7 @@ const MARGIN = { left: 64, right: 24, top: 14, bottom: 44 };
 const MOST_AXES = 8;
 const MOST_RUNS = 1000;
 
-// `chosen` is { x, result } as in the address, and `onChoose(chosen)` is called when the user changes it. `prefix`
-// tells the elements of several plots apart.
+// `chosen` is { x, result } as in the address, and `onChoose(chosen)` is called when the user changes it.
 export class Plots {
   constructor(chosen, onChoose) {
     this.chosen = chosen;
