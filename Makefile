@@ -6,6 +6,7 @@ BIN    := $(VENV)/bin
 RIVALS := .venv-bench
 OLDEST := .venv-oldest
 SERVERS := build/servers
+JAVASCRIPT := tests/javascript
 LOCK    = $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock'
 SAY     = @printf '\n== %s\n'
 
@@ -16,7 +17,7 @@ QUICK = --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench gpu gpu-wheels check format docs lock clean
+.PHONY: help demo test soak bench gpu gpu-wheels check javascript format docs lock clean
 
 help:
 	@printf '%s\n' \
@@ -27,7 +28,7 @@ help:
 	  'make gpu         test and measure on an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
 	  'make gpu-wheels  fetch what a GPU machine without network may lack, into build/gpu-wheels' \
 	  'make format      format the code' \
-	  'make check       check lint, types and import contracts, in seconds' \
+	  'make check       check lint, types and import contracts, in seconds; make javascript checks the dashboard alone' \
 	  'make lock        pin the versions and hashes of what the image, the release and CI install' \
 	  'make docs        build the documentation site in build/site, and check its links'
 
@@ -98,12 +99,25 @@ gpu-wheels: $(VENV)/.dev
 	$(SAY) 'wheels for a GPU machine without network'
 	@$(BIN)/python -m bench.gpu_report.wheels build/gpu-wheels $(PYTHONS)
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev javascript
 	$(SAY) 'lint, types, import contracts'
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+# Node comes with the packages of the tests, so that nothing needs apt, and every machine has the same one.
+javascript: $(JAVASCRIPT)/node_modules/.installed
+	$(SAY) 'types, lint and units of the dashboard'
+	@$(BIN)/node $(JAVASCRIPT)/node_modules/typescript/bin/tsc --project $(JAVASCRIPT)
+	@$(BIN)/node $(JAVASCRIPT)/node_modules/eslint/bin/eslint.js --config $(JAVASCRIPT)/eslint.config.js $(JAVASCRIPT) daemon
+	@$(BIN)/node --import ./$(JAVASCRIPT)/browser.js --test --test-isolation=none --test-reporter=dot '$(JAVASCRIPT)/*.test.js'
+
+# The lock file has no address of a registry; npm asks the one that it is configured with.
+$(JAVASCRIPT)/node_modules/.installed: $(VENV)/.dev $(JAVASCRIPT)/package-lock.json
+	$(SAY) 'installing what checks the dashboard (seconds)'
+	@cd $(JAVASCRIPT) && PATH="$(abspath $(BIN)):$$PATH" npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet || true
@@ -200,4 +214,4 @@ lock: $(VENV)/.dev
 	  --python-platform x86_64-manylinux_2_28 --output-file tests/requirements.txt
 
 clean:
-	rm -rf $(VENV) $(RIVALS) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) $(RIVALS) $(OLDEST) $(JAVASCRIPT)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks

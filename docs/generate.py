@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,18 @@ from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe, setting_paths
+from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
+from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.model.capture import FINAL
 from trackside_daemon.model.families import alerts, daemon, derived, layers, models, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
+from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.records import ENDS
 from trackside_daemon.model.troubles import GROUPS
 from trackside_daemon.service.config import Config
 from trackside_daemon.web.api.openapi import document
+from trackside_daemon.web.api.overview.overview import MAX_ALERTS
+from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -464,10 +472,33 @@ def manifest() -> str:
     return rule_text.kubernetes(_groups(), "trackside rules --format kubernetes", {}, "")
 
 
+def vocabulary() -> str:
+    """Return the module with the words and limits that the daemon and its pages share."""
+    words = {
+        "ENDED": (ENDS, "The states of a run that has ended."),
+        "FINAL": (sorted(FINAL), "The states that a capture never leaves."),
+        "SEVERITIES": (SEVERITIES, "From the least to the most severe."),
+        "MAX_ALERTS": (MAX_ALERTS, "The alerts that the overview lists at most."),
+        "LOSSES": (LOSSES, "The names of the loss, the best first."),
+        "LOSS_ENDS": (training.LOSS_ENDS, "Other losses end or begin so."),
+        "LOSS_BEGINS": (training.LOSS_BEGINS, ""),
+        "LOWER_IS_BETTER": (sorted(LOWER_IS_BETTER), "Words of the keys whose lowest value is the best one."),
+        "HIGHER_IS_BETTER": (sorted(HIGHER_IS_BETTER), ""),
+        "SPREAD": (sorted(SPREAD), "Words of the keys of which no value is better."),
+    }
+    lines = ["// What the daemon and its pages both name. docs/generate.py writes it from the daemon's code."]
+    for name, (value, comment) in words.items():
+        lines += [f"// {comment}"] if comment else []
+        text = f"export const {name} = {json.dumps(value)};"
+        lines += textwrap.wrap(text, 120, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Write all generated files."""
     RULES.write_text(rules(), encoding="utf-8")
     MANIFEST.write_text(manifest(), encoding="utf-8")
+    (STATIC / "vocabulary.js").write_text(vocabulary(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     alerts_md = DOCS / "alerts.md"
     alerts_md.write_text(alerts_page(alerts_md.read_text(encoding="utf-8")), encoding="utf-8")

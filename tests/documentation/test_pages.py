@@ -14,6 +14,7 @@ from documents import NEW_TYPER, generator
 from processes import ROOT, clean_environ, command, eventually
 
 from trackside_daemon.nvml.reader_groups import GROUPS
+from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,12 @@ def test_a_generated_page_is_as_its_generator_writes_it(generate: Any, page: str
         pytest.skip("typer is older than the help on the page")
     written = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     assert written == getattr(generate, f"{page.replace('-', '_')}_page")(), "run: python docs/generate.py"
+
+
+def test_the_vocabulary_of_the_dashboard_is_as_its_generator_writes_it(generate: Any) -> None:
+    assert (STATIC / "vocabulary.js").read_text(encoding="utf-8") == generate.vocabulary(), (
+        "run: python docs/generate.py"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

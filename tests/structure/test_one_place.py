@@ -112,6 +112,23 @@ def test_the_page_has_no_limit_of_its_own_for_a_straggler() -> None:
     ] == []
 
 
+def test_the_page_takes_the_words_of_the_daemon_from_its_vocabulary() -> None:
+    """docs/generate.py writes vocabulary.js: a list that the page had of its own would differ after the next change."""
+    words = r"\"(train/loss|perplexity|bleu|stddev)\"|\"failed\", \"|\", \"failed\"|\"warning\", \"(critical|info)\"|\b(perplexity|bleu)\|"
+    pages = sorted((PRODUCT[1] / "web" / "static").rglob("*.js"))
+    found = [path.name for path in pages if re.search(words, path.read_text(encoding="utf-8"))]
+    assert found == ["vocabulary.js"]
+
+
+def test_a_page_asks_again_only_as_polling_says() -> None:
+    """polling.js asks for nothing in a hidden tab; charts, a search while somebody types and a batch have timers of their own."""
+    static = PRODUCT[1] / "web" / "static"
+    asks = re.compile(r"setInterval\(|setTimeout\([^;\n]*(load|getJson|fetch|families)", re.IGNORECASE)
+    pages = sorted(static.rglob("*.js"))
+    found = {str(page.relative_to(static)) for page in pages if asks.search(page.read_text(encoding="utf-8"))}
+    assert found == {"charts/chart.js", "picker.js", "runs/curves.js"}
+
+
 def test_a_cause_is_found_in_the_package_of_causes() -> None:
     product = PRODUCT[1]
     files = [path for path in product.rglob("*.py") if path.parent != product / "causes"]

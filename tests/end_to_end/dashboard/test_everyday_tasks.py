@@ -51,27 +51,6 @@ if rank == 0:
 print("done", flush=True)
 sys.stdin.read()
 """
-MATHEMATICS = """async () => {
-  const { smooth } = await import("/static/charts/smoothing.js");
-  const { tickTexts } = await import("/static/charts/ticks.js");
-  const { robustExtent, toColumns } = await import("/static/charts/lines.js");
-  const { sorted, grouped, summarized, columnOf, matcher, prepared } = await import("/static/runs/columns.js");
-  const columns = (points) => toColumns(points, "step", false);
-  const every = (pace) => columns(Array.from({ length: 1000 / pace }, (_, index) => [index * pace, 0, Math.floor(index * pace / 500)]));
-  const at = (points, kind, step) => smooth(points, { kind, span: 100 })[points.x.indexOf(step)];
-  const runs = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) => prepared({ id: `${index}`, name: "r", label: `r-${index}`, loss, tags: [tag] }, 0));
-  const loss = columnOf("loss");
-  return {
-    paces: ["ema", "time", "gaussian", "average"].map((kind) => [at(every(1), kind, 600), at(every(10), kind, 600)]),
-    constant: smooth(columns([[0, 0, 4], [1, 0, 4], [9, 0, 4]]), { kind: "ema", span: 50 }),
-    ticks: [tickTexts([0.0008, 0.001, 0.0012]), tickTexts([0, 5000, 10000]), tickTexts([1e-7, 1e-6], true), tickTexts([0.01, 1, 100], true)],
-    robust: robustExtent([columns(Array.from({ length: 1000 }, (_, index) => [index, 0, index === 500 ? 1e6 : index % 10]))], 0, 999),
-    means: columns([[1, 0, 1, 9, 2, 0, 5]]).mean,
-    order: [false, true].map((descending) => sorted(runs, loss, descending).map((run) => run.id).join("")),
-    groups: grouped(runs, columnOf("tags")).map(([label, some]) => [label, summarized(loss, some, true)]),
-    filters: ["r-[12]", "tags:^b$", "("].map((pattern) => runs.filter(matcher(pattern, [columnOf("tags")]).matches).length),
-  };
-}"""
 HEAD = """async () => {
   const { Header } = await import("/static/run/header.js");
   const head = new Header({ id: "r", name: "r", state: "running", tags: [], attempt_list: [], metrics: [] });
@@ -119,25 +98,6 @@ def chart(page: Page, key: str) -> Locator:
 
 def rows(page: Page) -> list[str]:
     return page.locator(".all-runs tbody th.name").all_inner_texts()
-
-
-def test_the_mathematics_of_smoothing_ticks_and_columns(lab: Daemon, open_page: Callable[..., Page]) -> None:
-    found = open_page(lab).evaluate(MATHEMATICS)
-    for fine, coarse in found["paces"]:  # the same at every zoom
-        assert fine == pytest.approx(coarse, abs=0.06)
-        assert 0.6 < fine <= 1
-    assert found["constant"] == pytest.approx([4, 4, 4])
-    assert found["ticks"] == [
-        ["0.0008", "0.0010", "0.0012"],
-        ["0", "5k", "10k"],
-        ["10⁻⁷", "10⁻⁶"],
-        ["0.01", "1", "100"],
-    ]
-    assert found["robust"][1] < 20
-    assert found["means"] == [5]
-    assert found["order"] == ["0321", "2301"]
-    assert found["groups"] == [["b", "2 ± 1.4"], ["a", "2"]]
-    assert found["filters"] == [2, 2, 0]
 
 
 def test_a_chart_is_smoothed_scaled_and_read_at_the_cursor(lab: Daemon, open_page: Callable[..., Page]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -38,7 +36,6 @@ ROWS = """async () => {
   list.remove();
   return [focused, added];
 }"""
-SPELLING = json.loads((Path(__file__).parents[2] / "model" / "spelling.json").read_text(encoding="utf-8"))
 LEFT = """async () => {
   const { confirmDialog } = await import("/static/confirm.js");
   const page = new AbortController();
@@ -185,24 +182,10 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
     assert heading.evaluate("heading => heading.mine")
 
 
-def test_words_and_rows(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+def test_a_dialog_ends_with_its_page_and_rows_keep_the_focus(
+    shared_daemon: Daemon, open_page: Callable[..., Page]
+) -> None:
     page = open_page(shared_daemon)
-    module = "import('/static/format.js')"
-    spell = (
-        "({ number, percent, bytes, span, withUnit, plural }) => (kind, value) => ({ number, percent, bytes, duration: span, "
-        "hertz: (value) => withUnit(value, 'Hz'), joules: (value) => withUnit(value, 'J'), "
-        "counted: (value) => plural(value, 'checkpoint') })[kind](value)"
-    )
-    for kind, cases in SPELLING.items():
-        spelt = f"values => {module}.then({spell}).then(spell => values.map(value => spell('{kind}', value)))"
-        assert page.evaluate(spelt, [value for value, _ in cases]) == [text for _, text in cases]
-    assert page.evaluate(f"{module}.then(({{ number }}) => [number(Infinity), number(null)])") == ["infinite", ""]
-    assert page.evaluate(
-        f"{module}.then(({{ real }}) => [real('constructor') === undefined, Number.isNaN(real('nan'))])"
-    ) == [
-        True,
-        True,
-    ]
     assert page.evaluate(LEFT) is False
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert page.evaluate(ROWS) == ["button 3", 0]

@@ -270,9 +270,12 @@ KNOWN["lr"] = KNOWN["learning_rate"]
 AMOUNTS = frozenset(("samples", "tokens"))
 
 
+LOSS_ENDS, LOSS_BEGINS = ("/loss", "_loss"), "loss/"
+
+
 def is_loss(key: str) -> bool:
     """Return whether a key is a loss by its name: ``loss``, ``*/loss``, ``*_loss``, ``loss/*``."""
-    return key == "loss" or key.endswith(("/loss", "_loss")) or key.startswith("loss/")
+    return key == "loss" or key.endswith(LOSS_ENDS) or key.startswith(LOSS_BEGINS)
 
 
 NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed

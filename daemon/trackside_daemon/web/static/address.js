@@ -33,6 +33,11 @@ export function noteAddress() {
   shownAddress = location.pathname + location.search;
 }
 
+// Returns a word of an address if it is one of the names, and otherwise what stands for none.
+export function oneOf(names, word, none) {
+  return Object.hasOwn(names, word) ? word : none;
+}
+
 // Returns whether only the fragment of the address has changed; otherwise what was to be written is of another page.
 export function isShown() {
   if (location.pathname + location.search === shownAddress) return true;

@@ -1,5 +1,5 @@
-// Requests to the daemon's API. The token comes in the address's fragment, which browsers do not send, and is stored for
-// this tab only. If the daemon requires a password instead, the browser sends that itself, without a token.
+// Requests to the daemon's API. The token comes in the address's fragment, which browsers do not send, and is stored
+// for this tab only. If the daemon requires a password instead, the browser sends that itself, without a token.
 
 const SILENCE_MS = 5000; // The overview comes every second; after this long without one the connection counts as lost.
 const READ_METHODS = new Set([undefined, "GET", "HEAD"]);
@@ -51,7 +51,8 @@ export async function fetchApi(path, options = {}) {
     return await send(path, options, token);
   } catch (problem) {
     const reading = READ_METHODS.has(options.method);
-    const passwordNeeded = problem.status === 401 ? problem.reason !== "token" : reading && problem instanceof UnreachableError;
+    const passwordNeeded = problem.status === 401
+      ? problem.reason !== "token" : reading && problem instanceof UnreachableError;
     if (!passwordNeeded) throw problem;
     const answer = await send(path, options).catch((secondProblem) => {
       throw problem.status ? secondProblem : problem;
@@ -67,28 +68,38 @@ async function send(path, options, token) {
   // A request with a token sends no credentials: the browser would discard a valid password when the token is refused,
   // and prompt for it. It then sends no client certificate either, without which there may be no response.
   const credentials = token ? "omit" : "same-origin";
-  const answer = await withNetworkErrors(fetch(`${location.origin}/api/v1/${path}`, { ...options, headers, credentials }));
+  const answer = await withNetworkErrors(fetch(`${location.origin}/api/v1/${path}`,
+    { ...options, headers, credentials }));
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({ error: { reason: "error", message: answer.statusText } }));
   throw new ApiError(error, answer.status);
 }
 
-// Resolves to whether the daemon answers without a certificate; if so, the failure was temporary and the token is usable.
+// Resolves to whether the daemon answers without a certificate; then the failure was temporary and the token is usable.
 function isReachable() {
   return fetch(`${location.origin}/-/ready`, { credentials: "omit" }).then(() => true, () => false);
 }
 
-export async function getJson(path, options) {
+// Returns the path of a run's document; what belongs to a run is below it.
+export function runPath(id) {
+  return `runs/${encodeURIComponent(id)}`;
+}
+
+export function getJson(path, signal = undefined) {
+  return request(path, { signal });
+}
+
+async function request(path, options) {
   const answer = await fetchApi(path, options);
   return withNetworkErrors(answer.json());
 }
 
 export function post(path, body) {
-  return getJson(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+  return request(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 }
 
 export function remove(path) {
-  return getJson(path, { method: "DELETE" });
+  return request(path, { method: "DELETE" });
 }
 
 // Returns a query string. A list repeats its parameter; undefined and empty values are left out.
@@ -102,8 +113,8 @@ export function query(pairs) {
   return result.toString();
 }
 
-// Reads `/api/v1/stream` until `signal` is aborted, and calls `onEvent(event, data)`. When the stream breaks off or falls
-// silent, it calls `onBroken(problem)` and reconnects. EventSource cannot be used, since it cannot send a token.
+// Reads `/api/v1/stream` until `signal` is aborted, and calls `onEvent(event, data)`. When the stream breaks off or
+// falls silent, it calls `onBroken(problem)` and reconnects. EventSource cannot be used, since it cannot send a token.
 export async function subscribe(run, onEvent, onBroken, signal) {
   for (let wait = 500; !signal.aborted; wait = Math.min(2 * wait, 8000)) {
     const timeout = new AbortController();
@@ -152,7 +163,8 @@ async function* events(body) {
       const parts = (text + value).split("\n\n");
       text = parts.pop();
       for (const part of parts) {
-        const fields = Object.fromEntries(part.split("\n").map((line) => [line.split(":", 1)[0], line.slice(line.indexOf(":") + 1).trim()]));
+        const fields = Object.fromEntries(part.split("\n")
+          .map((line) => [line.split(":", 1)[0], line.slice(line.indexOf(":") + 1).trim()]));
         if (fields.event) yield [fields.event, JSON.parse(fields.data)];
       }
     }

@@ -1,10 +1,11 @@
 // The frame around all pages: routing, the live stream, and errors.
 //
 // A page is a module that exports `title` and `show(address)`. `show` returns `{ root, update?(overview), run?,
-// updateRun?(run), close?() }`: the page's element, a function called with each overview, the id of the run whose newest
-// values `updateRun` receives, and a cleanup function.
+// updateRun?(run), close?() }`: the page's element, a function called with each overview, the id of the run whose
+// newest values `updateRun` receives, and a cleanup function.
 // An address is `{ parts, query, set(changes), signal }`. `set` changes the query without opening the page again.
 
+import { MAX_ALERTS } from "/static/vocabulary.js";
 import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
@@ -13,16 +14,17 @@ import { listenForKeys, showHelp } from "/static/shortcuts.js";
 import { toggleTheme } from "/static/theme.js";
 import { tokenForm } from "/static/token_form.js";
 
-const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
-const MAX_ALERTS = 200; // The overview lists at most this many.
-const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
+const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",
+  export: "export" };
+const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts()
+  .find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
-const live = document.querySelector("#live");
-const outage = document.querySelector("#outage");
-const firing = document.querySelector("#firing");
+const live = document.getElementById("live");
+const outage = document.getElementById("outage");
+const firing = document.getElementById("firing");
 
 let current = { close() {} }; // The open page's cleanup.
-let page = {};
+let page = /** @type {Page} */ ({});
 let failed = false; // The page could not be shown (no connection or no access); the next event opens it again.
 let newest; // { overview, at }: the last overview and its time of arrival.
 let streamController = new AbortController();
@@ -42,7 +44,8 @@ async function open() {
     const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
     const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes), signal: ending.signal });
+    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && setQuery(changes),
+      signal: ending.signal });
     if (current !== opened) {
       shown.close?.();
       return;
@@ -103,7 +106,8 @@ function onBroken(problem) {
   live.className = "bad";
   setText(live, "Not live");
   const since = newest ? `since ${when(newest.at)}` : "yet";
-  showOutage(`No updates ${since}. Retrying. ${problem.message.replace(/\.?$/, ".").replace(/^./, (first) => first.toUpperCase())}`);
+  showOutage(`No updates ${since}. Retrying. ${problem.message.replace(/\.?$/, ".")
+    .replace(/^./, (first) => first.toUpperCase())}`);
 }
 
 // Shows why the page is out of date; an empty text hides the notice.
@@ -129,8 +133,10 @@ function showFailure(problem) {
 // An error as a message for the user.
 function explanation(problem) {
   if (problem.reason !== "token") {
-    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ", h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
-    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message), ...way);
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ",
+      h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
+    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message),
+      ...way);
   }
   return tokenForm(problem, Boolean(newest), useToken);
 }
@@ -160,9 +166,10 @@ function openAgain() {
 }
 
 addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[href]");
-  const plain = !event.defaultPrevented && event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  const link = event.target instanceof Element && event.target.closest("a");
+  const plain = !event.defaultPrevented && event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey &&
+    !event.altKey;
+  if (!link?.href || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
   if (!Object.hasOwn(PAGES, link.pathname.split("/")[1]) || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();
   navigate(link.href);

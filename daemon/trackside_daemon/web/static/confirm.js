@@ -10,13 +10,11 @@ export function confirmDialog(question, explanation, verb, signal) {
   const [named, described] = [`question-${count}`, `explanation-${count}`];
   return new Promise((resolve) => {
     const close = (answer) => () => dialog.close(answer);
-    const dialog = h(
-      "dialog",
-      { "aria-labelledby": named, "aria-describedby": described, onclose: () => done() },
+    const dialog = h("dialog", { "aria-labelledby": named, "aria-describedby": described, onclose: () => done() },
       h("h2", { id: named }, question),
       h("p", { id: described }, explanation),
-      h("div.tools", {}, h("button", { type: "button", onclick: close("") }, "Cancel"), h("button.strong", { type: "button", onclick: close("yes") }, verb)),
-    );
+      h("div.tools", {}, h("button", { onclick: close("") }, "Cancel"),
+        h("button.strong", { onclick: close("yes") }, verb)));
     const done = () => {
       dialog.remove();
       resolve(dialog.returnValue === "yes");

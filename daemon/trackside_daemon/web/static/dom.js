@@ -1,12 +1,15 @@
-// Creation of elements. Values from outside are only ever inserted as text.
+// Creation of elements, and small components with a method `update`. Values from outside are only inserted as text.
+
+import * as words from "/static/vocabulary.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Returns an element: h("a.quiet", { href, onclick }, "text", element, …). A property that is a function becomes a listener.
-// `undefined`, `null` and `false` are ignored, as children and as properties.
+// Returns an element: h("a.quiet", { href, onclick }, "text", element, …). A function becomes a listener, and a button
+// submits nothing unless its type says so. `undefined`, `null` and `false` are ignored, as children and as properties.
 export function h(selector, properties = {}, ...children) {
   const [tag, ...classes] = selector.split(".");
-  return applyProperties(document.createElement(tag), classes, properties, children);
+  const all = tag === "button" ? { type: "button", ...properties } : properties;
+  return applyProperties(document.createElement(tag), classes, all, children);
 }
 
 // Returns an SVG element; the arguments are those of `h`.
@@ -19,9 +22,11 @@ function applyProperties(element, classes, properties, children) {
   element.classList.add(...classes);
   for (const [name, value] of Object.entries(properties)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    else if (value !== undefined && value !== null && value !== false)
+      element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false));
+  element.append(...children.flat(Infinity)
+    .filter((child) => child !== undefined && child !== null && child !== false));
   return element;
 }
 
@@ -30,8 +35,8 @@ function applyProperties(element, classes, properties, children) {
 export function syncRows(parent, items, key, make) {
   const previous = parent.rowsByKey ?? new Map();
   const current = new Map(items.map((item) => [key(item), previous.get(key(item)) ?? make(item)]));
-  // Remove old rows first: otherwise later rows are moved, and lose the focus.
-  for (const [name, row] of previous) if (!current.has(name) && row.parentNode === parent) row.remove(); // It may have moved.
+  // Remove old rows first, unless they have moved elsewhere: otherwise later rows are moved, and lose the focus.
+  for (const [name, row] of previous) if (!current.has(name) && row.parentNode === parent) row.remove();
   items.forEach((item, index) => {
     const row = current.get(key(item));
     if (parent.children[index] !== row) parent.insertBefore(row, parent.children[index] ?? null);
@@ -62,5 +67,112 @@ export function sparkline(values, label, width = 120, height = 28) {
     pen = "L";
     return piece;
   });
-  return svg("svg.spark", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, svg("path", { d: path.join("") }));
+  return svg("svg.spark", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    svg("path", { d: path.join("") }));
+}
+
+const MARKS = {
+  ...{ starting: "◔", running: "●", stalled: "‖", finished: "✓", stopped: "■", failed: "✕", lost: "?" },
+  ...{ critical: "◆", warning: "▲", info: "○", down: "✕" },
+};
+export const ENDED = new Set(words.ENDED);
+
+// Returns a state or severity with a mark of its own, so that color is not needed. `text` replaces the word.
+export function badge(word, text) {
+  const mark = h("span", { "aria-hidden": "true" });
+  const label = h("span");
+  const element = h("span.badge", {}, mark, " ", label);
+  element.update = (state, shownText = state) => {
+    element.className = `badge ${state ?? ""}`;
+    element.hidden = !state;
+    setText(mark, MARKS[state] ?? "·");
+    setText(label, shownText ?? "");
+  };
+  element.update(word, text);
+  return element;
+}
+
+// Returns a bar for a ratio, which has a text next to it. `levels` are the ratios from which it warns and is bad.
+export function bar() {
+  const fill = h("span");
+  const element = h("span.bar", { "aria-hidden": "true" }, fill);
+  element.update = (ratio, levels) => {
+    element.hidden = !Number.isFinite(ratio);
+    const width = `${(100 * Math.min(1, Math.max(0, ratio))).toFixed(1)}%`;
+    if (!element.hidden && fill.style.width !== width) fill.style.width = width;
+    const level = levels?.findLastIndex((from) => ratio >= from) ?? -1;
+    fill.className = ["", "high", "full"][level + 1];
+  };
+  return element;
+}
+
+// Returns a definition list of `[name, text or element, ratio, levels]`; entries without a text are hidden.
+export function facts() {
+  const element = h("dl.facts");
+  const shown = new Map();
+  element.update = (entries) => {
+    for (const [name, text, ratio, levels] of entries) {
+      if (!shown.has(name)) {
+        const row = { term: h("dt", {}, name), value: h("span"), bar: bar() };
+        row.detail = h("dd", {}, row.value, row.bar);
+        shown.set(name, row);
+        element.append(row.term, row.detail);
+      }
+      const row = shown.get(name);
+      row.term.hidden = row.detail.hidden = text === undefined || text === "";
+      if (!(text instanceof Node)) setText(row.value, text ?? "");
+      else if (row.value.firstChild !== text) row.value.replaceChildren(text);
+      row.bar.update(ratio, levels);
+    }
+  };
+  return element;
+}
+
+// Returns a section that can be folded; `notes` stand beside its heading.
+export function fold(title, properties, notes, ...content) {
+  const head = h("summary", {}, h("h2", {}, title), notes);
+  return h("details.run-section", { open: true, ...properties }, head, content);
+}
+
+// Returns a box whose content may be wider than the page; the keyboard scrolls it.
+export function scrollable(label, ...content) {
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, content);
+}
+
+// Returns a table. Each column is its heading, or [heading, classes]; `rows` are its rows, or the body that has them.
+export function table(columns, rows, selector = "table", properties = {}) {
+  const cells = columns.map((column) => {
+    const [heading, kind] = [column].flat();
+    return h(kind ? `th.${kind}` : "th", { scope: "col" }, heading);
+  });
+  const body = rows instanceof Element ? rows : h("tbody", {}, rows);
+  return h(selector, properties, h("thead", {}, h("tr", {}, cells)), body);
+}
+
+// A heading that only screen readers read.
+export const unseen = (text) => h("span.unseen", {}, text);
+
+// Returns a checkbox for a value of `values`; `onChange` receives the changed value by its name.
+export function checkbox(name, text, values, onChange) {
+  const change = () => onChange({ [name]: box.checked });
+  const box = h("input", { type: "checkbox", checked: values[name], onchange: change });
+  return h("label", {}, box, text);
+}
+
+// Returns the options of a select: texts by their value, of which one is chosen.
+export function choices(texts, chosen) {
+  return Object.entries(texts).map(([value, text]) => h("option", { value, selected: value === String(chosen) }, text));
+}
+
+// Makes the options of a select these values, with their texts.
+export function fillSelect(select, values, textOf) {
+  const make = () => values.map((value) => h("option", { value }, textOf(value)));
+  rerender(select, JSON.stringify(values), make);
+}
+
+// Replaces an element's content when `text`, the data that it is made from, differs.
+export function rerender(element, text, make) {
+  if (element.madeOf === text) return;
+  element.madeOf = text;
+  element.replaceChildren(...[make()].flat());
 }

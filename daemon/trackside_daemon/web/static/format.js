@@ -1,8 +1,10 @@
-// The one spelling of numbers, shares, sizes and durations, as of the daemon's model/text.py: tests/model/spelling.json has cases of
-// both. Unmeasured values become an empty text. Reports contain this file too.
+// The one spelling of numbers, shares, sizes and durations, as of the daemon's model/text.py: tests/model/spelling.json
+// has cases of both. Unmeasured values become an empty text. Reports contain this file too.
 
 const NONFINITE = new Map([["nan", NaN], ["inf", Infinity], ["-inf", -Infinity]]);
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
+/** @type {[number, string, number, string][]} */
+const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
 
 // Returns the address of a run's page.
 export function runAddress(id) {
@@ -14,14 +16,21 @@ export function real(value) {
   return typeof value === "number" ? value : NONFINITE.get(value);
 }
 
+// Returns a text as it is, and another value as JSON.
+export function plain(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
 // Formats a number in `digits` digits, a whole one in all of its digits: 12345 is "12,345".
 export function number(value, digits = 4) {
   if (value === undefined || value === null) return "";
   const finite = real(value);
   if (finite === undefined) return String(value);
-  if (!Number.isFinite(finite)) return Number.isNaN(finite) ? "NaN" : finite > 0 ? "infinite" : "minus infinite";
+  if (Number.isNaN(finite)) return "NaN";
+  if (!Number.isFinite(finite)) return finite > 0 ? "infinite" : "minus infinite";
   const size = Math.abs(finite);
-  if (size < 1e15 && (Number.isInteger(finite) || size >= 10 ** digits - 0.5)) return (Math.round(finite) + 0).toLocaleString("en-US");
+  if (size < 1e15 && (Number.isInteger(finite) || size >= 10 ** digits - 0.5))
+    return (Math.round(finite) + 0).toLocaleString("en-US");
   const rounded = Number(finite.toPrecision(digits));
   if (Math.abs(rounded) >= 1e-4 && size < 1e15) return String(rounded);
   const [mantissa, exponent] = rounded.toExponential().split("e");
@@ -37,7 +46,8 @@ function scaled(value, base) {
 
 // Formats a count with a decimal prefix, for little room: 12345 is "12.3k".
 export function short(value) {
-  return Number.isFinite(value) ? scaled(value, 1000).map((part, index) => (index ? PREFIXES[part] : part)).join("") : "";
+  return Number.isFinite(value)
+    ? scaled(value, 1000).map((part, index) => (index ? PREFIXES[part] : part)).join("") : "";
 }
 
 // Formats with a decimal prefix of the unit: 1700000000 is "1.7 GHz".
@@ -74,7 +84,7 @@ export function span(seconds) {
   if (seconds < 0.9995) return `${number(1e3 * seconds, 3)} ms`;
   if (seconds < 59.95) return `${number(seconds, 3)} s`;
   const whole = Math.round(seconds);
-  const [large, unit, small, smaller] = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]].find(([size]) => whole >= size);
+  const [large, unit, small, smaller] = UNITS.find(([size]) => whole >= size);
   const rest = Math.floor((whole % large) / small);
   return `${number(Math.floor(whole / large))} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }

@@ -25,5 +25,5 @@ export function picture(name) {
 
 // Returns a button that shows only an icon, with its label for screen readers and as a title.
 export function icon(name, label, onclick) {
-  return h("button.icon", { type: "button", "aria-label": label, title: label, onclick }, picture(name));
+  return h("button.icon", { "aria-label": label, title: label, onclick }, picture(name));
 }

@@ -37,14 +37,19 @@ export function labels(runs) {
 function commonStart(ids) {
   let length = 0;
   while (length < ids[0].length && ids.every((id) => id[length] === ids[0][length])) length += 1;
-  return /[^a-z0-9]?[a-z0-9]*$/i.exec(ids[0].slice(0, length)).index + (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
+  return /[^a-z0-9]?[a-z0-9]*$/i.exec(ids[0].slice(0, length)).index +
+    (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
 }
 
 // At most `most` runs can be selected: one with radio buttons, several with checkboxes. `selected()` returns their ids.
 // `onChange(run, isSelected)` and `onResults(count)` are callbacks. `update()` marks the selected runs.
 export class Picker {
-  constructor({ most, selected, onChange, onResults = () => {} }, signal) {
-    Object.assign(this, { most, selected, onChange, onResults, signal });
+  constructor({ most, selected, onChange, onResults = (_count) => {} }, signal) {
+    this.most = most;
+    this.selected = selected;
+    this.onChange = onChange;
+    this.onResults = onResults;
+    this.signal = signal;
     this.search = h("input", { type: "search", placeholder: "Name or id", oninput: () => this.#searchSoon() });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});
@@ -59,7 +64,8 @@ export class Picker {
     this.request = controller;
     const name = this.search.value.trim();
     try {
-      const { runs } = await getJson(`runs?${query({ limit: MAX_LISTED, name })}`, { signal: AbortSignal.any([this.signal, controller.signal]) });
+      const { runs } = await getJson(`runs?${query({ limit: MAX_LISTED, name })}`,
+        AbortSignal.any([this.signal, controller.signal]));
       this.#show(runs, name);
       this.onResults(runs.length);
     } catch (problem) {
@@ -89,13 +95,17 @@ export class Picker {
     this.list.replaceChildren(...runs.map((run, index) => this.#row(run, texts[index])));
     this.list.hidden = !runs.length;
     this.count = runs.length === MAX_LISTED ? `Showing the newest ${MAX_LISTED}. Search to find others.` : "";
-    if (!runs.length) this.count = name ? `No run name contains “${name}”.` : "No runs yet. Add trackside.push(…) to your training script.";
+    if (!runs.length) this.count =
+      name ? `No run name contains “${name}”.` : "No runs yet. Add trackside.push(…) to your training script.";
     this.update();
   }
 
   #row(run, text) {
-    const box = h("input", { type: this.most > 1 ? "checkbox" : "radio", name: "run", value: run.id, onchange: () => this.onChange(run, box.checked) });
-    const more = [run.step === null || run.step === undefined ? "" : `step ${number(run.step)}`, when(run.started)].filter(Boolean);
-    return h("li", {}, h("label", {}, box, h("span.of", {}, text), h(`span.${run.state}`, {}, run.state), h("span.quiet", {}, more.join(", "))));
+    const box = h("input", { type: this.most > 1 ? "checkbox" : "radio", name: "run", value: run.id,
+      onchange: () => this.onChange(run, box.checked) });
+    const more = [run.step === null || run.step === undefined ? "" : `step ${number(run.step)}`,
+      when(run.started)].filter(Boolean);
+    return h("li", {}, h("label", {}, box, h("span.of", {}, text), h(`span.${run.state}`, {}, run.state),
+      h("span.quiet", {}, more.join(", "))));
   }
 }

@@ -6,6 +6,10 @@ export const LARGE_RUN_MS = 15_000; // and one whose document is about a megabyt
 export const SYSTEM_MS = 2000; // The GPUs, disks and processes of the machine.
 export const CAPTURES_MS = 1000; // The captures of a run, while something is recorded.
 export const COUNT_MS = 15_000; // The number of a live run's samples to export.
+export const MACHINE_MS = 10_000; // What a run's machine did: the interval of its samples in the history.
+export const LAYERS_MS = 5000; // The layers of a live run,
+export const DIAGNOSIS_MS = 15_000; // and its diagnosis.
+export const COMPARISON_MS = 2000; // Runs that are compared, while one makes steps.
 
 // Returns whether something that was loaded at this time of the page is to be loaded again.
 export function isDue(loadedAt, interval) {

@@ -4,8 +4,10 @@ import { h } from "/static/dom.js";
 import { toggleTheme } from "/static/theme.js";
 
 const HELP = [
-  ["/", "search"], ["j, k", "next, previous chart"], ["f", "the chart over the full width"], ["p", "pin the chart to the top"],
-  ["[, ]", "move the chart"], ["← →", "move the cursor in the chart; with shift the window"], ["+ −", "zoom the chart"], ["Home", "show everything again"],
+  ["/", "search"], ["j, k", "next, previous chart"], ["f", "the chart over the full width"],
+  ["p", "pin the chart to the top"],
+  ["[, ]", "move the chart"], ["← →", "move the cursor in the chart; with shift the window"], ["+ −", "zoom the chart"],
+  ["Home", "show everything again"],
   ["t", "switch between light and dark"], ["?", "this help"],
 ];
 
@@ -23,22 +25,25 @@ const ACTIONS = {
 
 export function listenForKeys() {
   addEventListener("keydown", (event) => {
-    const isTyping = event.target.closest?.("input, select, textarea, dialog, [contenteditable]");
-    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !Object.hasOwn(ACTIONS, event.key)) return;
+    const isTyping = event.target instanceof Element &&
+      event.target.closest("input, select, textarea, dialog, [contenteditable]");
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented ||
+      !Object.hasOwn(ACTIONS, event.key)) return;
     event.preventDefault();
     ACTIONS[event.key]();
   });
 }
 
 function search() {
-  const fields = [...document.querySelectorAll("main input[type=search]")];
-  fields.find((field) => field.checkVisibility())?.focus();
+  const fields = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("main input[type=search]"));
+  [...fields].find((field) => field.checkVisibility())?.focus();
 }
 
 function focusChart(direction) {
-  const plots = [...document.querySelectorAll("main .chart .plot")].filter((plot) => plot.checkVisibility());
+  const all = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("main .chart .plot"));
+  const plots = [...all].filter((plot) => plot.checkVisibility());
   const at = plots.findIndex((plot) => plot.closest(".chart").contains(document.activeElement));
-  const next = plots[at < 0 ? (direction > 0 ? 0 : plots.length - 1) : at + direction];
+  const next = at < 0 ? plots.at(Math.min(0, direction)) : plots[at + direction];
   next?.focus({ preventScroll: true });
   next?.closest(".chart").scrollIntoView({ block: "center" });
 }
@@ -51,9 +56,10 @@ function withChart(call) {
 
 export function showHelp() {
   if (document.querySelector("dialog[open]")) return;
-  const close = h("button.strong", { type: "button", onclick: () => dialog.close() }, "Close");
+  const close = h("button.strong", { onclick: () => dialog.close() }, "Close");
   const keys = h("dl.facts", {}, HELP.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)]));
-  const dialog = h("dialog", { "aria-labelledby": "keys-heading", onclose: () => dialog.remove() }, h("h2", { id: "keys-heading" }, "Keys"), keys, h("div.tools", {}, close));
+  const dialog = h("dialog", { "aria-labelledby": "keys-heading", onclose: () => dialog.remove() },
+    h("h2", { id: "keys-heading" }, "Keys"), keys, h("div.tools", {}, close));
   document.body.append(dialog);
   dialog.showModal();
 }

@@ -5,9 +5,9 @@ import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
 import { endButton } from "/static/alerts/silence_list.js";
 import { coalesce } from "/static/alerts/coalesce.js";
-import { matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue } from "/static/alerts/format.js";
-import { h, setText } from "/static/dom.js";
-import { badge } from "/static/components.js";
+import { matchesSilence, silenceLabels, displayName, runLink, since, state,
+  displayValue } from "/static/alerts/format.js";
+import { h, setText, badge, rerender } from "/static/dom.js";
 import { span, when } from "/static/format.js";
 
 // Evidence and notifications still arrive while the alert is this fresh.
@@ -15,112 +15,127 @@ const FRESH_SECONDS = 60;
 const FRESH_RELOAD_SECONDS = 2;
 const SETTLED_RELOAD_SECONDS = 15;
 
-export async function alertPage(address) {
-  const id = encodeURIComponent(address.parts[0]);
-  const read = () => Promise.all([getJson(`alerts/${id}`, { signal: address.signal }), getJson("silences", { signal: address.signal })]);
-  let [alert, { silences }] = await read();
-  let now;
-  let readAt = -Infinity;
-  let lastSeen;
-  let shown = [];
+export async function alertPage(/** @type {Address} */ address) {
+  const page = new AlertPage(address);
+  await page.read();
+  page.show();
+  const { alert, name } = page.alert;
+  return { root: page.root, update: (overview) => page.update(overview),
+    title: `${alert}${name ? ` of ${name}` : ""}` };
+}
 
-  const status = h("p.said", { role: "status", tabindex: -1 });
-  const onDone = async (text) => {
-    setText(status, text);
-    status.focus();
-    await reload();
-  };
-  const heading = h("p.line");
-  const summary = h("p.lead");
-  const description = h("p.broken.quiet");
-  const about = h("dl.facts");
-  const silent = h("ul.silences");
-  const evidenceSections = h("div");
-  const button = h("button", { type: "button", onclick: () => openSilenceDialog({ alert: alert.alert, ...alert.labels }, onDone, address.signal) }, "Silence…");
+class AlertPage {
+  constructor(/** @type {Address} */ address) {
+    this.signal = address.signal;
+    this.id = encodeURIComponent(address.parts[0]);
+    this.readAt = -Infinity;
+    this.shown = [];
+    this.status = h("p.said", { role: "status", tabindex: -1 });
+    this.title = h("h1");
+    this.heading = h("p.line");
+    this.summary = h("p.lead");
+    this.description = h("p.broken.quiet");
+    this.about = h("dl.facts");
+    this.silent = h("ul.silences");
+    this.evidence = h("div");
+    this.silenceButton = h("button", { onclick: () => this.#silence() }, "Silence…");
+    this.dismissButton = h("button", { onclick: () => this.#dismiss() });
+    const buttons = [h("span.grow"), this.dismissButton, this.silenceButton];
+    const tools = h("div.tools.titled", {}, this.title, this.heading, buttons);
+    const parts = [this.status, this.summary, this.description, this.silent, this.about, this.evidence];
+    this.root = h("article.alerting", {}, h("p", {}, h("a", { href: "/alerts" }, "← Alerts")), tools, parts);
+    this.reload = coalesce(() => this.read().then(() => this.show()).catch(() => {})); // The frame reports the outage.
+  }
 
-  const dismissButton = h("button", { type: "button", onclick: async () => {
-    try {
-      await post(`alerts/${id}/dismiss`, { dismissed: !alert.dismissed });
-      await onDone(alert.dismissed ? "No longer marked as a false alarm." : "Marked as a false alarm. trackside tune proposes thresholds without it.");
-    } catch (problem) {
-      setText(status, problem.message);
-    }
-  } });
+  async read() {
+    const paths = [`alerts/${this.id}`, "silences"];
+    const answers = await Promise.all(paths.map((path) => getJson(path, this.signal)));
+    /** @type {Alert} */
+    this.alert = answers[0];
+    this.silences = answers[1].silences;
+  }
 
   // Rebuilds only the parts that changed, so that the selection and the focus are kept.
-  function show() {
+  show() {
+    const { alert } = this;
+    const { labels, ended, notified, dismissed, severity } = alert;
+    const matching = ended === null ? this.silences.filter((each) => matchesSilence(each.labels, alert)) : [];
     const parts = [
-      [heading, () => heading.replaceChildren(badge(alert.severity), state(alert)), [alert.severity, state(alert)]],
-      [about, () => about.replaceChildren(...facts(alert)), [alert.labels, alert.ended, alert.notified, alert.dismissed, scalarEvidence(alert)]],
-      [silent, () => silent.replaceChildren(...matchingSilences().map((each) => h("li.line", {}, h("span", {}, "Silenced by ", silenceLabels(each.labels), `until ${when(each.until)}${each.comment ? `: ${each.comment}` : ""}`), endButton(each, onDone)))), matchingSilences()],
-      [evidenceSections, () => evidenceSections.replaceChildren(...evidence(alert)), alert.evidence],
-    ].map(([, make, of]) => [make, JSON.stringify(of)]);
-    parts.forEach(([make, of], index) => of !== shown[index] && make());
-    shown = parts.map(([, of]) => of);
-    setText(summary, alert.summary);
-    setText(description, alert.description);
-    description.hidden = !alert.description;
-    setText(dismissButton, alert.dismissed ? "Not a false alarm" : "False alarm");
-    button.hidden = alert.ended !== null || Boolean(alert.silenced_until);
-    tick();
+      [this.heading, () => [badge(severity), state(alert)], [severity, state(alert)]],
+      [this.about, () => facts(alert), [labels, ended, notified, dismissed, scalarEvidence(alert)]],
+      [this.silent, () => matching.map((each) => silenceLine(each, (text) => this.#done(text))), matching],
+      [this.evidence, () => evidence(alert), alert.evidence],
+    ];
+    for (const [element, make, of] of parts) rerender(element, JSON.stringify(of), make);
+    setText(this.title, alert.alert);
+    setText(this.summary, alert.summary);
+    setText(this.description, alert.description);
+    this.description.hidden = !alert.description;
+    setText(this.dismissButton, dismissed ? "Not a false alarm" : "False alarm");
+    this.silenceButton.hidden = ended !== null || Boolean(alert.silenced_until);
+    this.#tick();
   }
 
-  function matchingSilences() {
-    return alert.ended === null ? silences.filter((each) => matchesSilence(each.labels, alert)) : [];
+  update(/** @type {Overview} */ overview) {
+    this.now = overview.time;
+    this.#tick();
+    const current = JSON.stringify(overview.alerts.find((each) => each.id === this.alert.id));
+    const isFresh = this.now - (this.alert.ended ?? this.alert.started) < FRESH_SECONDS;
+    const settledInterval = this.alert.ended === null ? SETTLED_RELOAD_SECONDS : Infinity;
+    const isDue = this.now - this.readAt >= (isFresh ? FRESH_RELOAD_SECONDS : settledInterval);
+    if (document.hidden || (current === this.lastSeen && !isDue)) return;
+    this.lastSeen = current;
+    this.readAt = this.now;
+    this.reload();
   }
 
-  function tick() {
-    const began = about.querySelector(".began");
-    if (began) setText(began, since(alert.started, now));
+  #tick() {
+    const began = this.about.querySelector(".began");
+    if (began) setText(began, since(this.alert.started, this.now));
   }
 
-  const reload = coalesce(async () => {
+  async #done(text) {
+    setText(this.status, text);
+    this.status.focus();
+    await this.reload();
+  }
+
+  #silence() {
+    const labels = { alert: this.alert.alert, ...this.alert.labels };
+    openSilenceDialog(labels, (text) => this.#done(text), this.signal);
+  }
+
+  async #dismiss() {
+    const dismissed = !this.alert.dismissed;
     try {
-      [alert, { silences }] = await read();
-      show();
-    } catch {
-      // The frame reports the outage.
+      await post(`alerts/${this.id}/dismiss`, { dismissed });
+      const marked = "Marked as a false alarm. trackside tune proposes thresholds without it.";
+      await this.#done(dismissed ? marked : "No longer marked as a false alarm.");
+    } catch (problem) {
+      setText(this.status, problem.message);
     }
-  });
+  }
+}
 
-  show();
-  const root = h(
-    "article.alerting",
-    {},
-    h("p", {}, h("a", { href: "/alerts" }, "← Alerts")),
-    h("div.tools.titled", {}, h("h1", {}, alert.alert), heading, h("span.grow"), dismissButton, button),
-    status,
-    summary,
-    description,
-    silent,
-    about,
-    evidenceSections,
-  );
-  const update = (overview) => {
-    now = overview.time;
-    tick();
-    const current = JSON.stringify(overview.alerts.find((each) => each.id === alert.id));
-    const isFresh = now - (alert.ended ?? alert.started) < FRESH_SECONDS;
-    const settledInterval = alert.ended === null ? SETTLED_RELOAD_SECONDS : Infinity;
-    const isDue = now - readAt >= (isFresh ? FRESH_RELOAD_SECONDS : settledInterval);
-    if (document.hidden || (current === lastSeen && !isDue)) return;
-    lastSeen = current;
-    readAt = now;
-    reload();
-  };
-  return { root, update, title: `${alert.alert}${alert.name ? ` of ${alert.name}` : ""}` };
+function silenceLine(silence, onDone) {
+  const until = `until ${when(silence.until)}${silence.comment ? `: ${silence.comment}` : ""}`;
+  const text = h("span", {}, "Silenced by ", silenceLabels(silence.labels), until);
+  return h("li.line", {}, text, endButton(silence, onDone));
 }
 
 function facts(alert) {
   const labels = Object.entries(alert.labels).filter(([name]) => name !== "run");
+  const comment = alert.dismissed?.comment;
   const entries = [
     ["Run", runLink(alert) ?? alert.labels.run],
-    ...labels.map(([name, value]) => [name, value]),
+    ...labels,
     ["Began", h("span.began")],
     ["Ended", alert.ended !== null && `${when(alert.ended)}, after ${span(Math.max(0, alert.ended - alert.started))}`],
     ["Notified", alert.notified.length ? alert.notified.join(", ") : "none yet"],
-    ["Dismissed", alert.dismissed && `as a false alarm, ${when(alert.dismissed.time)}${alert.dismissed.comment ? `: ${alert.dismissed.comment}` : ""}`],
+    ["Dismissed", alert.dismissed && `as a false alarm, ${when(alert.dismissed.time)}${comment ? `: ${comment}` : ""}`],
     ...scalarEvidence(alert).map(([name, value]) => [displayName(name), displayValue(name, value)]),
   ];
-  return entries.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name[0].toUpperCase() + name.slice(1)), h("dd", {}, value)]).flat();
+  const capital = (name) => name[0].toUpperCase() + name.slice(1);
+  return entries.filter(([, value]) => value)
+    .flatMap(([name, value]) => [h("dt", {}, capital(name)), h("dd", {}, value)]);
 }

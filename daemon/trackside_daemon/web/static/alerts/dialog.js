@@ -11,7 +11,7 @@ export function openDialog(title, { content, submit, action }, signal) {
   const errorLine = h("p.bad", { role: "alert" });
   const submitButton = h("button.strong", { type: "submit" }, action);
   const close = () => root.close();
-  const cancel = h("button", { type: "button", onclick: close }, "Cancel");
+  const cancel = h("button", { onclick: close }, "Cancel");
   const onSubmit = async (event) => {
     event.preventDefault();
     errorLine.textContent = "";
@@ -23,7 +23,8 @@ export function openDialog(title, { content, submit, action }, signal) {
     }
     submitButton.disabled = false;
   };
-  const form = h("form", { onsubmit: onSubmit }, h("h2", { id: name }, title), content, errorLine, h("div.tools", {}, cancel, submitButton));
+  const form = h("form", { onsubmit: onSubmit }, h("h2", { id: name }, title), content, errorLine,
+    h("div.tools", {}, cancel, submitButton));
   const root = h("dialog.asking", { "aria-labelledby": name, onclose: () => root.remove() }, form);
   signal.addEventListener("abort", close, { once: true });
   document.body.append(root);

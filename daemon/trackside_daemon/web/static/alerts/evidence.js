@@ -3,11 +3,12 @@
 import { rankValues } from "/static/alerts/rank_values.js";
 import { sampleChart } from "/static/alerts/samples.js";
 import { displayName, displayValue } from "/static/alerts/format.js";
-import { h } from "/static/dom.js";
+import { h, scrollable, table } from "/static/dom.js";
 import { percent, span } from "/static/format.js";
 
 const SECTIONS = {
-  occurrences: ["Times that it came while the alert fired", (times, alert) => recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
+  occurrences: ["Times that it came while the alert fired", (times, alert) =>
+    recordTable(times.map(({ number, time, summary }) => ({ number, when: relativeTime(time, alert), summary })))],
   exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
@@ -15,23 +16,27 @@ const SECTIONS = {
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
   phases: ["Phases, by their share of the time", recordTable],
   neighbours: ["Heaviest processes outside of the training", recordTable],
-  hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
+  hang: ["Places of the ranks",
+    ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
   ranks: ["Last values of the ranks", rankValues],
   events: ["Events before the alert", events],
-  xids: ["Xid errors", (xids, alert) => recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
+  xids: ["Xid errors", (xids, alert) =>
+    recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
   stderr: ["Last lines of standard error", (texts) => lines(texts, "Standard error")],
   processes: ["Processes", recordTable],
   host: ["Host", (host) => h("div.cards", {}, h("div.card", {}, facts(host)))],
-  cgroups: ["Cgroups", (cgroups) => h("div.cards", {}, Object.entries(cgroups).map(([path, values]) => h("section.card", {}, h("h3.mono", {}, path), facts(values))))],
+  cgroups: ["Cgroups", (cgroups) => h("div.cards", {},
+    Object.entries(cgroups).map(([path, values]) => h("section.card", {}, h("h3.mono", {}, path), facts(values))))],
   gpus: ["GPUs", gpus],
   missing: ["Missing evidence", (missing) => h("ul", {}, missing.map((line) => h("li", {}, line)))],
 };
 
 export function evidence(alert) {
   const all = alert.evidence;
-  const unknown = Object.keys(all).filter((name) => !Object.hasOwn(SECTIONS, name) && all[name] !== null && typeof all[name] === "object");
+  const unknown = Object.keys(all)
+    .filter((name) => !Object.hasOwn(SECTIONS, name) && all[name] !== null && typeof all[name] === "object");
   const parts = [...Object.keys(SECTIONS), ...unknown].filter((name) => Object.hasOwn(all, name) && !empty(all[name]));
   return parts.map((name) => {
     const [title, part] = Object.hasOwn(SECTIONS, name) ? SECTIONS[name] : [displayName(name), rawJson];
@@ -41,7 +46,8 @@ export function evidence(alert) {
 
 // Returns the evidence that consists of a single value.
 export function scalarEvidence(alert) {
-  return Object.entries(alert.evidence).filter(([name, value]) => name !== "conclusion" && !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
+  return Object.entries(alert.evidence).filter(([name, value]) =>
+    name !== "conclusion" && !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
 }
 
 function renderPart(part, value, alert) {
@@ -66,23 +72,28 @@ function preformatted(content, label) {
 }
 
 function facts(values) {
-  return h("dl.facts", {}, Object.entries(values).map(([name, value]) => [h("dt", {}, displayName(name)), h("dd", {}, displayValue(name, value))]));
+  return h("dl.facts", {}, Object.entries(values)
+    .map(([name, value]) => [h("dt", {}, displayName(name)), h("dd", {}, displayValue(name, value))]));
 }
 
 function causes(values) {
-  const share = (ratio) => (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
-  return h("ol", {}, values.map(({ text, explains_ratio: ratio }) => h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
+  const share = (ratio) =>
+    (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
+  return h("ol", {}, values.map(({ text, explains_ratio: ratio }) =>
+    h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
 }
 
 function stacks(ranks) {
-  return h("div.charts", {}, ranks.map(({ rank, threads }) => h("section.card", {}, h("h3", {}, `Rank ${rank}`), threads.map((thread, index) => stack(rank, thread, index)))));
+  return h("div.charts", {}, ranks.map(({ rank, threads }) =>
+    h("section.card", {}, h("h3", {}, `Rank ${rank}`), threads.map((thread, index) => stack(rank, thread, index)))));
 }
 
 // The main thread is open. The innermost call is the last, as Python writes stacks, and is emphasized.
 function stack(rank, { name, frames }, index) {
   const label = `Rank ${rank}, ${name}, the innermost call last`;
   const calls = [frames.slice(0, -1).map((frame) => `${frame}\n`), h("b", {}, frames.at(-1))];
-  return h("details", { open: index === 0 }, h("summary", {}, name, h("span.quiet", {}, index === 0 ? ", the innermost call last" : "")), preformatted(h("code", {}, calls), label));
+  return h("details", { open: index === 0 }, h("summary", {}, name,
+    h("span.quiet", {}, index === 0 ? ", the innermost call last" : "")), preformatted(h("code", {}, calls), label));
 }
 
 function events(values, alert) {
@@ -91,7 +102,8 @@ function events(values, alert) {
     event: kind.replaceAll("_", " "),
     rank,
     step,
-    details: Object.entries(fields ?? {}).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => `${name} ${displayValue(name, value)}`).join(", "),
+    details: Object.entries(fields ?? {}).filter(([, value]) => value !== "" && value !== null)
+      .map(([name, value]) => `${name} ${displayValue(name, value)}`).join(", "),
   })));
 }
 
@@ -108,15 +120,14 @@ export function exceptionText({ type, text, traceback }) {
 
 // A table with one row per record; columns without any value are left out.
 function recordTable(values) {
-  const names = [...new Set(values.flatMap(Object.keys))].filter((name) => values.some((item) => displayValue(name, item[name]) !== ""));
-  const columnKind = (name) => (values.some((item) => typeof item[name] === "string" && item[name]) ? "text" : "number");
-  const head = h("tr", {}, names.map((name) => h(columnKind(name) === "text" ? "th" : "th.number", { scope: "col" }, capital(displayName(name)))));
-  const body = values.map((item) => h("tr", {}, names.map((name) => h(`td.${columnKind(name)}`, {}, displayValue(name, item[name])))));
-  return scrollTable("", h("thead", {}, head), h("tbody", {}, body));
-}
-
-function scrollTable(label, ...parts) {
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label || "Table" }, h("table.things", {}, parts));
+  const names = [...new Set(values.flatMap(Object.keys))].filter((name) =>
+    values.some((item) => displayValue(name, item[name]) !== ""));
+  const columnKind = (name) =>
+    (values.some((item) => typeof item[name] === "string" && item[name]) ? "text" : "number");
+  const columns = names.map((name) => [capital(displayName(name)), columnKind(name) === "text" ? "" : "number"]);
+  const body = values.map((item) =>
+    h("tr", {}, names.map((name) => h(`td.${columnKind(name)}`, {}, displayValue(name, item[name])))));
+  return scrollable("Table", table(columns, body, "table.things"));
 }
 
 function capital(name) {
@@ -124,15 +135,12 @@ function capital(name) {
 }
 
 function gpus(values) {
-  return h("div.cards", {}, Object.entries(values).map(([gpu, { readings, processes, ranks: trained = [], clocks_kept_down_by: limits = [] }]) => h(
-    "section.card",
-    {},
-    h("h3", {}, `GPU ${gpu}`),
-    trained.length ? h("p.quiet", {}, trained.join(", ")) : null,
-    limits.length ? h("p.warn", {}, `Clocks limited by ${limits.join(", ")}`) : null,
-    facts(readings),
-    processes?.length ? recordTable(processes) : null,
-  )));
+  const card = ([gpu, { readings, processes, ranks: trained = [], clocks_kept_down_by: limits = [] }]) =>
+    h("section.card", {}, h("h3", {}, `GPU ${gpu}`),
+      trained.length ? h("p.quiet", {}, trained.join(", ")) : null,
+      limits.length ? h("p.warn", {}, `Clocks limited by ${limits.join(", ")}`) : null,
+      facts(readings), processes?.length ? recordTable(processes) : null);
+  return h("div.cards", {}, Object.entries(values).map(card));
 }
 
 function lines(values, label) {

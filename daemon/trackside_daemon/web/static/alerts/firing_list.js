@@ -1,24 +1,23 @@
 // The firing alerts, worst first, updated with each overview.
 
-import { h, syncRows, setText } from "/static/dom.js";
+import { MAX_ALERTS } from "/static/vocabulary.js";
+import { h, syncRows, setText, badge } from "/static/dom.js";
 import { runLink, since } from "/static/alerts/format.js";
-import { badge } from "/static/components.js";
 import { when } from "/static/format.js";
 
-// The overview lists at most this many.
-const MAX_REPORTED = 200;
 const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
 
 // `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
 export function firingList(onSilence) {
   const emptyText = h("p.quiet");
   const list = h("ul.fires", { "aria-label": "Firing alerts" });
-  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_REPORTED}. There may be more.`);
+  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_ALERTS}. There may be more.`);
   const update = (alerts, silenceEnds, now, anyFires) => {
     emptyText.hidden = alerts.length > 0;
     setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
-    moreText.hidden = alerts.length < MAX_REPORTED;
-    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert), ({ alert }) => row(alert, onSilence));
+    moreText.hidden = alerts.length < MAX_ALERTS;
+    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert),
+      ({ alert }) => row(alert, onSilence));
   };
   return { root: h("div", {}, emptyText, list, moreText), update };
 }
@@ -35,8 +34,10 @@ function row(first, onSilence) {
   const summary = h("p");
   const began = h("span.quiet.when");
   const silent = h("span.quiet.when");
-  const button = h("button", { type: "button", "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`, onclick: () => onSilence(newest) }, "Silence…");
-  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))), summary);
+  const button = h("button", { "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`,
+    onclick: () => onSilence(newest) }, "Silence…");
+  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
+    summary);
   const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));
   element.update = ({ alert, now, until }) => {
     newest = alert;

@@ -15,6 +15,7 @@ const TITLES = {
   io_bytes_per_second: "reads and writes",
   step_seconds: "step duration",
 };
+/** @type {[RegExp, (value: number) => string][]} */
 const UNITS = [
   [/_bytes_per_second$/, (value) => `${bytes(value)}/s`],
   [/_bytes$/, bytes],
@@ -43,7 +44,8 @@ export function state(alert) {
 // Returns true when an alert matches the patterns of a silence, by the daemon's rules.
 export function matchesSilence(labels, alert) {
   const values = { ...alert.labels, alert: alert.alert };
-  return Object.entries(labels).every(([name, pattern]) => Object.hasOwn(values, name) && expression(pattern).test(values[name]));
+  return Object.entries(labels)
+    .every(([name, pattern]) => Object.hasOwn(values, name) && expression(pattern).test(values[name]));
 }
 
 function expression(pattern) {
@@ -60,7 +62,9 @@ export function silenceLabels(labels) {
 // Returns the name of a value without its unit.
 export function displayName(name) {
   const [base, ...rest] = name.split(" ");
-  const plain = Object.hasOwn(TITLES, base) ? TITLES[base] : base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
+  const plain = Object.hasOwn(TITLES, base)
+    ? TITLES[base]
+    : base.replace(/_(bytes_per_second|bytes|seconds|hertz|celsius|watts|ratio|total)$/, "").replaceAll("_", " ");
   return [plain, ...rest].join(" ");
 }
 

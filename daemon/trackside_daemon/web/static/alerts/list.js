@@ -12,7 +12,7 @@ import { h, setText } from "/static/dom.js";
 
 const RELOAD_OVERVIEWS = 10;
 
-export function alertsPage(address) {
+export function alertsPage(/** @type {Address} */ address) {
   const status = h("p.said", { role: "status", tabindex: -1 });
   const onDone = async (text) => {
     setText(status, text);
@@ -30,18 +30,20 @@ export function alertsPage(address) {
   });
   const timelinePart = runTimeline(address.signal, historyPart.matchesRun);
   let newest = { alerts: [] };
-  let lastAlerts;
-  let ticks = 0;
+  let [lastAlerts, ticks] = ["", 0];
   let silenceEnds = new Map();
 
-  const showFiring = () => firingPart.update(newest.alerts.filter(historyPart.matches), silenceEnds, newest.time, newest.alerts.length > 0);
+  const showFiring = () =>
+    firingPart.update(newest.alerts.filter(historyPart.matches), silenceEnds, newest.time, newest.alerts.length > 0);
 
   // Reloads what the overview does not contain: the ends of silences, and past alerts.
   const reload = coalesce(async () => {
     const anySilenced = newest.alerts.some((alert) => alert.silenced);
-    const requests = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])].map((path) => getJson(path, { signal: address.signal }));
+    const paths = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])];
+    const requests = paths.map((path) => getJson(path, address.signal));
     try {
-      const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(), ...requests]);
+      const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(),
+        ...requests]);
       silencesPart.update(silences);
       silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
       showFiring();
@@ -50,28 +52,25 @@ export function alertsPage(address) {
     }
   });
 
-  const root = h(
-    "div.alerting",
-    {},
-    h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"),
-      h("button", { type: "button", onclick: () => openSilenceDialog({ alert: "" }, onDone, address.signal) }, "Silence…"),
-      h("button", { type: "button", onclick: () => openTestDialog(address.signal) }, "Send a test alert…")),
-    status,
-    historyPart.tools,
-    h("h2", {}, "Firing"),
-    firingPart.root,
-    h("h2", {}, "Silences"),
-    silencesPart.root,
-    h("h2", {}, "History"),
-    historyPart.root,
-    h("h2", {}, "Starts and ends of runs"),
-    timelinePart.root,
-  );
+  const silence = () => openSilenceDialog({ alert: "" }, onDone, address.signal);
+  const buttons = [
+    h("button", { onclick: silence }, "Silence…"),
+    h("button", { onclick: () => openTestDialog(address.signal) }, "Send a test alert…"),
+  ];
+  const parts = [
+    [h("h2", {}, "Firing"), firingPart.root],
+    [h("h2", {}, "Silences"), silencesPart.root],
+    [h("h2", {}, "History"), historyPart.root],
+    [h("h2", {}, "Starts and ends of runs"), timelinePart.root],
+  ];
+  const head = h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"), buttons);
+  const root = h("div.alerting", {}, head, status, historyPart.tools, parts);
   reload();
-  const update = (overview) => {
+  const update = (/** @type {Overview} */ overview) => {
     newest = overview;
     showFiring();
-    const current = JSON.stringify(overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]));
+    const seen = overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]);
+    const current = JSON.stringify(seen);
     ticks += 1;
     if (current !== lastAlerts || ticks % RELOAD_OVERVIEWS === 0) reload();
     lastAlerts = current;

@@ -1,6 +1,6 @@
 // The last samples before an alert, as a small chart and as a table. A vertical line marks a value that is not finite.
 
-import { h, svg } from "/static/dom.js";
+import { h, svg, table } from "/static/dom.js";
 import { number, real, when } from "/static/format.js";
 
 const WIDTH = 600;
@@ -14,16 +14,16 @@ export function sampleChart({ key, rank, points }) {
   const low = Math.min(...finite);
   const high = Math.max(...finite);
   const [first, last] = [points[0], points.at(-1)];
-  const text = `${key} of rank ${rank}, ${first === last ? `step ${first[0]}` : `steps ${first[0]} to ${last[0]}`}; the last is ${number(last[2])}`;
-  return h(
-    "figure.samples",
-    {},
+  const steps = first === last ? `step ${first[0]}` : `steps ${first[0]} to ${last[0]}`;
+  const text = `${key} of rank ${rank}, ${steps}; the last is ${number(last[2])}`;
+  return h("figure.samples", {},
     h("figcaption.quiet", {}, `${text}.`),
-    h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""), h("span", {}, finite.length && high > low ? number(low) : "")),
+    h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""),
+      h("span", {}, finite.length && high > low ? number(low) : "")),
     drawing(values, low, high, text),
-    h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`), h("span", {}, first === last ? "" : last[0])),
-    h("details", {}, h("summary", {}, "As a table"), table(key, points)),
-  );
+    h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`),
+      h("span", {}, first === last ? "" : last[0])),
+    h("details", {}, h("summary", {}, "As a table"), samples(key, points)));
 }
 
 function drawing(values, low, high, label) {
@@ -36,7 +36,8 @@ function drawing(values, low, high, label) {
     return piece;
   });
   // A dot is a line of zero length with round ends: it stays round when the chart is stretched.
-  const dots = values.map((value, index) => Number.isFinite(value) && `M${x(index).toFixed(1)} ${y(value).toFixed(1)}h0`);
+  const dots = values.map((value, index) =>
+    Number.isFinite(value) && `M${x(index).toFixed(1)} ${y(value).toFixed(1)}h0`);
   const bad = values.map((value, index) => !Number.isFinite(value) && `M${x(index).toFixed(1)} 0V${HEIGHT}`);
   return svg(
     "svg",
@@ -47,8 +48,9 @@ function drawing(values, low, high, label) {
   );
 }
 
-function table(key, points) {
-  const head = h("tr", {}, h("th.number", { scope: "col" }, "Step"), h("th", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, key));
-  const lines = points.map(([step, time, value]) => h("tr", {}, h("td.number", {}, step), h("td", {}, when(time)), h("td.number", {}, number(value, 9))));
-  return h("table", { "aria-label": `Samples of ${key}` }, h("thead", {}, head), h("tbody", {}, lines));
+function samples(key, points) {
+  const lines = points.map(([step, time, value]) =>
+    h("tr", {}, h("td.number", {}, step), h("td", {}, when(time)), h("td.number", {}, number(value, 9))));
+  const columns = [["Step", "number"], "Time", [key, "number"]];
+  return table(columns, lines, "table", { "aria-label": `Samples of ${key}` });
 }

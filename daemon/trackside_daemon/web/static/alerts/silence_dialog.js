@@ -3,7 +3,7 @@
 import { getJson, post } from "/static/api.js";
 import { openDialog } from "/static/alerts/dialog.js";
 import { matchesSilence } from "/static/alerts/format.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, choices } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
 
 const DURATIONS = { 1800: "30 minutes", 7200: "2 hours", 28800: "8 hours", 86400: "1 day" };
@@ -26,27 +26,33 @@ export function openSilenceDialog(labels, onDone, signal) {
 
   function onChange() {
     const patterns = readPatterns();
-    if (list.children.length && !Object.keys(patterns).length) return void setText(preview, "Name the alert, or remove the label to silence all alerts.");
+    if (list.children.length && !Object.keys(patterns).length)
+      return void setText(preview, "Name the alert, or remove the label to silence all alerts.");
     const matching = firing.filter((row) => matchesSilence(patterns, row));
     const scopeText = Object.keys(patterns).length ? "" : "Without labels, the silence matches all alerts. ";
-    setText(preview, scopeText + (matching.length ? `Matches ${plural(matching.length, "firing alert")}: ${alertNames(matching)}.` : "Matches no firing alerts."));
+    setText(preview, scopeText + (matching.length
+      ? `Matches ${plural(matching.length, "firing alert")}: ${alertNames(matching)}.` : "Matches no firing alerts."));
   }
 
   async function submit() {
     const answer = await post("silences", { labels: readPatterns(), for: duration.read(), comment: comment.value });
     close();
     const count = answer.firing.length;
-    const silent = count ? `${plural(count, "firing alert is", "firing alerts are")} silenced: ${alertNames(answer.firing)}.` : "It matches no firing alerts.";
-    onDone(`Silenced until ${when(answer.silence.until)}. ${silent}${answer.kept ? "" : ` The silence ends when the daemon restarts: ${answer.why}.`}`);
+    const silent = count
+      ? `${plural(count, "firing alert is", "firing alerts are")} silenced: ${alertNames(answer.firing)}.`
+      : "It matches no firing alerts.";
+    const end = answer.kept ? "" : ` The silence ends when the daemon restarts: ${answer.why}.`;
+    onDone(`Silenced until ${when(answer.silence.until)}. ${silent}${end}`);
   }
 
-  const add = h("button", { type: "button", onclick: () => {
+  const add = h("button", { onclick: () => {
     const row = matcherRow("", "", onChange);
     list.append(row);
     row.querySelector("input").focus();
   } }, "Add a label");
   const { close } = openDialog("Silence", { content: [
-    h("p.quiet", {}, "Mutes notifications of alerts that match all of these labels. The alerts still fire. Patterns may contain * and ?."),
+    h("p.quiet", {}, "Mutes notifications of alerts that match all of these labels. The alerts still fire. ",
+      "Patterns may contain * and ?."),
     list,
     add,
     h("label.whole", {}, "For", duration.root),
@@ -56,7 +62,7 @@ export function openSilenceDialog(labels, onDone, signal) {
     h("p.quiet", {}, "To silence alerts that Prometheus evaluates, use Alertmanager."),
   ], submit, action: "Silence" }, signal);
   onChange();
-  getJson("alerts?firing=true&evidence=false", { signal }).then(({ alerts }) => {
+  getJson("alerts?firing=true&evidence=false", signal).then(({ alerts }) => {
     firing = alerts;
     onChange();
   }, (problem) => setText(preview, problem.message));
@@ -64,20 +70,25 @@ export function openSilenceDialog(labels, onDone, signal) {
 
 function alertNames(alerts) {
   const matching = alerts.map((alert) => [alert.alert, alert.labels.run].filter(Boolean).join(" of "));
-  return matching.slice(0, MAX_NAMES).join(", ") + (matching.length > MAX_NAMES ? ` and ${matching.length - MAX_NAMES} more` : "");
+  return matching.slice(0, MAX_NAMES).join(", ") +
+    (matching.length > MAX_NAMES ? ` and ${matching.length - MAX_NAMES} more` : "");
 }
 
 // A row for a label's name and its pattern; a name taken from an alert is fixed.
 function matcherRow(name, pattern, onChange) {
-  const nameField = name ? h("span.mono", {}, name) : h("input.mono", { type: "text", "aria-label": "Label", pattern: "[a-zA-Z_][a-zA-Z0-9_]*", placeholder: "label", required: true });
-  const value = h("input.mono", { type: "text", value: pattern, "aria-label": name ? `Pattern of ${name}` : "Pattern", maxlength: 256, placeholder: name === "alert" ? "name, such as LossSpike" : "pattern", required: true });
+  const nameField = name ? h("span.mono", {}, name) : h("input.mono",
+    { type: "text", "aria-label": "Label", pattern: "[a-zA-Z_][a-zA-Z0-9_]*", placeholder: "label", required: true });
+  const value = h("input.mono", { type: "text", value: pattern, "aria-label": name ? `Pattern of ${name}` : "Pattern",
+    maxlength: 256, placeholder: name === "alert" ? "name, such as LossSpike" : "pattern", required: true });
   const onRemove = () => {
-    const next = element.nextElementSibling ?? element.previousElementSibling ?? element.parentElement.nextElementSibling;
+    const next = element.nextElementSibling ?? element.previousElementSibling ??
+      element.parentElement.nextElementSibling;
     element.remove();
     (next.querySelector?.("button") ?? next).focus();
     onChange();
   };
-  const element = h("div.matcher", { oninput: onChange }, nameField, h("span", { "aria-hidden": "true" }, "="), value, h("button", { type: "button", "aria-label": `Remove ${name || "the label"}`, onclick: onRemove }, "Remove"));
+  const element = h("div.matcher", { oninput: onChange }, nameField, h("span", { "aria-hidden": "true" }, "="), value,
+    h("button", { "aria-label": `Remove ${name || "the label"}`, onclick: onRemove }, "Remove"));
   element.read = () => [name || nameField.value.trim(), value.value];
   return element;
 }
@@ -86,9 +97,10 @@ function durationField() {
   const root = h("select", { onchange: () => {
     other.hidden = root.value !== "other";
     count.disabled = other.hidden;
-  } }, ...Object.entries(DURATIONS).map(([seconds, text]) => h("option", { value: seconds, selected: seconds === "7200" }, text)), h("option", { value: "other" }, "Other…"));
-  const count = h("input", { type: "number", min: 1, step: "any", value: 3, "aria-label": "How many", disabled: true, required: true });
-  const unit = h("select", { "aria-label": "Unit" }, ...Object.entries(UNITS).map(([seconds, text]) => h("option", { value: seconds, selected: seconds === "86400" }, text)));
+  } }, ...choices(DURATIONS, "7200"), h("option", { value: "other" }, "Other…"));
+  const count = h("input", { type: "number", min: 1, step: "any", value: 3, "aria-label": "How many", disabled: true,
+    required: true });
+  const unit = h("select", { "aria-label": "Unit" }, ...choices(UNITS, "86400"));
   const other = h("span.other", { hidden: true }, count, unit);
   const read = () => {
     const seconds = root.value === "other" ? Number(count.value) * Number(unit.value) : Number(root.value);

@@ -1,5 +1,6 @@
 // The dialog that raises a test alert and shows where the notification arrived.
 
+import { SEVERITIES } from "/static/vocabulary.js";
 import { getJson, post, query } from "/static/api.js";
 import { openDialog } from "/static/alerts/dialog.js";
 import { h, setText } from "/static/dom.js";
@@ -8,7 +9,6 @@ import { number, when } from "/static/format.js";
 const FIRE_SECONDS = 10;
 const WAIT_SECONDS = 30;
 const POLL_MILLISECONDS = 300;
-const SEVERITIES = ["info", "warning", "critical"];
 
 export function openTestDialog(signal) {
   const severity = h("select", {}, ...SEVERITIES.map((name) => h("option", { selected: name === "warning" }, name)));
@@ -23,7 +23,8 @@ export function openTestDialog(signal) {
     await sendTest({ severity: severity.value, run: run.value.trim() }, report, ended.signal);
   };
   const { root, cancel } = openDialog("Send a test alert", { content: [
-    h("p.quiet", {}, "TestAlert takes the same path as every alert: this page, the history, and each sink in alerts.sinks."),
+    h("p.quiet", {},
+      "TestAlert takes the same path as every alert: this page, the history, and each sink in alerts.sinks."),
     h("label.whole", {}, "Severity", severity),
     h("label.whole", {}, "Run", run),
     results,
@@ -37,9 +38,13 @@ async function sendTest(request, report, signal) {
   const alert = await findAlert(request.run, test, signal);
   if (signal.aborted) return;
   if (!alert) throw new Error("TestAlert does not fire. Check alerts.off and the daemon's log.");
-  report(h("span", {}, "Firing as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`), "; Prometheus sees it for 2 minutes."));
-  if (alert.silenced_until) return void report(`A silence mutes it until ${when(alert.silenced_until)}, so no notification is sent.`, "warning");
-  if (!Object.keys(sinks).some((name) => name !== "log")) report(`No sink is configured (alerts.sinks): the daemon sends no notifications${"log" in sinks ? ", it only writes its log" : ""}.`);
+  report(h("span", {}, "Firing as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`),
+    "; Prometheus sees it for 2 minutes."));
+  if (alert.silenced_until) return void report(
+    `A silence mutes it until ${when(alert.silenced_until)}, so no notification is sent.`, "warning");
+  const log = "log" in sinks ? ", it only writes its log" : "";
+  if (Object.keys(sinks).every((name) => name === "log"))
+    report(`No sink is configured (alerts.sinks): the daemon sends no notifications${log}.`);
   await awaitDelivery(alert, sinks, sentAt, report, signal);
 }
 
@@ -61,7 +66,8 @@ async function awaitDelivery(alert, before, sentAt, report, signal) {
     for (const name of [...pending]) {
       const error = now[name]?.last_error ?? "no error reported; check the daemon's log";
       if (notified.includes(name)) report(`${name}: delivered after ${number(elapsed, 2)} s`, "good");
-      else if ((now[name]?.dropped ?? 0) > before[name].dropped && !now[name]?.queued) report(`${name}: not delivered, retries ended: ${error}`, "bad");
+      else if ((now[name]?.dropped ?? 0) > before[name].dropped && !now[name]?.queued)
+        report(`${name}: not delivered, retries ended: ${error}`, "bad");
       else if (elapsed >= WAIT_SECONDS) report(`${name}: not delivered within ${WAIT_SECONDS} s: ${error}`, "bad");
       else continue;
       pending.delete(name);

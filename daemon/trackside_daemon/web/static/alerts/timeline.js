@@ -1,8 +1,7 @@
 // The starts and ends of runs, newest first: events on a timeline, which are no alerts.
 
 import { getJson, query } from "/static/api.js";
-import { ENDED, badge } from "/static/components.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, ENDED, badge, rerender } from "/static/dom.js";
 import { runAddress, span, when } from "/static/format.js";
 import { labels } from "/static/picker.js";
 
@@ -13,27 +12,25 @@ const SHOWN = 12;
 export function runTimeline(signal, isShown) {
   const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
   const emptyText = h("p.quiet", {}, "No runs.");
-  const moreButton = h("button.small", { type: "button", hidden: true, onclick: () => {
+  const moreButton = h("button.small", { hidden: true, onclick: () => {
     limit = Infinity;
     show();
   } }, "Show more");
   let limit = SHOWN;
   let events = [];
-  let shown;
 
   function show() {
     emptyText.hidden = events.length > 0;
     moreButton.hidden = events.length <= limit;
-    const text = JSON.stringify(events.slice(0, limit));
-    if (text === shown) return;
-    shown = text;
-    list.replaceChildren(...events.slice(0, limit).map(row));
+    const shown = events.slice(0, limit);
+    rerender(list, JSON.stringify(shown), () => shown.map(row));
   }
 
   async function load() {
-    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, { signal });
+    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, signal);
     const names = labels(runs);
-    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf).sort((a, b) => b.time - a.time);
+    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
+      .sort((a, b) => b.time - a.time);
     show();
   }
   return { root: h("div", {}, emptyText, list, moreButton), load };
@@ -52,5 +49,6 @@ function row({ id, label, time, word, text }) {
   const mark = badge(word === "started" ? "starting" : word, word);
   const rest = h("span.quiet");
   setText(rest, text ?? "");
-  return h("li", {}, h("time.quiet", {}, when(time)), mark, h("span", {}, h("a", { href: runAddress(id) }, label), rest));
+  return h("li", {}, h("time.quiet", {}, when(time)), mark,
+    h("span", {}, h("a", { href: runAddress(id) }, label), rest));
 }

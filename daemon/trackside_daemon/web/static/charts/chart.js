@@ -23,22 +23,32 @@ const FULL_HEIGHT = 420;
 const NEAR = 0.02; // Share of the axis within which a point counts as that at the cursor.
 const SET_OF_PAGE = ["log", "robust"]; // Settings that a chart can have of its own.
 
-const visibilityObserver = new IntersectionObserver((entries) => entries.forEach((item) => item.target.onVisibility(item.isIntersecting)), { rootMargin: "150px" });
+const visibilityObserver = new IntersectionObserver((entries) =>
+  entries.forEach((item) => item.target.onVisibility(item.isIntersecting)), { rootMargin: "150px" });
 const sizeObserver = new ResizeObserver((entries) => entries.forEach((item) => item.target.onResize()));
 
 export class Chart {
-  // `by` is step, time, relative (seconds since a start, in place of the points' times), or another quantity in place of the
-  // points' steps. `load({ by, from, to, points, signal, isReload })` resolves to [{ label, index, points, around }] with
-  // distinct labels; `around` are points beyond the window, for smoothing, and `isReload` is true for automatic reloads.
-  // `smooth` is { kind, span } or undefined. `format` formats values, and `unit` is theirs. `range` is the minimum range of the
-  // axis. With `axis`, { name, splits, label(x) }, other quantities than steps and times are on it. `binary` uses powers of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select
-  // fewer lines. `height` is that of the plot. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
-  constructor({ title, by = "step", log = false, robust = false, smooth: smoothing, load, marks = [], own = {}, onZoom = () => {}, onOwn = () => {}, ...more }, signal) {
+  // A relative axis has seconds since a start in place of the points' times; that of a quantity has it for the steps.
+  constructor(/** @type {ChartOptions} */ { title, load, marks = [], own = {}, from, to, ...more }, signal) {
+    const { by = "step", log = false, robust = false, onZoom = () => {}, onOwn = () => {}, ...settings } = more;
+    /** @type {Line[]} */
     this.lines = [];
     this.page = { log, robust };
-    this.view = { format: number, by, ...this.page, smooth: smoothing, ...own, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
+    const plot = { drawn: [], marks: [], width: 0, window: () => this.#window() };
+    /** @type {View} */
+    this.view = { format: number, by, ...this.page, ...own, ...plot, height: HEIGHT, ...settings };
     this.normalHeight = this.view.height;
-    Object.assign(this, { title, load, onZoom, onOwn, own, signal, allMarks: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
+    this.title = title;
+    this.load = load;
+    this.onZoom = onZoom;
+    this.onOwn = onOwn;
+    this.own = own;
+    this.signal = signal;
+    this.allMarks = marks;
+    this.from = from;
+    this.to = to;
+    this.hidden = new Set();
+    this.failed = 0;
     this.#build();
     this.root.onVisibility = (now) => this.#visibilityChanged(now);
     this.plot.onResize = () => this.#resized();
@@ -59,7 +69,8 @@ export class Chart {
     }
     const axisChanged = rest.by !== undefined && rest.by !== this.view.by;
     const windowChanged = "from" in changes || "to" in changes;
-    const newSmoothing = "smooth" in rest && this.from !== undefined && (rest.smooth?.span ?? 0) > (this.view.smooth?.span ?? 0);
+    const newSmoothing = "smooth" in rest && this.from !== undefined &&
+      (rest.smooth?.span ?? 0) > (this.view.smooth?.span ?? 0);
     const isReload = axisChanged || newSmoothing || (windowChanged && (from !== this.from || to !== this.to));
     if (marks) this.allMarks = marks;
     if (windowChanged || axisChanged) [this.from, this.to] = [from, to];
@@ -124,7 +135,8 @@ export class Chart {
   }
 
   zoom(from, to) {
-    if (from !== undefined && this.view.by === "step") [from, to] = [Math.floor(from), Math.max(Math.ceil(to), Math.floor(from) + 1)];
+    if (from !== undefined && this.view.by === "step")
+      [from, to] = [Math.floor(from), Math.max(Math.ceil(to), Math.floor(from) + 1)];
     this.set({ from, to });
     this.onZoom(from, to);
   }
@@ -137,7 +149,8 @@ export class Chart {
     this.saveButton = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
     this.saveButton.disabled = true; // Until there is data.
     this.settings = chartSettings(this, (own) => this.setOwn(own));
-    this.plot = h("div.plot", { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => handleKey(this, event) });
+    this.plot = h("div.plot",
+      { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => handleKey(this, event) });
     this.notice = h("p.note.skeleton", {}, "Loading…");
     this.tooltip = h("div.tip", { hidden: true, "aria-hidden": "true" });
     this.markTip = h("p.mark-tip", { hidden: true, "aria-hidden": "true" });
@@ -148,7 +161,8 @@ export class Chart {
     const frame = h("div.frame", {}, this.plot, this.notice, this.tooltip, this.markTip);
     this.tools = h("span.chart-tools", {}, this.settings.button, this.fullButton, this.saveButton);
     const head = h("div.head", {}, this.heading, this.valueText, this.tools);
-    this.root = h("figure.card.chart", {}, head, this.settings.panel, frame, this.cutNotice, this.legend.root, this.spoken);
+    this.root = h("figure.card.chart", {}, head, this.settings.panel, frame, this.cutNotice, this.legend.root,
+      this.spoken);
   }
 
   #visibilityChanged(now) {
@@ -198,7 +212,8 @@ export class Chart {
     this.requestedAt = performance.now();
     this.points = this.view.width;
     const { from, to, view, points } = this;
-    const lines = await this.load({ by: view.by, from, to, points, signal: controller.signal, isReload }).catch((problem) => this.#failed(problem, controller));
+    const lines = await this.load({ by: view.by, from, to, points, signal: controller.signal, isReload })
+      .catch((problem) => this.#failed(problem, controller));
     if (this.loading !== controller) return;
     this.loading = undefined;
     this.failed = lines ? 0 : this.failed + 1;
@@ -219,7 +234,8 @@ export class Chart {
     this.times = undefined;
     this.empty = empty;
     this.cutNotice.hidden = lines.length <= MAX_LINES;
-    setText(this.cutNotice, `Showing ${MAX_LINES} of ${lines.length} lines${this.view.reduceHint ? `; ${this.view.reduceHint}` : ""}`);
+    setText(this.cutNotice,
+      `Showing ${MAX_LINES} of ${lines.length} lines${this.view.reduceHint ? `; ${this.view.reduceHint}` : ""}`);
     this.#drawSoon();
   }
 
@@ -234,9 +250,11 @@ export class Chart {
     view.drawn = lines.filter((line) => !this.hidden.has(line.label)).map((line) => this.#drawn(line));
     if (view.stacked) stack(view.drawn);
     this.#placeMarks();
-    const isEmpty = !view.drawn.some(({ columns: own }) => own.mean.some((value) => value !== null) || own.nonfinite.length);
+    const isEmpty = !view.drawn.some(({ columns: own }) =>
+      own.mean.some((value) => value !== null) || own.nonfinite.length);
     this.notice.hidden = !isEmpty || this.hidden.size > 0;
-    setText(this.notice, view.log && lines.some((line) => line.points.length) ? "A log scale needs values above 0, and there are none in this range." : (this.empty ?? "Loading…"));
+    setText(this.notice, view.log && lines.some((line) => line.points.length)
+      ? "A log scale needs values above 0, and there are none in this range." : (this.empty ?? "Loading…"));
     this.notice.classList.toggle("skeleton", this.notice.textContent === "Loading…");
     this.legend.update();
     this.plot.setAttribute("aria-label", this.#ariaLabel());
@@ -261,25 +279,31 @@ export class Chart {
 
   #placeMarks() {
     const { view } = this;
-    const needsTimes = !isTime(view.by) && this.allMarks.some((mark) => view.by !== "step" || !Number.isFinite(mark.step) || mark.until);
+    const needsTimes = !isTime(view.by) &&
+      this.allMarks.some((mark) => view.by !== "step" || !Number.isFinite(mark.step) || mark.until);
     if (needsTimes) this.times ??= pointsByTime(this.lines);
-    const place = (mark) => markPosition({ ...mark, time: mark.time - (view.by === "relative" ? view.origin ?? 0 : 0) }, view.by, this.times ?? []);
-    const placed = this.allMarks.map((mark) => ({ ...mark, x: place(mark), until: mark.until && place({ time: mark.until }) }));
+    const place = (mark) => markPosition({ ...mark, time: mark.time - (view.by === "relative" ? view.origin ?? 0 : 0) },
+      view.by, this.times ?? []);
+    const placed = this.allMarks.map((mark) =>
+      ({ ...mark, x: place(mark), until: mark.until && place({ time: mark.until }) }));
     view.marks = placed.filter((mark) => mark.x !== undefined);
   }
 
   #plotLines(rebuild) {
     const { view } = this;
     const drawnLines = view.drawn.map(({ line }) => `${line.label}\n${line.index}`).join("\n\n");
-    const data = joinTables(view.drawn.map(({ columns: own, smoothed }) => [own.x, own.stack ?? own.mean, ...(smoothed ? [smoothed] : [])]));
+    const data = joinTables(
+      view.drawn.map(({ columns: own, smoothed }) => [own.x, own.stack ?? own.mean, ...(smoothed ? [smoothed] : [])]));
     view.axisTitle = this.#axisTitle();
     if (rebuild || drawnLines !== this.drawnLines) this.#clear();
     this.drawnLines = drawnLines;
     if (this.u) {
-      this.u.batch((u) => u.setData(data ?? [[]])); // Draws at once; without a batch, after the queue has gone on to other charts.
+      // Draws at once; without a batch, after the queue has gone on to other charts.
+      this.u.batch((u) => u.setData(data ?? [[]]));
       return;
     }
-    const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u), onPan: (event) => startPan(this, event) };
+    const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u),
+      onPan: (event) => startPan(this, event) };
     this.u = new uPlot(options(view, handlers), data ?? [[]], (u, init) => {
       this.plot.append(u.root);
       u.batch(init);
@@ -299,6 +323,7 @@ export class Chart {
   }
 
   // The range of the axis: the zoomed window, or everything.
+  /** @returns {[number, number]} */
   #window() {
     const ends = this.view.drawn.flatMap(({ columns: own }) => (own.x.length ? [own.x[0], own.x.at(-1)] : []));
     const from = this.from ?? Math.min(...ends);
@@ -316,7 +341,8 @@ export class Chart {
     }
     const values = valuesAt(this.view.drawn, u.posToVal(left, "x"));
     const at = u.posToVal(left, "x");
-    const nearest = values.filter((item) => item.x !== undefined).sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
+    const nearest = values.filter((item) => item.x !== undefined)
+      .sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
     this.legend.values(values);
     const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
     this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
@@ -326,7 +352,8 @@ export class Chart {
   // The texts for screen readers at the cursor. Only the chart with the focus needs them, but all follow its cursor.
   get spokenTexts() {
     const { nearest, values, nearMarks } = this.pointed;
-    return [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)), ...nearMarks.map((mark) => mark.text)];
+    return [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)),
+      ...nearMarks.map((mark) => mark.text)];
   }
 
   // The values stand beside the cursor, and the texts of marks below the plot.
@@ -355,8 +382,10 @@ export class Chart {
     const names = { step: "step", relative: "time since start", time: "time" };
     const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? this.view.byTitle ?? this.view.by}`;
     const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
-    const last = some.map(({ line, columns: own }) => `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());
-    return `${this.title}${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
+    const last = some.map(({ line, columns: own }) =>
+      `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());
+    const values = last.length ? `Last: ${last.join("; ")}.` : "No values.";
+    return `${this.title}${by}. ${values} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }
 
   #destroy() {

@@ -36,7 +36,8 @@ function shortened(label) {
 export function drawEndLabels(u, { drawn, window }) {
   const ratio = devicePixelRatio;
   const [top, bottom] = [u.bbox.top, u.bbox.top + u.bbox.height];
-  const items = labels(drawn, window()[1]).map((item) => ({ ...item, y: Math.min(bottom, Math.max(top, u.valToPos(item.value, "y", true))) }));
+  const items = labels(drawn, window()[1])
+    .map((item) => ({ ...item, y: Math.min(bottom, Math.max(top, u.valToPos(item.value, "y", true))) }));
   items.sort((a, b) => a.y - b.y);
   items.forEach((item, index) => {
     if (index) item.y = Math.max(item.y, items[index - 1].y + LINE_HEIGHT * ratio);

@@ -34,14 +34,14 @@ export async function chartImage({ title, u, view, legend }) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-function legendRows(ctx, { drawn }, legend, width) {
+export function legendRows(ctx, { drawn }, legend, imageWidth) {
   ctx.font = FONT;
   let x = 12;
   let row = 0;
   return drawn.map(({ line, columns }) => {
     const text = legend.text({ line, value: columns.raw.at(-1) }) || line.label || "";
     const width = 40 + ctx.measureText(text).width;
-    if (x + width > width && x > 12) [x, row] = [12, row + 1];
+    if (x + width > imageWidth && x > 12) [x, row] = [12, row + 1];
     const entry = { text, index: line.index, x, row };
     x += width;
     return entry;

@@ -3,7 +3,7 @@
 import { h, syncRows, setText } from "/static/dom.js";
 
 export class Legend {
-  constructor(chart) {
+  constructor(/** @type {import('/static/charts/chart.js').Chart} */ chart) {
     this.chart = chart;
     this.root = h("div.legend", { role: "group", "aria-label": `Lines of ${chart.title}` });
   }
@@ -20,7 +20,8 @@ export class Legend {
     const swatch = h("span.swatch");
     const value = h("span.value");
     const name = h("span.name", {}, line.label || this.chart.title);
-    const row = h("button", { type: "button", "aria-pressed": "true", title: "Show or hide", onclick: () => this.chart.toggle(line.label) }, swatch, name, value);
+    const row = h("button", { "aria-pressed": "true", title: "Show or hide",
+      onclick: () => this.chart.toggle(line.label) }, swatch, name, value);
     row.update = (now) => {
       row.valueElement = value;
       swatch.style.borderTopColor = `var(--s${(now.index % 8) + 1})`;
@@ -33,12 +34,15 @@ export class Legend {
   // Shows the given values, or the last value of each line.
   values(values) {
     const { lines, view } = this.chart;
-    const valueByLine = new Map(values?.map((item) => [item.line, item.smoothed ?? item.value]) ?? view.drawn.map((item) => [item.line, item.columns.raw.at(-1)]));
+    const alone = this.root.hidden && lines.length < 2;
+    const valueByLine = new Map(values?.map((item) => [item.line, item.smoothed ?? item.value]) ??
+      view.drawn.map((item) => [item.line, item.columns.raw.at(-1)]));
     lines.forEach((line, index) => {
       const text = view.format(valueByLine.get(line));
       const row = this.root.children[index]; // Absent until the chart has drawn its lines.
       if (row) setText(row.valueElement, text);
-      setText(this.chart.valueText, this.root.hidden && lines.length < 2 ? (values ? text : this.newest ?? text) : "");
+      const shown = values ? text : this.newest ?? text;
+      setText(this.chart.valueText, alone ? shown : "");
     });
     if (!lines.length) setText(this.chart.valueText, "");
   }

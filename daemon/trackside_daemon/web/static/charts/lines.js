@@ -8,11 +8,12 @@ export function withDetails({ points, nonfinite, means }) {
   return points.map((point, index) => [...point, nonfinite?.[index] ?? 0, means?.[index] ?? point[4]]);
 }
 
-// Turns points [step, time, min, max, last, nonfinite, mean] or [step, time, value] into columns sorted by the axis; points at
-// the same position are merged. Values that cannot be drawn are null. `mean` is what a line shows, `nonfinite` lists the
-// positions of NaN and infinities, `raw` the last values as received, and `steps` the steps.
+// Turns points [step, time, min, max, last, nonfinite, mean] or [step, time, value] into columns sorted by the axis;
+// points at the same position are merged. Values that cannot be drawn are null. `mean` is what a line shows,
+// `nonfinite` lists the positions of NaN and infinities, `raw` the last values as received, and `steps` the steps.
 export function toColumns(points, by, log) {
   const axis = isTime(by) ? 1 : 0;
+  /** @type {Columns} */
   const result = { x: [], mean: [], low: [], high: [], nonfinite: [], raw: [], steps: [] };
   for (const point of sortedPoints(points, axis)) addPoint(result, point, axis, log);
   return result;
@@ -44,7 +45,8 @@ function addPoint(result, point, axis, log) {
   const [low, high] = values.slice(0, 2).map((value) => drawable(value) ?? mean);
   const x = point[axis];
   const end = result.x.length - 1;
-  if ((point[5] || values.some((value) => !Number.isFinite(value))) && result.nonfinite.at(-1) !== x) result.nonfinite.push(x);
+  if ((point[5] || values.some((value) => !Number.isFinite(value))) && result.nonfinite.at(-1) !== x)
+    result.nonfinite.push(x);
   if (end >= 0 && result.x[end] === x) {
     result.mean[end] = mean;
     result.raw[end] = point[4] ?? point[2];
@@ -65,8 +67,8 @@ function combine(choose, a, b) {
   return b === null ? a : choose(a, b);
 }
 
-// Joins tables [xs, values, …] on one axis: [xs, values of the first, …]. A missing value is undefined, across which uPlot
-// draws a line; null would be a gap.
+// Joins tables [xs, values, …] on one axis: [xs, values of the first, …]. Across a missing value, undefined,
+// uPlot draws a line; null would be a gap.
 export function joinTables(tables) {
   if (tables.length === 1) return tables[0];
   const xs = [...new Set(tables.flatMap(([xsOfTable]) => xsOfTable))].sort((a, b) => a - b);
@@ -93,13 +95,15 @@ export function nearest(xs, x) {
     if (xs[middle] < x) low = middle;
     else high = middle;
   }
-  return high > low && Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : high < 0 ? -1 : low;
+  if (high < 0) return -1;
+  return Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : low;
 }
 
 // Returns the range of the drawn values between two positions of the axis without the most extreme ones: the lowest and
 // highest 1 %, if they are far from the others. Undefined if there is none.
 export function robustExtent(all, from, to) {
-  const values = all.flatMap((item) => item.mean.filter((value, index) => value !== null && item.x[index] >= from && item.x[index] <= to)).sort((a, b) => a - b);
+  const values = all.flatMap((item) => item.mean.filter((value, index) =>
+    value !== null && item.x[index] >= from && item.x[index] <= to)).sort((a, b) => a - b);
   if (!values.length) return undefined;
   const at = (share) => values[Math.round(share * (values.length - 1))];
   const [low, high] = [at(0.01), at(0.99)];
@@ -126,8 +130,8 @@ export function pointsByTime(lines) {
   return lines.flatMap((line) => line.points).sort((a, b) => a[1] - b[1]);
 }
 
-// Returns the position of a mark on the axis; undefined if it is long before or after all points. A mark without a step is
-// placed between its neighbors in time; `points` are sorted by time.
+// Returns the position of a mark on the axis; undefined if it is long before or after all points. A mark without a step
+// is placed between its neighbors in time; `points` are sorted by time.
 export function markPosition({ step, time }, by, points) {
   if (isTime(by)) return time;
   if (by === "step" && Number.isFinite(step)) return step;

@@ -1,4 +1,4 @@
-// The look of a chart: uPlot's options, and what is drawn in addition to its lines: bands, marks and non-finite samples.
+// The look of a chart: uPlot's options, and what is drawn beside its lines: bands, marks and non-finite samples.
 
 import { seriesColor, themeColor } from "/static/charts/colors.js";
 import { extent, nearest, robustExtent } from "/static/charts/lines.js";
@@ -9,10 +9,9 @@ import { number } from "/static/format.js";
 export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// Returns uPlot's options for a view { by, axis, log, robust, smooth, format, binary, range, window(), drawn: [{ line, columns,
-// smoothed }], marks: [{ x, until, text, severity, alert }], axisTitle, sync } and handlers { onSelect(from, to), onMove(u),
-// onPan(event) }.
-export function options(view, handlers) {
+// Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+/** @returns {uPlot.Options} */
+export function options(/** @type {View} */ view, handlers) {
   const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view));
   return {
     width: view.width,
@@ -30,8 +29,9 @@ export function options(view, handlers) {
       focus: { prox: -1 },
       points: { size: 6, show: view.drawn.length <= 8 },
       y: false,
-      sync: view.sync ? { key: view.sync, setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } } : undefined,
-      bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? handlers.onPan(event) : handle(event)), dblclick: () => () => handlers.onSelect() },
+      sync: view.sync && { ...SYNC, key: view.sync },
+      bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? handlers.onPan(event) : handle(event)),
+        dblclick: () => () => handlers.onSelect() },
     },
     hooks: {
       drawAxes: [(u) => view.stacked || withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
@@ -43,8 +43,10 @@ export function options(view, handlers) {
 }
 
 const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
+/** @type {uPlot.Cursor.Sync} */
+const SYNC = { key: "", setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } };
 
-function seriesOptions({ index }, { smooth, stacked }) {
+function seriesOptions({ index }, /** @type {View} */ { smooth, stacked }) {
   const stroke = () => seriesColor(index);
   const dash = DASHES[Math.floor(index / 8) % DASHES.length];
   const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
@@ -65,23 +67,28 @@ function isolatedPoints(u, number, show) {
 }
 
 function axes(view) {
-  const common = { stroke: () => themeColor("quiet"), font: FONT, grid: { stroke: () => themeColor("line"), width: 1 }, ticks: { show: false } };
-  const values = (u, splits) => (view.format === number ? tickTexts(splits, view.log) : splits.map((item) => (item === null ? "" : view.format(item))));
+  const common = { stroke: () => themeColor("quiet"), font: FONT, grid: { stroke: () => themeColor("line"), width: 1 },
+    ticks: { show: false } };
+  const values = (u, splits) => (view.format === number
+    ? tickTexts(splits, view.log) : splits.map((item) => (item === null ? "" : view.format(item))));
   const width = (u, texts) => {
     if (!texts) return 50;
     u.ctx.font = u.axes[1].font[0];
     return Math.max(44, 14 + Math.max(...texts.map((text) => u.ctx.measureText(text).width)) / devicePixelRatio);
   };
-  const increments = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
+  const increments = view.binary
+    ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
   const logSplitOptions = view.log ? { splits: logSplits, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 26, label: view.axisTitle ?? view.axis?.name, labelSize: 16, labelFont: FONT, labelGap: -2, ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? OTHER_AXIS)) },
+    { ...common, size: 26, label: view.axisTitle ?? view.axis?.name, labelSize: 16, labelFont: FONT, labelGap: -2,
+      ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? OTHER_AXIS)) },
     { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
   ];
 }
 
 // uPlot's default increments are too small for a diverging loss.
-const INCREMENTS = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((item) => Number(`${item}e${power - 24}`))).flat().filter(Number.isFinite);
+const INCREMENTS = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((item) => Number(`${item}e${power - 24}`)))
+  .flat().filter(Number.isFinite);
 
 const DURATION_INCREMENTS = [
   ...[0.001, 0.01, 0.1].flatMap((item) => [item, 2 * item, 5 * item]),
@@ -132,24 +139,30 @@ function logSplits(u, axis, low, high) {
     const power = 10 ** Math.floor(Math.log10(raw));
     const pace = [1, 2, 5, 10].find((item) => item * power >= raw) * power;
     const first = Math.ceil(low / pace);
-    return Array.from({ length: Math.floor(high / pace) - first + 1 }, (_, index) => Number(((first + index) * pace).toPrecision(12)));
+    return Array.from({ length: Math.floor(high / pace) - first + 1 },
+      (_, index) => Number(((first + index) * pace).toPrecision(12)));
   }
   const interval = Math.ceil(decades / 6);
   const result = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-    if (power % interval === 0) result.push(...(decades < 3 ? [1, 2, 5] : [1]).map((item) => Number(`${item}e${power}`)));
+    if (power % interval === 0)
+      result.push(...(decades < 3 ? [1, 2, 5] : [1]).map((item) => Number(`${item}e${power}`)));
   }
   return result.filter((item) => item >= low && item <= high);
 }
 
-function valueRange({ drawn, window, log, robust, low: fixedLow, high: fixedHigh, range = [] }) {
+/** @returns {[number, number]} */
+function valueRange(/** @type {View} */ { drawn, window, log, robust, low: fixedLow, high: fixedHigh, range = [] }) {
   const extremes = robust ? robustExtent : extent;
   const result = extremes(drawn.map((item) => item.columns), ...window());
-  const [low, high] = result ? padded(...result, log, range) : log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
-  const own = [Number.isFinite(fixedLow) && !(log && fixedLow <= 0) ? fixedLow : low, Number.isFinite(fixedHigh) ? fixedHigh : high];
-  return own[0] < own[1] ? own : [low, high];
+  const empty = log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
+  const [low, high] = result ? padded(...result, log, range) : empty;
+  const lowest = Number.isFinite(fixedLow) && !(log && fixedLow <= 0) ? fixedLow : low;
+  const highest = Number.isFinite(fixedHigh) ? fixedHigh : high;
+  return lowest < highest ? [lowest, highest] : [low, high];
 }
 
+/** @returns {[number, number]} */
 function padded(low, high, log, range) {
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
@@ -173,8 +186,10 @@ function drawBand(u, { line, columns }) {
   u.ctx.globalAlpha = 0.14;
   const draw = (start, end) => {
     u.ctx.beginPath();
-    for (let index = start; index < end; index += 1) u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
-    for (let index = end - 1; index >= start; index -= 1) u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], "y", true));
+    for (let index = start; index < end; index += 1)
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
+    for (let index = end - 1; index >= start; index -= 1)
+      u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], "y", true));
     u.ctx.fill();
   };
   let start = 0;
@@ -214,7 +229,8 @@ function drawMarks(u, { marks, window }) {
     if (alert || events <= MOST_EVENT_LINES) u.ctx.stroke();
     u.ctx.globalAlpha = alert ? 1 : 0.7;
     u.ctx.beginPath();
-    if (alert) for (const [right, down] of [[-size, 0], [size, 0], [0, 1.6 * size]]) u.ctx.lineTo(at + right, u.bbox.top + down);
+    if (alert) for (const [right, down] of [[-size, 0], [size, 0], [0, 1.6 * size]])
+      u.ctx.lineTo(at + right, u.bbox.top + down);
     else u.ctx.rect(at - size / 2, u.bbox.top, size, size);
     u.ctx.fill();
   }
@@ -256,6 +272,7 @@ export function valuesAt(drawn, x) {
     const index = nearest(columns.x, x);
     if (index < 0) return { line };
     const [low, high] = [columns.low[index], columns.high[index]];
-    return { line, x: columns.x[index], step: columns.steps[index], value: columns.mean[index] ?? columns.raw[index], low, high, smoothed: smoothed?.[index] };
+    return { line, x: columns.x[index], step: columns.steps[index], value: columns.mean[index] ?? columns.raw[index],
+      low, high, smoothed: smoothed?.[index] };
   });
 }

@@ -1,10 +1,9 @@
 // The settings of one chart: its scale and its range, in a small panel.
 
-import { h } from "/static/dom.js";
+import { h, checkbox } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 
-// Returns the button and its panel. `chart.own` has the chart's settings { log, robust, low, high }; `onChange` is called with
-// them when the user changes one.
+// Returns the button and its panel. `onChange` is called with the chart's own settings when the user changes one.
 export function chartSettings(chart, onChange) {
   const panel = h("div.chart-panel", { hidden: true, role: "group", "aria-label": `Settings of ${chart.title}` });
   const button = icon("settings", "Scale and range", () => toggle());
@@ -17,12 +16,9 @@ export function chartSettings(chart, onChange) {
   }
 
   const change = (changes) => onChange({ ...chart.own, ...changes });
-  const box = (name, text) => {
-    const input = h("input", { type: "checkbox", checked: chart.view[name], onchange: () => change({ [name]: input.checked }) });
-    return h("label", {}, input, text);
-  };
   const bound = (name, text) => {
-    const input = h("input", { type: "number", step: "any", value: chart.own[name], placeholder: "auto", onchange: () => change({ [name]: Number.isFinite(input.valueAsNumber) ? input.valueAsNumber : undefined }) });
+    const input = h("input", { type: "number", step: "any", value: chart.own[name], placeholder: "auto",
+      onchange: () => change({ [name]: Number.isFinite(input.valueAsNumber) ? input.valueAsNumber : undefined }) });
     return h("label", {}, text, input);
   };
 
@@ -31,10 +27,9 @@ export function chartSettings(chart, onChange) {
       onChange({});
       toggle(false);
     };
-    panel.replaceChildren(
-      box("log", "Log scale"), box("robust", "Ignore outliers"), bound("low", "Lowest"), bound("high", "Highest"),
-      h("button.small", { type: "button", onclick: reset }, "As on the page"),
-    );
+    const boxes = [["log", "Log scale"], ["robust", "Ignore outliers"]];
+    panel.replaceChildren(...boxes.map(([name, text]) => checkbox(name, text, chart.view, change)),
+      bound("low", "Lowest"), bound("high", "Highest"), h("button.small", { onclick: reset }, "As on the page"));
   }
 
   panel.addEventListener("keydown", (event) => {

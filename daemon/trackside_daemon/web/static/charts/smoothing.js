@@ -4,8 +4,8 @@ const MOST_NEIGHBORS = 32; // Points on each side that a Gaussian reads; of more
 
 export const KINDS = { ema: "EMA", time: "Time-weighted EMA", gaussian: "Gaussian", average: "Running average" };
 
-// Returns the smoothed values of columns { mean, steps }; null stays null. `kind` is one of KINDS, and `span` a number of
-// steps: the time constant of an EMA, two standard deviations of a Gaussian, or the width of an average.
+// Returns the smoothed values of columns { mean, steps }; null stays null. `kind` is one of KINDS, and `span` a number
+// of steps: the time constant of an EMA, two standard deviations of a Gaussian, or the width of an average.
 export function smooth({ mean, steps }, { kind, span }) {
   const present = mean.flatMap((value, index) => (value === null ? [] : [index]));
   const points = present.map((index) => [steps[index], mean[index]]);

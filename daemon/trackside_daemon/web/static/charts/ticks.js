@@ -1,16 +1,20 @@
 // Texts of the ticks of an axis: all in one format, with as many digits as tell them apart.
 
+/** @type {[number, string][]} */
 const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
 // Returns the texts of numbers; null is an empty text. On a log axis, each has its own digits.
 export function tickTexts(splits, log = false) {
   const present = splits.filter((item) => item !== null && item !== undefined);
-  if (log && present.every((item) => Math.abs(item) >= 1e-3 && Math.abs(item) < 1e5)) return texts(splits, (item) => String(Number(item.toPrecision(4))));
+  if (log && present.every((item) => Math.abs(item) >= 1e-3 && Math.abs(item) < 1e5))
+    return texts(splits, (item) => String(Number(item.toPrecision(4))));
   if (log) return scientific(splits, present);
   const largest = Math.max(...present.map(Math.abs));
   if (!present.length) return splits.map(() => "");
-  const gap = present.length > 1 ? Math.min(...present.slice(1).map((item, index) => Math.abs(item - present[index])).filter((item) => item > 0)) : largest || 1;
+  const gap = present.length > 1
+    ? Math.min(...present.slice(1).map((item, index) => Math.abs(item - present[index])).filter((item) => item > 0))
+    : largest || 1;
   const [size, unit] = (largest >= 1e4 && PREFIXES.find(([each]) => largest >= each)) || [1, ""];
   const decimals = Math.max(0, ...present.map((item) => places(item / size, gap / size)));
   if (size > 1 && decimals > 3 || size === 1 && (decimals > 4 || largest >= 1e15)) return scientific(splits, present);
@@ -38,7 +42,8 @@ function scientific(splits, present) {
   });
 }
 
-const superscript = (value) => `${value < 0 ? "⁻" : ""}${[...String(Math.abs(value))].map((digit) => SUPERSCRIPTS[digit]).join("")}`;
+const superscript = (value) =>
+  `${value < 0 ? "⁻" : ""}${[...String(Math.abs(value))].map((digit) => SUPERSCRIPTS[digit]).join("")}`;
 
 function texts(splits, format) {
   return splits.map((item) => (item === null || item === undefined ? "" : format(item).replace(/^-/, "−")));

@@ -4,7 +4,7 @@ import { h } from "/static/dom.js";
 
 // `update(from, to)` shows the button while a window is selected.
 export function zoomReset(reset) {
-  const button = h("button.strong.small", { type: "button", hidden: true, onclick: (event) => {
+  const button = h("button.strong.small", { hidden: true, onclick: (event) => {
     event.preventDefault(); // In a section's heading, it would close the section.
     reset();
   } }, "Reset zoom");

@@ -10,9 +10,16 @@ import { h } from "/static/dom.js";
 const COLOR_COUNT = 8;
 
 export class Charts {
-  // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
+  // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without
+  // groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
   constructor(view, groupOf, onZoom, signal) {
-    Object.assign(this, { view, groupOf, onZoom, signal, runs: [], hidden: new Set(), charts: new Map() });
+    this.view = view;
+    this.groupOf = groupOf;
+    this.onZoom = onZoom;
+    this.signal = signal;
+    this.runs = [];
+    this.hidden = new Set();
+    this.charts = new Map();
     this.root = h("div.charts");
   }
 
@@ -49,7 +56,8 @@ export class Charts {
   #add(key) {
     const controller = new AbortController();
     const load = async (request) => {
-      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key) && !this.hidden.has(run.id)), key, request);
+      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key) && !this.hidden.has(run.id)), key,
+        request);
       const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
       return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
     };
@@ -57,7 +65,8 @@ export class Charts {
       this.set({ from, to });
       this.onZoom(from, to);
     };
-    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom, ...this.view }, AbortSignal.any([this.signal, controller.signal]));
+    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom, ...this.view },
+      AbortSignal.any([this.signal, controller.signal]));
     this.charts.set(key, { chart, controller });
     return chart;
   }
@@ -72,15 +81,17 @@ export class Charts {
 
 // Loads the lines of a key: one per run, or one per attempt in the color of its run.
 async function loadLines(runs, key, request) {
-  if (request.by === "tokens" || request.by === "samples") return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
+  if (request.by === "tokens" || request.by === "samples")
+    return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
   const { by, from, to, points, signal } = request;
   const start = (run) => (by === "relative" ? run.document.started : 0);
   const onZoom = from !== undefined || to !== undefined;
   const groups = by === "relative" && onZoom ? runs.map((run) => [run]) : [runs];
   const answers = groups.filter((group) => group.length).map(async (group) => {
     const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + start(group[0])));
-    const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high, points, mean: true };
-    return (await getJson(`series?${query(wanted)}`, { signal })).series;
+    const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high,
+      points, mean: true };
+    return (await getJson(`series?${query(wanted)}`, signal)).series;
   });
   const series = (await Promise.all(answers)).flat();
   const placed = (run) => (points) => points.map(([step, time, ...rest]) => [step, time - start(run), ...rest]);
@@ -92,7 +103,8 @@ async function loadPlaced(run, key, { by, from, to, points, signal }) {
   run.axis ??= new AxisTable(run.document);
   await run.axis.load(by, run.document);
   const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
-  const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`, { signal });
+  const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`,
+    signal);
   return linesOf(run, series, (points) => run.axis.place(points));
 }
 

@@ -1,10 +1,9 @@
 // Last, lowest and highest values of a run's keys, and which values are better.
 
+import { HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD } from "/static/vocabulary.js";
 import { isLoss } from "/static/run/keys.js";
 import { real } from "/static/format.js";
 
-const LOWER_IS_BETTER = /^(loss(es)?|errors?|err|perplexity|ppl|nll|mae|mse|rmse|wer|cer|fid|time|duration|seconds|sec|ms|latency|wait)$/;
-const HIGHER_IS_BETTER = /^(accuracy|acc|top1|top5|scores?|f1|bleu|rouge|auc|precision|recall|iou|dice|psnr|ssim|reward|throughput|mfu)$/;
 const EVALUATION = /(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)/i;
 
 // Returns { last, min, max } of each key of a run's lowest rank, over all attempts; values as in the API.
@@ -14,8 +13,10 @@ export function keySummaries(run) {
   for (const metric of run.metrics.filter((item) => item.rank === lowest)) {
     const previous = summaries.get(metric.key);
     const pick = (choose, name) => {
-      const finite = [previous?.[name], metric[name]].filter((value) => value !== undefined && value !== null && !Number.isNaN(real(value)));
-      return finite.length ? finite.reduce((kept, other) => (choose(real(kept), real(other)) === real(kept) ? kept : other)) : metric[name];
+      const finite = [previous?.[name], metric[name]].filter((value) =>
+        value !== undefined && value !== null && !Number.isNaN(real(value)));
+      if (!finite.length) return metric[name];
+      return finite.reduce((kept, other) => (choose(real(kept), real(other)) === real(kept) ? kept : other));
     };
     summaries.set(metric.key, { last: metric.last, min: pick(Math.min, "min"), max: pick(Math.max, "max") });
   }
@@ -31,11 +32,13 @@ export function sharedKeys(all, minimum) {
   return keys.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
 }
 
-// Returns whether less or more is better, by the words of the key, with the rules of `trackside compare`; else undefined.
+// Returns whether less or more is better, by the words of the key and the rules of `trackside compare`, or undefined.
 export function betterDirection(key) {
   const words = (key.match(/[A-Z]?[a-z]+\d?|[A-Z]+\d?/g) ?? []).map((word) => word.toLowerCase());
-  if (words.some((word) => LOWER_IS_BETTER.test(word))) return "less";
-  return words.some((word) => HIGHER_IS_BETTER.test(word)) ? "more" : undefined;
+  const has = (list) => words.some((word) => list.includes(word));
+  if (has(SPREAD)) return undefined;
+  if (has(LOWER_IS_BETTER)) return "less";
+  return has(HIGHER_IS_BETTER) ? "more" : undefined;
 }
 
 // Returns the indexes of the best values; empty unless at least two values differ.

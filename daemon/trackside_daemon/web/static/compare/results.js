@@ -20,9 +20,11 @@ export class Results {
     this.runs = runs;
     const rows = runs.map((run) => {
       const { started, ended, step, state } = run.document;
-      return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state, seconds: (ended ?? now) - started };
+      return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state,
+        seconds: (ended ?? now) - started };
     });
-    const values = rows.map(({ id, label, state, step, document, summaries }) => [id, label, state, step, document.summary, keys.map((key) => summaries.get(key))]);
+    const values = rows.map(({ id, label, state, step, document, summaries }) =>
+      [id, label, state, step, document.summary, keys.map((key) => summaries.get(key))]);
     const shown = JSON.stringify([values, keys]);
     if (shown !== this.shown) this.#make(rows, keys);
     this.shown = shown;
@@ -47,8 +49,10 @@ export class Results {
     if (shown === this.shownSettings) return;
     this.shownSettings = shown;
     const { status, root } = configuration(this.runs, documents, this.all || !isComparison);
-    const tools = h("div.tools", {}, h("span.quiet", { role: "status" }, status), isComparison && h("label", {}, this.showAll, "Show all"));
-    this.settings.replaceChildren(...[h("h2", {}, isComparison ? "What differs" : "Configuration"), tools, root].filter(Boolean));
+    const tools = h("div.tools", {}, h("span.quiet", { role: "status" }, status),
+      isComparison && h("label", {}, this.showAll, "Show all"));
+    this.settings.replaceChildren(
+      ...[h("h2", {}, isComparison ? "What differs" : "Configuration"), tools, root].filter(Boolean));
   }
 
   #showAll() {

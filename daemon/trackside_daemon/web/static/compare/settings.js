@@ -1,6 +1,7 @@
 // The configuration, code, machine, packages and environment of runs, as rows of which some differ.
 
-import { flatten } from "/static/run/tables.js";
+import { plain } from "/static/format.js";
+import { flatten, settingsOf } from "/static/run/tables.js";
 
 const ATTEMPT_FIELDS = [
   ["command", "Command"],
@@ -16,18 +17,16 @@ const ATTEMPT_FIELDS = [
   ["directory", "Directory"],
 ];
 
-// Returns groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined if it is unknown, which is no
-// difference.
+// Returns groups [title, rows]; a value is undefined if it is unknown, which is no difference.
+/** @returns {[string, { name: string, values: string[], differs: boolean }[]][]} */
 export function settings(runs) {
   const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
-  const configs = runs.map((run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config);
-  const flattened = (values) => values.map((value) => new Map(flatten(value)));
   const named = (field) => lastAttempts.map((item) => new Map(Object.entries(item[field] ?? {})));
   const [about, command] = [table(lastAttempts.map(attemptValues)), argumentsOf(lastAttempts)];
   return [
-    ["Configuration", table(flattened(configs))],
+    ["Configuration", table(runs.map(settingsOf))],
     ["Command line", command],
-    ["Code and machine", [...about, ...table(flattened(lastAttempts.map((item) => item.hardware)))]],
+    ["Code and machine", [...about, ...table(lastAttempts.map((item) => new Map(flatten(item.hardware))))]],
     ["Packages", table(named("packages")).sort((a, b) => a.name.localeCompare(b.name))],
     ["Environment", table(named("environ")).sort((a, b) => a.name.localeCompare(b.name))],
   ];
@@ -55,19 +54,16 @@ function attemptValues(attempt) {
     if (value === undefined || value === null || value === "" || value.length === 0) continue;
     result.set(title, Array.isArray(value) ? value.join(" ") : value);
   }
-  if (result.has("Commit")) result.set("Commit", `${result.get("Commit").slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`);
+  if (result.has("Commit"))
+    result.set("Commit", `${result.get("Commit").slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`);
   return result;
 }
 
 function table(valuesByRun) {
   const names = [...new Set(valuesByRun.flatMap((item) => [...item.keys()]))];
   return names.map((name) => {
-    const values = valuesByRun.map((item) => (item.has(name) ? text(item.get(name)) : undefined));
+    const values = valuesByRun.map((item) => (item.has(name) ? plain(item.get(name)) : undefined));
     const known = values.filter((value) => value !== undefined);
     return { name, values, differs: known.some((value) => value !== known[0]) };
   });
-}
-
-function text(value) {
-  return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -2,7 +2,7 @@
 
 import { bestIndexes } from "/static/compare/key_summaries.js";
 import { settings } from "/static/compare/settings.js";
-import { h } from "/static/dom.js";
+import { h, scrollable } from "/static/dom.js";
 import { dot } from "/static/picker.js";
 import { number, plural, runAddress, span } from "/static/format.js";
 
@@ -10,31 +10,28 @@ const LONG_TEXT = 160; // Longer values get a scrollable box.
 const RUN_COLUMNS = [["Run"], ["State"], ["Steps", "number"], ["Duration", "number"]];
 const COLUMNS = ["last", "min", "max"];
 
-// One row per run { id, label, index, state, step, seconds, summaries }: the results that it states, then three columns per key;
-// the best value is marked.
+// One row per run: the results that it states, then three columns per key; the best value is marked.
 export function results(runs, keys) {
   const stated = [...new Set(runs.flatMap((run) => Object.keys(run.document.summary ?? {})))];
   const bestStated = stated.map((key) => bestIndexes(key, runs.map((run) => run.document.summary?.[key])));
-  const head = h(
-    "thead",
-    {},
-    h("tr", {}, RUN_COLUMNS.map(columnHead), stated.map((key) => columnHead([key, "number"])), keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
-    h("tr", {}, ...keys.flatMap(() => COLUMNS.map((item) => h("th.number", { scope: "col" }, item)))),
-  );
-  const bestRows = keys.map((key) => COLUMNS.map((name) => (isMeaningful(key, name) ? bestIndexes(key, runs.map((run) => run.summaries.get(key)?.[name])) : [])));
+  const head = h("thead", {},
+    h("tr", {}, RUN_COLUMNS.map(columnHead), stated.map((key) => columnHead([key, "number"])),
+      keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
+    h("tr", {}, ...keys.flatMap(() => COLUMNS.map((item) => h("th.number", { scope: "col" }, item)))));
+  const bestRows = keys.map((key) => COLUMNS.map((name) =>
+    (isMeaningful(key, name) ? bestIndexes(key, runs.map((run) => run.summaries.get(key)?.[name])) : [])));
   const body = runs.map((run, row) =>
-    h(
-      "tr",
-      {},
+    h("tr", {},
       h("th.name", { scope: "row" }, withDot(run, h("a", { href: runAddress(run.id) }, run.label))),
       h(`td.${run.state}`, {}, run.state),
       h("td.number", {}, number(run.step)),
       h("td.number.took", {}, span(run.seconds)),
       ...stated.map((key, item) => cell(run.document.summary?.[key], bestStated[item].includes(row))),
-      ...keys.flatMap((key, item) => COLUMNS.map((name, column) => cell(run.summaries.get(key)?.[name], bestRows[item][column].includes(row), !column))),
-    ),
+      ...keys.flatMap((key, item) => COLUMNS.map((name, column) =>
+        cell(run.summaries.get(key)?.[name], bestRows[item][column].includes(row), !column)))),
   );
-  return scrollTable("Results", h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
+  return scrollTable("Results",
+    h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
 }
 
 function columnHead([text, kind]) {
@@ -48,31 +45,36 @@ function isMeaningful(key, name) {
 
 function cell(value, isBest, isFirst = false) {
   const text = value !== null && typeof value === "object" ? JSON.stringify(value) : number(value);
-  return h(`td.number${isBest ? ".best" : ""}${isFirst ? ".first" : ""}`, {}, isBest && h("span.mark", {}, "best"), text);
+  return h(`td.number${isBest ? ".best" : ""}${isFirst ? ".first" : ""}`, {}, isBest && h("span.mark", {}, "best"),
+    text);
 }
 
 // Returns the table of settings that differ, or of all, and a text with their number.
 export function configuration(runs, documents, all) {
-  const groups = settings(documents).map(([title, rows]) => [title, rows, rows.filter((row) => all || row.differs)]);
-  const shown = groups.filter(([, , rows]) => rows.length);
+  const groups = settings(documents);
   const count = groups.reduce((sum, [, rows]) => sum + rows.length, 0);
   const differ = groups.reduce((sum, [, rows]) => sum + rows.filter((row) => row.differs).length, 0);
   const values = plural(count, "value");
-  const status = runs.length < 2 ? values : differ ? `${differ} of ${values} differ` : `All ${values} are the same`;
-  const head = h("tr", {}, h("th", { scope: "col" }, "Setting"), ...runs.map((run) => h("th.name", { scope: "col" }, withDot(run, h("span", {}, run.label)))));
-  const bodies = shown.map(([title, , rows]) => {
+  const found = differ ? `${differ} of ${values} differ` : `All ${values} are the same`;
+  const head = h("tr", {}, h("th", { scope: "col" }, "Setting"),
+    ...runs.map((run) => h("th.name", { scope: "col" }, withDot(run, h("span", {}, run.label)))));
+  const bodies = groups.flatMap(([title, rows]) => {
+    const shown = rows.filter((row) => all || row.differs);
+    if (!shown.length) return [];
     const group = h("tr", {}, h("th.group", { scope: "rowgroup", colspan: runs.length + 1 }, title));
-    return h("tbody", {}, group, rows.map((row) => settingRow(row, all && runs.length > 1)));
+    return h("tbody", {}, group, shown.map((row) => settingRow(row, all && runs.length > 1)));
   });
   const table = h("table.settings", {}, h("caption.spoken", {}, "Configuration"), h("thead", {}, head), ...bodies);
-  return { status, root: shown.length ? scrollTable("Configuration", table) : undefined };
+  return { status: runs.length < 2 ? values : found,
+    root: bodies.length ? scrollTable("Configuration", table) : undefined };
 }
 
 // If all settings are shown, those that differ are marked.
 function settingRow({ name, values, differs }, all) {
   const title = h("th", { scope: "row" }, h("span.mono", {}, name), all && differs && h("span.mark", {}, "differs"));
   const long = (value) => h("div.long", { tabindex: 0, role: "group", "aria-label": name }, value);
-  return h(all && differs ? "tr.differs" : "tr", {}, title, values.map((value) => h("td.text", {}, value?.length > LONG_TEXT ? long(value) : value)));
+  return h(all && differs ? "tr.differs" : "tr", {}, title,
+    values.map((value) => h("td.text", {}, value?.length > LONG_TEXT ? long(value) : value)));
 }
 
 function withDot(run, name) {
@@ -80,5 +82,5 @@ function withDot(run, name) {
 }
 
 function scrollTable(label, table) {
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, table);
+  return scrollable(label, table);
 }

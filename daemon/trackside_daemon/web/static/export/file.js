@@ -1,6 +1,6 @@
 // Export files: their number of samples, estimated size and download.
 
-import { fetchApi, query, withNetworkErrors } from "/static/api.js";
+import { fetchApi, query, withNetworkErrors, runPath } from "/static/api.js";
 
 export const FORMATS = {
   csv: ["CSV", "One line per push and one column per key, for spreadsheets."],
@@ -12,7 +12,8 @@ export const MAX_BROWSER_BYTES = 512 * 1024 ** 2; // A browser keeps a file in m
 // Returns the API path of a selection { run, keys, ranks, attempt, by, from, to, form, resources }.
 export function exportPath({ run, keys, ranks, attempt, by, from, to, form, resources }) {
   const window = from !== undefined || to !== undefined ? { by, from, to } : {};
-  return `runs/${encodeURIComponent(run)}/export?${query({ format: form, key: keys, rank: ranks, attempt, ...window, resources: resources ? "true" : "" })}`;
+  const all = { format: form, key: keys, rank: ranks, attempt, ...window, resources: resources ? "true" : "" };
+  return `${runPath(run)}/export?${query(all)}`;
 }
 
 export async function countSamples(selection, signal) {
@@ -30,7 +31,8 @@ export function estimate(samples, keys, form) {
 
 // Returns a valid file name with its extension.
 export function fileName({ keys, form }, name) {
-  const parts = [name, ...(keys.length === 1 ? keys : [])].map((part) => part.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|[.-]+$/g, ""));
+  const parts = [name, ...(keys.length === 1 ? keys : [])].map((part) =>
+    part.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|[.-]+$/g, ""));
   return `${[...parts.filter(Boolean).join("-")].slice(0, 100).join("") || "run"}.${form}`;
 }
 

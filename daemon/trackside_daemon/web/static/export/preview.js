@@ -13,19 +13,21 @@ const MAX_LINES = 8;
 export class Preview {
   // `onZoom(from, to)` is called after a zoom.
   constructor(onZoom, signal) {
-    Object.assign(this, { onZoom, signal });
+    this.onZoom = onZoom;
+    this.signal = signal;
     this.reset = zoomReset(() => this.chart.zoom());
-    this.button = h("button", { type: "button", onclick: () => this.#png() }, "Download PNG");
+    this.button = h("button", { onclick: () => this.#png() }, "Download PNG");
     this.status = h("p", { role: "status" });
     this.chartBox = h("div");
-    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.button, this.reset.button), this.status);
+    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox,
+      h("div.tools", {}, this.button, this.reset.button), this.status);
   }
 
   refresh() {
     this.chart?.refresh();
   }
 
-  // Draws a selection of a run; without keys, all of `allKeys`. `onlyLowestRank`: no rank is selected and the run has several.
+  // Draws a selection of a run; without keys, all of `allKeys`. `onlyLowestRank`: none of several ranks is selected.
   update(selection, run, allKeys, onlyLowestRank) {
     const { ranks, attempt, by, from, to } = selection;
     const keys = selection.keys.length ? selection.keys : allKeys;
@@ -40,17 +42,19 @@ export class Preview {
     this.chart = undefined;
     this.button.hidden = keys.length > MAX_LINES || !keys.length;
     if (this.button.hidden) {
-      this.chartBox.replaceChildren(h("p.quiet", {}, keys.length ? `Select at most ${MAX_LINES} keys to see a chart.` : "No values yet."));
+      this.chartBox.replaceChildren(h("p.quiet", {},
+        keys.length ? `Select at most ${MAX_LINES} keys to see a chart.` : "No values yet."));
       return;
     }
     this.chartController = new AbortController();
     const load = async ({ by: axis, from: low, to: high, points, signal }) => {
       const search = query({ run: run.id, key: keys, rank: ranks, attempt, by: axis, from: low, to: high, points });
-      return toLines((await getJson(`series?${search}`, { signal })).series, keys);
+      return toLines((await getJson(`series?${search}`, signal)).series, keys);
     };
     const title = keys.length === 1 ? `${run.name}, ${keys[0]}` : run.name;
     this.file = fileName({ keys: selection.keys, form: "png" }, run.name).replace(/\.png$/, "");
-    this.chart = new Chart({ title, by, from, to, load, onZoom: this.onZoom }, AbortSignal.any([this.signal, this.chartController.signal]));
+    this.chart = new Chart({ title, by, from, to, load, onZoom: this.onZoom },
+      AbortSignal.any([this.signal, this.chartController.signal]));
     const rankNote = onlyLowestRank && h("p.quiet", {}, "Showing the lowest rank. Select ranks to show others.");
     this.chartBox.replaceChildren(...[rankNote, this.chart.root].filter(Boolean));
   }
@@ -75,6 +79,7 @@ function toLines(series, keys) {
     const number = numbers.get(key) ?? 0;
     numbers.set(key, number + 1);
     const label = [key, ranks && `rank ${rank}`, attempts && `attempt ${attempt}`].filter(Boolean).join(", ");
-    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number, points: withDetails(item) };
+    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number,
+      points: withDetails(item) };
   });
 }

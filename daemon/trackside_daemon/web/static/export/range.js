@@ -8,25 +8,30 @@ function toLocalInput(seconds) {
   const date = new Date(1000 * seconds);
   const pad = (value, digits = 2) => String(value).padStart(digits, "0");
   const day = `${pad(date.getFullYear(), 4)}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-  return `${day}T${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}.${pad(date.getMilliseconds(), 3)}`;
+  const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => pad(part)).join(":");
+  return `${day}T${time}.${pad(date.getMilliseconds(), 3)}`;
 }
 
 export class RangeFields {
-  constructor(params, run, onChange) {
+  constructor(params, /** @type {Run} */ run, onChange) {
     this.by = params.get("by") === "time" ? "time" : "step";
     this.ends = Object.fromEntries(["from", "to"].map((name) => [name, parseNumber(params.get(name))]));
     this.onChange = onChange;
-    const axes = [["step", "Step"], ["time", "Time"]].map(([value, text]) => h("option", { value, selected: value === this.by }, text));
+    const axes = [["step", "Step"], ["time", "Time"]].map(([value, text]) =>
+      h("option", { value, selected: value === this.by }, text));
     const by = h("select", { onchange: () => this.#setAxis(by.value) }, axes);
-    this.inputs = { from: h("input", { onchange: () => this.#read("from") }), to: h("input", { onchange: () => this.#read("to") }) };
+    this.inputs = { from: h("input", { onchange: () => this.#read("from") }),
+      to: h("input", { onchange: () => this.#read("to") }) };
     this.hints = { from: "first", to: number(run.step) || "last" };
-    const labels = [["By", by], ["From", this.inputs.from], ["To", this.inputs.to]].map(([text, input]) => h("label", {}, text, input));
+    const labels = [["By", by], ["From", this.inputs.from], ["To", this.inputs.to]].map(([text, input]) =>
+      h("label", {}, text, input));
     this.root = h("fieldset", {}, h("legend", {}, "Range"), h("div.window", {}, ...labels));
     this.#write();
   }
 
   get value() {
-    return { by: this.by, ...this.ends };
+    const { from, to } = this.ends;
+    return { by: this.by, from, to };
   }
 
   // Sets the window to which a chart was zoomed.
@@ -57,7 +62,8 @@ export class RangeFields {
       input.step = this.by === "time" ? "0.001" : "1";
       input.placeholder = this.by === "time" ? "" : this.hints[name];
       const end = this.ends[name];
-      input.value = end === undefined ? "" : this.by === "time" ? toLocalInput(end) : end;
+      const text = this.by === "time" ? toLocalInput : String;
+      input.value = end === undefined ? "" : text(end);
     }
   }
 }

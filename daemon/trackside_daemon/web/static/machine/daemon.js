@@ -1,7 +1,6 @@
 // The daemon's version, addresses and storage, and the state of its parts.
 
-import { h, syncRows, setText } from "/static/dom.js";
-import { badge, facts } from "/static/components.js";
+import { h, syncRows, setText, badge, facts, table } from "/static/dom.js";
 import { bytes, number, span, when } from "/static/format.js";
 
 const FAILURE_METRICS = ["trackside_pipeline_failures_total", "trackside_ingest_rejected_total"];
@@ -9,10 +8,10 @@ const FAILURE_METRICS = ["trackside_pipeline_failures_total", "trackside_ingest_
 export function daemonDetails() {
   const details = facts();
   const body = h("tbody");
-  const head = h("thead", {}, h("tr", {}, ["Part", "State", "Reason"].map((item) => h("th", { scope: "col" }, item))));
-  const table = h("table", {}, head, body);
+  const states = table(["Part", "State", "Reason"], body);
   const healthy = facts();
-  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, table, healthy);
+  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, states,
+    healthy);
   return {
     root: h("div.pair", {}, h("div.card", {}, details), parts),
     update(status, now) {
@@ -30,7 +29,7 @@ export function daemonDetails() {
       ]);
       const all = partStates(status);
       const explained = all.filter(([, state, reason]) => state !== "ok" || reason);
-      table.hidden = !explained.length;
+      states.hidden = !explained.length;
       syncRows(body, explained, ([name]) => name, partRow);
       healthy.update([["Working", all.filter((part) => !explained.includes(part)).map(([name]) => name).join(", ")]]);
     },

@@ -1,8 +1,7 @@
 // One card per GPU with all its values: `now` from the overview, `about` from the daemon's status.
 
-import { h, syncRows, setText } from "/static/dom.js";
+import { h, syncRows, setText, badge, facts, rerender } from "/static/dom.js";
 import { formatCelsius, limitReasons, formatWatts } from "/static/machine/gpu_tiles.js";
-import { badge, facts, rerender } from "/static/components.js";
 import { percent, plural, runAddress, usedOfTotal } from "/static/format.js";
 
 export function gpuCards() {
@@ -13,7 +12,8 @@ export function gpuCards() {
       const about = new Map((status?.gpus ?? []).map((gpu) => [gpu.uuid, gpu]));
       const cards = new Map([...about.values()].map((gpu) => [gpu.uuid, cardFromStatus(gpu)]));
       for (const gpu of gpus) cards.set(gpu.uuid, gpu);
-      syncRows(list, [...cards.values()].map((now) => ({ now, about: about.get(now.uuid) })), ({ now }) => now.uuid, card);
+      syncRows(list, [...cards.values()].map((now) => ({ now, about: about.get(now.uuid) })), ({ now }) => now.uuid,
+        card);
     },
   };
 }
@@ -25,7 +25,8 @@ function cardFromStatus({ index, uuid, name, up }) {
 
 function card() {
   const [name, state, readings, rankList] = [h("h3"), badge(), facts(), h("ul.plain")];
-  const [model, uuid, problemList, unavailable] = [h("div"), h("div.mono.quiet.uuid"), h("ul.plain.ills"), h("details", { hidden: true })];
+  const [model, uuid, problemList, unavailable] = [h("div"), h("div.mono.quiet.uuid"), h("ul.plain.ills"),
+    h("details", { hidden: true })];
   const row = h("li.card", {}, h("div.head", {}, name, state), model, uuid, readings, problemList, unavailable);
   row.update = ({ now, about }) => {
     row.classList.toggle("down", now.up === false);
@@ -46,8 +47,10 @@ function numbers(now, rankList) {
   return [
     ["Utilization", percent(now.utilization_ratio), now.utilization_ratio],
     ["SM active", percent(now.sm_active_ratio), now.sm_active_ratio],
-    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes), now.memory_used_bytes / now.memory_bytes, [0.92, 0.98]],
-    ["Power", usedOfTotal(now.power_watts, now.power_limit_watts, formatWatts), now.power_watts / now.power_limit_watts],
+    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes), now.memory_used_bytes / now.memory_bytes,
+      [0.92, 0.98]],
+    ["Power", usedOfTotal(now.power_watts, now.power_limit_watts, formatWatts),
+      now.power_watts / now.power_limit_watts],
     ["Temperature", formatCelsius(now.temperature_celsius)],
     ["Training", now.ranks.length ? rankList : ""],
     ["Limited by", limitReasons(now)],
@@ -60,7 +63,8 @@ function rankItem({ run, name, rank }) {
 
 function updateProblems(element, ailments) {
   element.hidden = !ailments.length;
-  rerender(element, JSON.stringify(ailments), () => ailments.map((ailment) => h("li", {}, badge(ailment.grave ? "critical" : "warning", ailment.what))));
+  rerender(element, JSON.stringify(ailments),
+    () => ailments.map((ailment) => h("li", {}, badge(ailment.grave ? "critical" : "warning", ailment.what))));
 }
 
 function updateUnavailable(element, unavailable) {

@@ -6,13 +6,14 @@ import { h, setText } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
 
 const PAUSE_SECONDS = 600;
-const EXPLANATION = "For ten minutes, the daemon closes the driver's device files, reads no GPU and raises no GPU alerts. Training continues.";
+const EXPLANATION = "For ten minutes, the daemon closes the driver's device files, reads no GPU and raises no GPU " +
+  "alerts. Training continues.";
 
 export function gpuPause(onChange, signal) {
   const stateText = h("p.quiet", { role: "status" });
   const holders = h("p.warn", { role: "alert", hidden: true });
-  const pause = h("button", { type: "button", onclick: () => runAction(pauseReading) }, "Pause reading");
-  const resume = h("button.strong", { type: "button", onclick: () => runAction(resumeReading) }, "Resume reading");
+  const pause = h("button", { onclick: () => runAction(pauseReading) }, "Pause reading");
+  const resume = h("button.strong", { onclick: () => runAction(resumeReading) }, "Resume reading");
   const root = h("div.tools.pausing", {}, stateText, pause, resume, holders);
 
   async function runAction(call) {
@@ -29,7 +30,8 @@ export function gpuPause(onChange, signal) {
     if (!(await confirmDialog("Pause reading the GPUs?", EXPLANATION, "Pause", signal))) return;
     const answer = await post("gpu/pause", { for: PAUSE_SECONDS });
     const others = answer.holders.map((process) => `${process.name} (${process.pid})`).join(", ");
-    showWarning([!answer.released && "The driver hangs and still holds the daemon's own worker.", others && `Still in use by ${others}.`].filter(Boolean).join(" "));
+    showWarning([!answer.released && "The driver hangs and still holds the daemon's own worker.",
+      others && `Still in use by ${others}.`].filter(Boolean).join(" "));
     await onChange();
   }
 
@@ -60,7 +62,9 @@ function describe(nvml, gpus, paused) {
   if (paused !== null) return paused === "inf" ? "Paused until you resume." : `Paused until ${when(paused)}.`;
   if (nvml.absent) return "This machine has no GPU or no NVIDIA driver.";
   if (nvml.error) return nvml.error;
-  const driver = [nvml.driver_version && `driver ${nvml.driver_version}`, nvml.cuda_version && `CUDA ${nvml.cuda_version}`];
-  const countText = nvml.expected > gpus.length ? `${gpus.length} of ${nvml.expected} GPUs present` : plural(gpus.length, "GPU");
+  const driver = [nvml.driver_version && `driver ${nvml.driver_version}`,
+    nvml.cuda_version && `CUDA ${nvml.cuda_version}`];
+  const countText = nvml.expected > gpus.length
+    ? `${gpus.length} of ${nvml.expected} GPUs present` : plural(gpus.length, "GPU");
   return [countText, ...driver].filter(Boolean).join(" · ");
 }

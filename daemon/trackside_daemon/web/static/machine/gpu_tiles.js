@@ -1,7 +1,6 @@
 // The GPUs as small tiles, eight in a row.
 
-import { h, syncRows, setText } from "/static/dom.js";
-import { badge, bar, rerender } from "/static/components.js";
+import { h, syncRows, setText, badge, bar, rerender } from "/static/dom.js";
 import { percent, runAddress, usedOfTotal } from "/static/format.js";
 
 const COMPACT_ABOVE = 16;
@@ -11,7 +10,8 @@ export const limitReasons = (gpu) => gpu.limited.map((reason) => reason.replaceA
 export function gpuTiles() {
   const list = h("ul.gpus");
   const name = h("span.quiet");
-  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "GPUs"), name, h("a", { href: "/system" }, "Details")), list);
+  const root = h("section", { hidden: true },
+    h("div.head", {}, h("h2", {}, "GPUs"), name, h("a", { href: "/system" }, "Details")), list);
   return {
     root,
     update({ gpus }) {
@@ -29,7 +29,8 @@ function gpuModels(gpus) {
 }
 
 function tile(first) {
-  const [ratio, usageBar, memory, power, temperature, rankList] = [h("span.value"), bar(), h("div.quiet.memory"), h("span.power"), h("span"), h("div.ranks")];
+  const [ratio, usageBar, memory, power, temperature, rankList] = [h("span.value"), bar(), h("div.quiet.memory"),
+    h("span.power"), h("span"), h("div.ranks")];
   const state = badge();
   const limited = badge();
   const head = h("div.head", {}, h("h3", {}, h("span.unseen", {}, "GPU "), first.gpu), ratio, state);
@@ -40,7 +41,8 @@ function tile(first) {
     state.update(gpu.up ? undefined : "down", "down");
     usageBar.update(gpu.utilization_ratio);
     setText(memory, usedOfTotal(gpu.memory_used_bytes, gpu.memory_bytes));
-    setText(power, [formatWatts(gpu.power_watts), formatCelsius(gpu.temperature_celsius) && "·"].filter(Boolean).join(" "));
+    setText(power, [formatWatts(gpu.power_watts), formatCelsius(gpu.temperature_celsius) && "·"].filter(Boolean)
+      .join(" "));
     setText(temperature, formatCelsius(gpu.temperature_celsius));
     limited.update(gpu.limited.length ? "warning" : undefined, limitReasons(gpu));
     limited.title = limitReasons(gpu);
@@ -57,6 +59,7 @@ function rankLinks(gpu) {
   const [first, ...others] = gpu.ranks;
   if (!first) return [];
   const total = gpu.ranks.map((rank) => `${rank.name}:${rank.rank}`).join(", ");
-  const link = h("a", { href: runAddress(first.run), title: total }, h("span", {}, first.name), h("b", {}, `:${first.rank}`));
+  const link = h("a", { href: runAddress(first.run), title: total }, h("span", {}, first.name),
+    h("b", {}, `:${first.rank}`));
   return [link, ...(others.length ? [h("span.quiet", {}, `+${others.length}`)] : [])];
 }

@@ -1,7 +1,6 @@
 // The daemon's host: as one line, or in detail.
 
-import { h, syncRows, setText } from "/static/dom.js";
-import { bar, facts } from "/static/components.js";
+import { h, syncRows, setText, bar, facts, table } from "/static/dom.js";
 import { bytes, percent, usedOfTotal } from "/static/format.js";
 
 const LEVELS = { cpu: [0.8, 0.95], memory: [0.85, 0.95], disk: [0.85, 0.95] };
@@ -13,7 +12,8 @@ function hostFacts(host) {
   return [
     ["CPU", cpuText(host), host.cpu_ratio, LEVELS.cpu],
     ["Memory", usedOfTotal(usedMemory(host), host.memory_bytes), usedMemory(host) / host.memory_bytes, LEVELS.memory],
-    ["Fullest disk", fullest && `${fullest.mountpoint} ${percent(usedRatio(fullest))}`, fullest && usedRatio(fullest), LEVELS.disk],
+    ["Fullest disk", fullest && `${fullest.mountpoint} ${percent(usedRatio(fullest))}`, fullest && usedRatio(fullest),
+      LEVELS.disk],
     ["Network", networkText(host)],
   ];
 }
@@ -37,9 +37,8 @@ export function hostDetails() {
   const name = h("h3");
   const readings = facts();
   const body = h("tbody");
-  const heads = [["Disk", "th"], ["Used", "th"], ["Free", "th.number"], ["Size", "th.number.wide"]];
-  const head = h("thead", {}, h("tr", {}, heads.map(([text, name]) => h(name, { scope: "col" }, text))));
-  const disks = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Disks" }, h("table", {}, head, body));
+  const columns = ["Disk", "Used", ["Free", "number"], ["Size", "number.wide"]];
+  const disks = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Disks" }, table(columns, body));
   return {
     root: h("div.pair", {}, h("div.card", {}, name, readings), disks),
     update({ host }) {
@@ -54,7 +53,8 @@ export function hostDetails() {
 
 function disk(first) {
   const [ratio, usageBar, free, size] = [h("span"), bar(), h("td.number"), h("td.number.wide")];
-  const row = h("tr", {}, h("th.name", { scope: "row" }, first.mountpoint), h("td.usage", {}, ratio, usageBar), free, size);
+  const row = h("tr", {}, h("th.name", { scope: "row" }, first.mountpoint), h("td.usage", {}, ratio, usageBar), free,
+    size);
   row.update = (disk) => {
     setText(ratio, percent(usedRatio(disk)));
     usageBar.update(usedRatio(disk), LEVELS.disk);

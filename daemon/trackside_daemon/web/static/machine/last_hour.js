@@ -1,9 +1,11 @@
 // The last hour of the host and its GPUs, each second, without a run.
 
+import { SYSTEM_MS, later } from "/static/polling.js";
+import { oneOf } from "/static/address.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
-import { h } from "/static/dom.js";
+import { h, choices } from "/static/dom.js";
 import { bytes, number, percent, withUnit } from "/static/format.js";
 import { gpuLines, labelValue } from "/static/run/machine.js";
 
@@ -13,30 +15,54 @@ const HOST = "trackside_host_";
 const GPU = "trackside_gpu_";
 const rate = (value) => (Number.isFinite(value) ? `${bytes(value)}/s` : "");
 
+const PRESSURES = Object.fromEntries(
+  ["cpu", "io", "memory"].map((name) => [`pressure_${name}_waiting_seconds_total`, name]));
+
 const CHARTS = [
   { title: "CPU", keys: [`${HOST}cpu_seconds_total`], format: (value) => percent(value), range: [0, 1], lines: cpu },
-  { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1], lines: cores },
-  { title: "Memory", keys: [`${HOST}memory_bytes`, `${HOST}memory_available_bytes`, `${HOST}memory_cached_bytes`, `${HOST}swap_used_bytes`], format: bytes, binary: true, range: [0], lines: memory },
-  { title: "Disk", keys: [`${HOST}disk_read_bytes_total`, `${HOST}disk_written_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series, { [`${HOST}disk_read_bytes_total`]: "read", [`${HOST}disk_written_bytes_total`]: "written" }) },
-  { title: "Network", keys: [`${HOST}network_receive_bytes_total`, `${HOST}network_transmit_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series.filter(({ key }) => labelValue(key, "device") !== "lo"), { [`${HOST}network_receive_bytes_total`]: "in", [`${HOST}network_transmit_bytes_total`]: "out" }) },
-  { title: "Pressure: time in which tasks waited", keys: ["cpu", "io", "memory"].map((name) => `${HOST}pressure_${name}_waiting_seconds_total`), format: (value) => percent(value), range: [0], lines: (series) => totals(series, Object.fromEntries(["cpu", "io", "memory"].map((name) => [`${HOST}pressure_${name}_waiting_seconds_total`, name]))) },
+  { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1],
+    lines: cores },
+  {
+    title: "Memory",
+    keys: ["memory_bytes", "memory_available_bytes", "memory_cached_bytes", "swap_used_bytes"].map((name) =>
+      HOST + name),
+    format: bytes,
+    binary: true,
+    range: [0],
+    lines: memory,
+  },
+  rates("Disk", { disk_read_bytes_total: "read", disk_written_bytes_total: "written" }, { format: rate, binary: true }),
+  rates("Network", { network_receive_bytes_total: "in", network_transmit_bytes_total: "out" },
+    { format: rate, binary: true }),
+  rates("Pressure: time in which tasks waited", PRESSURES, { format: (value) => percent(value) }),
+];
+/** @type {[string, object][]} */
+const GPU_UNITS = [
+  ["_ratio", { format: (value) => percent(value), range: [0, 1] }],
+  ["_bytes", { format: bytes, range: [0], binary: true }],
+  ["_bytes_per_second", { format: rate, range: [0], binary: true }],
+  ["_hertz", { format: (value) => withUnit(value, "Hz"), range: [0] }],
+  ["_watts", { format: (value) => withUnit(value, "W"), range: [0] }],
+  ["_celsius", { format: (value) => `${number(value, 4)} °C` }],
 ];
 const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
 
 export class LastHour {
-  constructor(address) {
+  constructor(/** @type {Address} */ address) {
     this.signal = address.signal;
     this.set = address.set;
-    this.seconds = address.query.get("span") in SPANS ? Number(address.query.get("span")) : 900;
+    this.seconds = Number(oneOf(SPANS, address.query.get("span"), 900));
     this.chosen = address.query.getAll("gpu");
     this.charts = CHARTS.map((item) => this.#chart(item));
     this.gpuCharts = new Map();
     this.reset = zoomReset(() => this.#zoom());
-    const span = h("select", { onchange: () => this.#span(Number(span.value)) }, Object.entries(SPANS).map(([value, text]) => h("option", { value, selected: Number(value) === this.seconds }, text)));
+    const span = h("select", { onchange: () => this.#span(Number(span.value)) }, choices(SPANS, this.seconds));
     this.more = h("select", { onchange: () => this.#add() });
-    const tools = h("div.tools", {}, h("label", {}, "Last", span), this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
+    const tools = h("div.tools", {}, h("label", {}, "Last", span),
+      this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("section", { "aria-labelledby": "last-hour" }, h("div.head", {}, h("h2", { id: "last-hour" }, "Last hour"), tools), this.grid);
+    this.root = h("section", { "aria-labelledby": "last-hour" },
+      h("div.head", {}, h("h2", { id: "last-hour" }, "Last hour"), tools), this.grid);
     this.#families().catch(() => {}); // The frame reports the outage.
   }
 
@@ -48,12 +74,14 @@ export class LastHour {
 
   // Charts of the GPUs, and a list of their other families.
   async #families() {
-    const { families } = await getJson("machine", { signal: this.signal });
+    const { families } = await getJson("machine", this.signal);
     const ofGpus = families.filter((name) => name.startsWith(GPU)).map((name) => name.slice(GPU.length));
     this.moreLabel.hidden = !ofGpus.length;
-    for (const name of [...GPU_CHARTS, ...this.chosen]) if (ofGpus.includes(name) && !this.gpuCharts.has(name)) this.#addGpuChart(name);
-    this.more.replaceChildren(h("option", { value: "" }, "choose…"), ...ofGpus.filter((name) => !this.gpuCharts.has(name)).map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
-    if (!families.length) setTimeout(() => this.signal.aborted || this.#families().catch(() => {}), 2000);
+    for (const name of [...GPU_CHARTS, ...this.chosen]) if (ofGpus.includes(name) && !this.gpuCharts.has(name))
+      this.#addGpuChart(name);
+    this.more.replaceChildren(h("option", { value: "" }, "choose…"), ...ofGpus.filter((name) =>
+      !this.gpuCharts.has(name)).map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
+    if (!families.length) later(SYSTEM_MS, () => this.signal.aborted || this.#families().catch(() => {}));
   }
 
   #add() {
@@ -68,13 +96,12 @@ export class LastHour {
   }
 
   #addGpuChart(name) {
-    const unit = name.replace(/_total$/, "");
     const perSecond = name.endsWith("_total") ? "/s" : "";
-    const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => withUnit(value, "Hz")], [/_watts$/, (value) => withUnit(value, "W")], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
-    const format = formats.find(([pattern]) => pattern.test(unit))?.[1] ?? ((value) => `${number(value, 4)}${perSecond}`);
-    const range = /_ratio$/.test(unit) ? [0, 1] : /_celsius$/.test(unit) ? undefined : [0];
-    const binary = /_bytes(_per_second)?$/.test(unit);
-    const chart = this.#chart({ binary, title: `GPU ${name.replace(/_total$|_ratio$|_bytes$|_watts$|_celsius$|_hertz$/, "").replaceAll("_", " ")}`, keys: [GPU + name], format, range, lines: gpus });
+    const unit = name.replace(/_bytes_total$/, "_bytes_per_second").replace(/_total$/, "");
+    const [, look] = GPU_UNITS.find(([end]) => unit.endsWith(end)) ?? [];
+    const plain = { format: (value) => `${number(value, 4)}${perSecond}`, range: [0] };
+    const title = `GPU ${name.replace(/_(total|ratio|bytes|watts|celsius|hertz)$/, "").replaceAll("_", " ")}`;
+    const chart = this.#chart({ title, keys: [GPU + name], lines: gpus, ...(look ?? plain) });
     this.gpuCharts.set(name, chart);
     this.grid.append(chart.root);
   }
@@ -82,12 +109,13 @@ export class LastHour {
   #chart({ title, keys, lines, ...settings }) {
     const load = async ({ from, to, points, signal }) => {
       const begin = from ?? Date.now() / 1000 - this.seconds;
-      const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, { signal });
+      const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, signal);
       const found = lines(series);
       chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
       return found;
     };
-    const chart = new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "system", ...settings }, this.signal);
+    const onZoom = (from, to) => this.#zoom(from, to);
+    const chart = new Chart({ title, by: "time", load, onZoom, sync: "system", ...settings }, this.signal);
     return chart;
   }
 
@@ -123,12 +151,14 @@ function cpu(series) {
 }
 
 function cores(series) {
-  const lines = series.map((item) => ({ label: `CPU ${labelValue(item.key, "cpu")}`, index: Number(labelValue(item.key, "cpu")), points: item.points }));
+  const lines = series.map((item) =>
+    ({ label: `CPU ${labelValue(item.key, "cpu")}`, index: Number(labelValue(item.key, "cpu")), points: item.points }));
   if (lines.length <= MOST_CORES) return lines.length > 1 ? lines : [];
   const points = lines[0].points.map(([, time], place) => {
     const values = lines.map((line) => line.points[place]).filter(Boolean);
     const mean = values.reduce((sum, point) => sum + point[6], 0) / values.length;
-    return [0, time, Math.min(...values.map((point) => point[2])), Math.max(...values.map((point) => point[3])), mean, 0, mean];
+    return [0, time, Math.min(...values.map((point) => point[2])), Math.max(...values.map((point) => point[3])), mean,
+      0, mean];
   });
   return [{ label: `${lines.length} cores: mean, lowest and highest`, index: 0, points }];
 }
@@ -136,9 +166,18 @@ function cores(series) {
 function memory(series) {
   const of = (name) => series.find((item) => family(item) === `${HOST}${name}`)?.points ?? [];
   const total = of("memory_bytes").at(-1)?.[4];
-  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean]) => [0, time, total - high, total - low, total - last, 0, total - mean]);
+  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean]) =>
+    [0, time, total - high, total - low, total - last, 0, total - mean]);
   const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
-  return [["used", used], ...others].flatMap(([label, points], index) => (points.length ? [{ label, index, points }] : []));
+  return [["used", used], ...others].flatMap(([label, points], index) =>
+    (points.length ? [{ label, index, points }] : []));
+}
+
+// Returns a chart of families by their label, of each the sum of its series but that of the loopback device.
+function rates(title, families, look) {
+  const names = Object.fromEntries(Object.entries(families).map(([name, label]) => [HOST + name, label]));
+  const lines = (series) => totals(series.filter(({ key }) => labelValue(key, "device") !== "lo"), names);
+  return { title, keys: Object.keys(names), range: [0], lines, ...look };
 }
 
 // One line per family: the sum of its series.
@@ -160,7 +199,8 @@ function gpus(series) {
   const plain = gpuLines(series);
   if (new Set(series.map(({ key }) => labelValue(key, "gpu"))).size === series.length) return plain;
   return series.map(({ key, points }, index) => {
-    const more = [...key.matchAll(/[{,](\w+)="([^"]*)"/g)].filter(([, name]) => !["gpu", "uuid"].includes(name)).map(([, , value]) => value);
+    const more = [...key.matchAll(/[{,](\w+)="([^"]*)"/g)].filter(([, name]) => !["gpu", "uuid"].includes(name))
+      .map(([, , value]) => value);
     return { label: `GPU ${labelValue(key, "gpu")} ${more.join(" ")}`, index, points };
   });
 }

@@ -1,26 +1,25 @@
 // Ray: the cluster, the nodes on this machine and the actors in its processes.
 
-import { badge, facts } from "/static/components.js";
-import { h, syncRows, setText } from "/static/dom.js";
+import { h, syncRows, setText, badge, facts, table } from "/static/dom.js";
 import { bytes, number } from "/static/format.js";
 
 const MAX_ACTORS = 100;
 const BYTES = new Set(["memory", "object_store_memory"]);
-const HEADS = { nodes: ["Node", "State", "CPUs in use", "GPUs in use", "Object store"], actors: ["Actor", "Class", "Role", "Process"] };
+const HEADS = { nodes: ["Node", "State", "CPUs in use", "GPUs in use", "Object store"],
+  actors: ["Actor", "Class", "Role", "Process"] };
 
 export function rayDetails() {
   const summary = facts();
   const [nodes, actors] = [h("tbody"), h("tbody")];
-  const table = (label, name, body) => {
-    const head = h("thead", {}, h("tr", {}, HEADS[name].map((text) => h("th", { scope: "col" }, text))));
-    return h("div.card.scroll", { tabindex: 0, role: "group", "aria-label": label }, h("table", {}, head, body));
-  };
-  const [nodeTable, actorTable] = [table("Nodes of Ray", "nodes", nodes), table("Actors of Ray", "actors", actors)];
+  const card = (label, name, body) =>
+    h("div.card.scroll", { tabindex: 0, role: "group", "aria-label": label }, table(HEADS[name], body));
+  const [nodeTable, actorTable] = [card("Nodes of Ray", "nodes", nodes), card("Actors of Ray", "actors", actors)];
   return {
     root: h("div.pair", {}, h("div.card", {}, summary), nodeTable, actorTable),
     update(ray) {
       summary.update([
-        ["Cluster", Object.entries(ray.cluster).map(([name, amount]) => `${BYTES.has(name) ? bytes(amount) : number(amount)} ${name.replaceAll("_", " ")}`).join(", ")],
+        ["Cluster", Object.entries(ray.cluster).map(([name, amount]) =>
+          `${BYTES.has(name) ? bytes(amount) : number(amount)} ${name.replaceAll("_", " ")}`).join(", ")],
         ...["nodes", "actors", "tasks"].map((name) => [name[0].toUpperCase() + name.slice(1), counts(ray[name])]),
         ["Restarts of actors", ray.restarts ? number(ray.restarts) : ""],
       ]);
@@ -32,12 +31,14 @@ export function rayDetails() {
   };
 }
 
-const counts = (states) => Object.entries(states ?? {}).filter(([, count]) => count).map(([state, count]) => `${count} ${state.replaceAll("_", " ")}`).join(", ");
+const counts = (states) => Object.entries(states ?? {}).filter(([, count]) => count)
+  .map(([state, count]) => `${count} ${state.replaceAll("_", " ")}`).join(", ");
 
 function node(first) {
   const state = badge();
   const [cpus, gpus, store] = [h("td"), h("td"), h("td")];
-  const row = h("tr", {}, h("th.name.mono", { scope: "row", title: first.node }, first.node.slice(0, 12)), h("td", {}, state), cpus, gpus, store);
+  const row = h("tr", {}, h("th.name.mono", { scope: "row", title: first.node }, first.node.slice(0, 12)),
+    h("td", {}, state), cpus, gpus, store);
   row.update = ({ up, resources, store_used_bytes: used, store_bytes: size }) => {
     state.update(up ? "running" : "failed", up ? "up" : "ended");
     for (const [cell, name] of [[cpus, "CPU"], [gpus, "GPU"]]) {
@@ -52,6 +53,7 @@ function node(first) {
 function actor() {
   const [name, kind, role, pid] = [h("th.name", { scope: "row" }), h("td"), h("td"), h("td.mono")];
   const row = h("tr", {}, name, kind, role, pid);
-  row.update = (item) => [[name, item.ray_actor || "-"], [kind, item.ray_class], [role, item.role], [pid, item.pid]].forEach(([cell, text]) => setText(cell, text));
+  row.update = (item) => [[name, item.ray_actor || "-"], [kind, item.ray_class], [role, item.role],
+    [pid, item.pid]].forEach(([cell, text]) => setText(cell, text));
   return row;
 }

@@ -1,26 +1,26 @@
 // The worst firing alerts; the Alerts page lists all of them.
 
-import { h, syncRows, setText } from "/static/dom.js";
-import { badge } from "/static/components.js";
+import { MAX_ALERTS } from "/static/vocabulary.js";
+import { h, syncRows, setText, badge, table } from "/static/dom.js";
 import { ago, runAddress } from "/static/format.js";
 
 const MAX_SHOWN = 5;
-// The overview lists at most this many.
-const MAX_REPORTED = 200;
 
 export function firingAlerts() {
   const body = h("tbody");
   const allLink = h("a", { href: "/alerts" });
-  const heads = ["Severity", "Alert", "Run", "Summary", "Since"].map((name) => h(name === "Run" ? "th.wide" : "th", { scope: "col" }, name));
-  const table = h("table.firing", {}, h("thead", {}, h("tr", {}, heads)), body);
-  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Alerts"), allLink), h("div.scroll", {}, table));
+  const list = table(["Severity", "Alert", ["Run", "wide"], "Summary", "Since"], body, "table.firing");
+  const head = h("div.head", {}, h("h2", {}, "Alerts"), allLink);
+  const root = h("section", { hidden: true }, head, h("div.scroll", {}, list));
   return {
     root,
     update({ alerts, time }) {
       root.hidden = !alerts.length;
-      setText(allLink, alerts.length > MAX_SHOWN ? `All ${alerts.length}${alerts.length >= MAX_REPORTED ? "+" : ""}` : "All alerts");
+      setText(allLink,
+        alerts.length > MAX_SHOWN ? `All ${alerts.length}${alerts.length >= MAX_ALERTS ? "+" : ""}` : "All alerts");
       const worst = alerts.slice(0, MAX_SHOWN).map((alert) => ({ alert, time }));
-      syncRows(body, worst, ({ alert }) => JSON.stringify([alert.alert, alert.run, alert.rank, alert.key, alert.gpu, alert.subject, alert.started]), alertRow);
+      syncRows(body, worst, ({ alert }) => JSON.stringify([alert.alert, alert.run, alert.rank, alert.key, alert.gpu,
+        alert.subject, alert.started]), alertRow);
     },
   };
 }
@@ -31,7 +31,8 @@ function alertRow({ alert }) {
   const summary = h("span.clamp");
   const since = h("td.since");
   const run = alert.run ? h("a.clamp", { href: runAddress(alert.run), title: alert.name }, alert.name) : undefined;
-  const row = h("tr", {}, h("td.severity", {}, severity), h("td.alert", {}, name), h("td.text.wide", {}, run), h("td.text.summary", {}, summary), since);
+  const row = h("tr", {}, h("td.severity", {}, severity), h("td.alert", {}, name), h("td.text.wide", {}, run),
+    h("td.text.summary", {}, summary), since);
   row.update = (newest) => {
     severity.update(newest.alert.severity);
     if (newest.alert.id !== null) name.setAttribute("href", `/alerts/${newest.alert.id}`);

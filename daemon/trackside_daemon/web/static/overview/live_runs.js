@@ -1,7 +1,6 @@
 // The live runs, one line each; in a narrow window each is a card.
 
-import { h, syncRows, setText, sparkline } from "/static/dom.js";
-import { badge, bar, rerender } from "/static/components.js";
+import { h, syncRows, setText, sparkline, badge, bar, rerender } from "/static/dom.js";
 import { ownerOf } from "/static/overview/users.js";
 import { ago, number, percent, plural, real, runAddress, short, span } from "/static/format.js";
 
@@ -31,15 +30,13 @@ function runRow(first, selection) {
   const sparklineBox = h("div");
   const speed = h("div.value");
   const stepTime = h("div.quiet");
-  const row = h(
-    "li.run.card",
-    {},
+  const row = h("li.run.card", {},
     selection.box(first),
-    h("div.who", {}, h("h3", {}, h("a.clamp", { href: runAddress(first.id), title: first.name }, first.name)), h("div.under", {}, state, about, alerts)),
+    h("div.who", {}, h("h3", {}, h("a.clamp", { href: runAddress(first.id), title: first.name }, first.name)),
+      h("div.under", {}, state, about, alerts)),
     h("div.progress", {}, h("div", {}, step, " ", ratio), progress, remaining),
     h("div.loss", {}, h("div", {}, loss), sparklineBox),
-    h("div.speed", {}, speed, stepTime),
-  );
+    h("div.speed", {}, speed, stepTime));
   row.update = ({ run, now, owner }) => {
     state.update(run.state);
     setText(about, [owner, ranksText(run), attemptText(run), lastStepText(run, now)].filter(Boolean).join(" · "));
@@ -69,7 +66,8 @@ function throughputText(run) {
 function updateAlertBadges(element, counts) {
   const severities = ["critical", "warning"].filter((severity) => counts[severity]);
   element.hidden = !severities.length;
-  rerender(element, severities.map((severity) => severity + counts[severity]).join(), () => severities.map((severity) => badge(severity, `${counts[severity]} ${severity}`)));
+  rerender(element, severities.map((severity) => severity + counts[severity]).join(),
+    () => severities.map((severity) => badge(severity, `${counts[severity]} ${severity}`)));
 }
 
 function updateSparkline(element, run) {
@@ -77,6 +75,7 @@ function updateSparkline(element, run) {
   const finite = values.filter(Number.isFinite);
   rerender(element, JSON.stringify(run.sparkline), () => {
     if (finite.length < 2) return [];
-    return sparkline(values, `Loss so far, from ${number(values[0])} to ${number(values.at(-1))}, lowest ${number(Math.min(...finite))}`);
+    return sparkline(values,
+      `Loss so far, from ${number(values[0])} to ${number(values.at(-1))}, lowest ${number(Math.min(...finite))}`);
   });
 }

@@ -5,7 +5,7 @@ import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { withDetails } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
-import { LOSSES } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 import { labels } from "/static/picker.js";
 
 const MOST_RUNS = 8;
@@ -14,7 +14,8 @@ const HEIGHT = 280;
 export function lossChart(signal) {
   let runs = [];
   let shown = "";
-  const chart = new Chart({ title: "Loss of the live runs", robust: true, height: HEIGHT, onZoom: (from, to) => reset.update(from, to), load: (request) => load(runs, request) }, signal);
+  const chart = new Chart({ title: "Loss of the live runs", robust: true, height: HEIGHT,
+    onZoom: (from, to) => reset.update(from, to), load: (request) => load(runs, request) }, signal);
   const reset = zoomReset(() => chart.zoom());
   chart.tools.prepend(reset.button);
   const root = h("section.overview-loss", { hidden: true, "aria-label": "Loss" }, chart.root);
@@ -33,7 +34,8 @@ export function lossChart(signal) {
 
 async function load(runs, { by, from, to, points, signal }) {
   if (!runs.length) return [];
-  const { series } = await getJson(`series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, { signal });
+  const { series } = await getJson(
+    `series?${query({ run: runs.map((run) => run.id), key: LOSSES, by, from, to, points, mean: true })}`, signal);
   const names = labels(runs);
   return runs.flatMap((run, index) => {
     const own = series.filter((item) => item.run === run.id && item.attempt === run.attempt && item.points.length);

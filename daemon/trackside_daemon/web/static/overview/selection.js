@@ -11,7 +11,7 @@ export function runSelection() {
   const boxes = new Set();
   const count = h("span", { role: "status" });
   const link = h("a.button.strong", {}, "Compare");
-  const clear = h("button", { type: "button", onclick: () => empty() }, "Clear");
+  const clear = h("button", { onclick: () => empty() }, "Clear");
   const root = h("div.chosen", { hidden: true }, count, link, clear);
 
   function update() {

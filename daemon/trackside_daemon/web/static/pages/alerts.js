@@ -5,6 +5,6 @@ import { alertPage } from "/static/alerts/detail.js";
 
 export const title = "Alerts";
 
-export function show(address) {
+export function show(/** @type {Address} */ address) {
   return address.parts.length ? alertPage(address) : alertsPage(address);
 }

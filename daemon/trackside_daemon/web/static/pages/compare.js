@@ -1,30 +1,31 @@
 // A comparison of runs: a chart of each shared key, the results, and the configuration.
 
-import { getJson } from "/static/api.js";
+import { COMPARISON_MS, isDue } from "/static/polling.js";
+import { oneOf } from "/static/address.js";
+import { getJson, runPath } from "/static/api.js";
 import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { Charts } from "/static/compare/charts.js";
 import { Results } from "/static/compare/results.js";
 import { sharedKeys, keySummaries } from "/static/compare/key_summaries.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, choices, checkbox, fillSelect } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
-import { flatten } from "/static/run/tables.js";
+import { settingsOf } from "/static/run/tables.js";
 import { prepared } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
-import { plural, runAddress } from "/static/format.js";
+import { plural, runAddress, plain } from "/static/format.js";
 
 export const title = "Compare";
 
 const MAX_RUNS = 32; // Eight colors, solid, dashed and dotted.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
 const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
-const RELOAD_MS = 2000;
 const HINTS = [
   "Choose two or more runs to compare their charts, results and configuration.",
   "Choose another run to compare with this one.",
 ];
 const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Compare(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -32,14 +33,21 @@ export async function show(address) {
 
 class Compare {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], shownKeys: SHOWN_KEYS, missing: [], reloadedAt: 0 });
+    this.set = set;
+    this.signal = signal;
+    this.runs = [];
+    this.shownKeys = SHOWN_KEYS;
+    this.missing = [];
+    this.reloadedAt = -Infinity;
     const requested = [...new Set(params.getAll("run"))];
     this.requestedIds = requested.slice(0, MAX_RUNS);
-    if (requested.length > MAX_RUNS) this.missing.push(`Showing the first ${MAX_RUNS} of ${requested.length} runs, since more could not be told apart.`);
+    if (requested.length > MAX_RUNS) this.missing.push(
+      `Showing the first ${MAX_RUNS} of ${requested.length} runs, since more could not be told apart.`);
     this.results = new Results(params.has("all"), (all) => set({ all: all ? 1 : "" }));
-    const number = (name) => (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
+    const number = (name) =>
+      (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
     const view = {
-      by: params.get("by") in AXES ? params.get("by") : "step",
+      by: oneOf(AXES, params.get("by"), "step"),
       smooth: readSmoothing(params),
       log: params.has("log"),
       robust: params.has("robust"),
@@ -53,7 +61,7 @@ class Compare {
   }
 
   async load() {
-    const answers = await Promise.allSettled(this.requestedIds.map((id) => getJson(`runs/${encodeURIComponent(id)}`, { signal: this.signal })));
+    const answers = await this.#fetch(this.requestedIds);
     for (const [index, { value, reason }] of answers.entries()) {
       if (value && !this.runs.some((item) => item.id === value.id)) this.#add(value);
       else if (reason?.status === 404) this.missing.push(notFoundText(this.requestedIds[index]));
@@ -64,7 +72,14 @@ class Compare {
     this.#onChange();
   }
 
-  update(overview) {
+  // Resolves to { value } or { reason } for each id: the document of the run, or why there is none.
+  /** @returns {Promise<{ value?: Run, reason?: any }[]>} */
+  #fetch(ids) {
+    const load = (id) => getJson(runPath(id), this.signal);
+    return Promise.allSettled(ids.map(load));
+  }
+
+  update(/** @type {Overview} */ overview) {
     this.overview = overview;
     const live = new Map(overview.runs.map((item) => [item.id, item]));
     const changedRuns = this.runs.filter((run) => {
@@ -81,28 +96,32 @@ class Compare {
     this.chips = h("ul.chips", { "aria-label": "Runs compared" });
     this.note = h("p.quiet", { role: "status" });
     const selected = () => this.runs.map((item) => item.id);
-    this.picker = new Picker({ most: MAX_RUNS, selected, onChange: (run, isSelected) => this.#toggleRun(run, isSelected) }, this.signal);
+    this.picker = new Picker({ most: MAX_RUNS, selected,
+      onChange: (run, isSelected) => this.#toggleRun(run, isSelected) }, this.signal);
     this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
     this.compared = h("div", {}, this.#tools(filter, view));
     this.empty = h("p.quiet");
-    this.more = h("button", { type: "button", onclick: () => this.#more() });
-    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root, this.plots.root);
+    this.more = h("button", { onclick: () => this.#more() });
+    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root,
+      this.plots.root);
     this.compared.prepend(this.results.settings);
     this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
   }
 
   #tools(filter, view) {
-    const axes = Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text));
+    const axes = choices(AXES, view.by);
     const axis = h("select", { onchange: () => this.#setAxis(axis.value) }, axes);
     this.axis = axis;
     this.smoothing = smoothingControl(view.smooth, (smooth) => this.#smooth(smooth));
-    const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
-    const robust = h("input", { type: "checkbox", checked: view.robust, onchange: () => this.#robust(robust.checked) });
+    const boxes = Object.entries({ log: "Log scale", robust: "Ignore outliers" }).map(([name, text]) =>
+      checkbox(name, text, view, (changes) => this.#look(changes)));
     this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
-    this.reset = h("button.strong", { type: "button", hidden: view.from === undefined, onclick: () => this.#resetZoom() }, "Reset zoom");
+    this.reset = h("button.strong",
+      { hidden: view.from === undefined, onclick: () => this.#resetZoom() }, "Reset zoom");
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    const labelled = [["Keys containing", this.filter], ["By", axis], ["Group by", this.groups], [log, "Log scale"], [robust, "Ignore outliers"]];
-    return h("div.tools.run-tools", {}, labelled.map((item) => h("label", {}, item)), this.smoothing.root, this.reset);
+    const labelled = [["Keys containing", this.filter], ["By", axis], ["Group by", this.groups]];
+    return h("div.tools.run-tools", {}, labelled.map((item) => h("label", {}, item)), boxes, this.smoothing.root,
+      this.reset);
   }
 
   #add(document) {
@@ -116,7 +135,7 @@ class Compare {
     if (!isSelected) this.runs = this.runs.filter((item) => item.id !== run.id);
     else if (this.runs.length < MAX_RUNS) {
       try {
-        const document = await getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal });
+        const document = await getJson(runPath(run.id), this.signal);
         if (this.runs.length < MAX_RUNS && !this.runs.some((item) => item.id === run.id)) this.#add(document);
       } catch (problem) {
         setText(this.note, problem.message);
@@ -143,9 +162,11 @@ class Compare {
   }
 
   #chip(run) {
-    const removeButton = h("button.icon", { type: "button", "aria-label": `Remove ${run.label}`, title: "Remove", onclick: () => this.#toggleRun(run, false) }, "×");
+    const removeButton = h("button.icon", { "aria-label": `Remove ${run.label}`, title: "Remove",
+      onclick: () => this.#toggleRun(run, false) }, "×");
     const isShown = !this.charts.hidden.has(run.id);
-    const toggle = h("button.icon.legend-dot", { type: "button", "aria-pressed": String(isShown), "aria-label": `Show ${run.label} in the charts`, title: "Show or hide in the charts", onclick: () => {
+    const toggle = h("button.icon.legend-dot", { "aria-pressed": String(isShown),
+      "aria-label": `Show ${run.label} in the charts`, title: "Show or hide in the charts", onclick: () => {
       this.charts.toggle(run.id);
       toggle.setAttribute("aria-pressed", String(!this.charts.hidden.has(run.id)));
     } }, dot(run.index));
@@ -155,10 +176,12 @@ class Compare {
   // Draws the keys that the runs share and that match the filter.
   #draw() {
     const requested = this.filter.value.trim().toLowerCase();
-    this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(requested));
+    this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length))
+      .filter((key) => key.toLowerCase().includes(requested));
     const keys = this.keys.slice(0, this.shownKeys);
     this.#groupOptions();
-    for (const option of this.axis.options) option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
+    for (const option of this.axis.options)
+      option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
     this.smoothing.update(Math.max(0, ...this.runs.map((run) => run.document.step ?? 0)));
     this.charts.show(keys, this.runs);
     this.plots.update(this.runs.map((run) => plotted(run, keys)), keys);
@@ -171,13 +194,13 @@ class Compare {
     this.#tables();
   }
 
-  // Reloads runs with new steps, one batch at a time. A deleted run stays as it was. Without an answer the next overview
-  // tries again, and the frame reports the outage.
+  // Reloads runs with new steps, one batch at a time. A deleted run stays as it was; after an outage the next overview
+  // tries again.
   async #reload(changedRuns) {
-    if (this.reloading || performance.now() - this.reloadedAt < RELOAD_MS) return;
+    if (this.reloading || !isDue(this.reloadedAt, COMPARISON_MS)) return;
     this.reloading = true;
     const shownState = changedRuns.map((run) => run.now);
-    const answers = await Promise.allSettled(changedRuns.map((run) => getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
+    const answers = await this.#fetch(changedRuns.map((run) => run.id));
     answers.forEach(({ value, reason }, index) => {
       if (value) Object.assign(changedRuns[index], { document: value, summaries: keySummaries(value) });
       if (value || reason.status === 404) changedRuns[index].shownState = shownState[index];
@@ -204,9 +227,10 @@ class Compare {
     this.charts.set({ smooth });
   }
 
-  #robust(robust) {
-    this.set({ robust: robust ? 1 : "" });
-    this.charts.set({ robust });
+  // Applies a setting that is on or off.
+  #look(changes) {
+    this.set(Object.fromEntries(Object.entries(changes).map(([name, isOn]) => [name, isOn ? 1 : ""])));
+    this.charts.set(changes);
   }
 
   #zoomed(from, to) {
@@ -228,22 +252,16 @@ class Compare {
 
   #groupOf(run) {
     if (!this.group) return undefined;
-    const value = settingsOf(run).get(this.group);
-    return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : typeof value === "string" ? value : JSON.stringify(value)}`;
+    const value = settingsOf(run.document).get(this.group);
+    return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : plain(value)}`;
   }
 
   #groupOptions() {
-    const names = [...new Set(this.runs.flatMap((run) => [...settingsOf(run).keys()]))];
-    const differing = names.filter((name) => new Set(this.runs.map((run) => JSON.stringify(settingsOf(run).get(name)))).size > 1);
-    const shown = differing.join("\n");
-    if (shown !== this.shownGroups) this.groups.replaceChildren(h("option", { value: "" }, "none"), ...differing.map((name) => h("option", { value: name }, name)));
-    this.shownGroups = shown;
+    const names = [...new Set(this.runs.flatMap((run) => [...settingsOf(run.document).keys()]))];
+    const differing = names.filter((name) =>
+      new Set(this.runs.map((run) => JSON.stringify(settingsOf(run.document).get(name)))).size > 1);
+    fillSelect(this.groups, ["", ...differing], (name) => name || "none");
     this.groups.value = differing.includes(this.group) ? this.group : "";
-  }
-
-  #log(log) {
-    this.set({ log: log ? 1 : "" });
-    this.charts.set({ log });
   }
 
   #filtered() {
@@ -258,14 +276,10 @@ class Compare {
   }
 }
 
-function settingsOf(run) {
-  const config = run.document.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config;
-  return new Map(flatten(config ?? {}));
-}
 
 // A run as the plots read it.
 function plotted({ label, document, summaries }, keys) {
-  const config = document.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config;
+  const config = Object.fromEntries(settingsOf(document));
   const metrics = Object.fromEntries(keys.map((key) => [key, summaries.get(key)]));
   return prepared({ ...document, label, config, metrics }, document.ended ?? document.started);
 }

@@ -1,6 +1,7 @@
 // Export of a run's samples as a file, and as an image of their chart.
 
-import { UnreachableError, getJson } from "/static/api.js";
+import { oneOf } from "/static/address.js";
+import { UnreachableError, getJson, runPath } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { Preview } from "/static/export/preview.js";
 import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName } from "/static/export/file.js";
@@ -14,7 +15,7 @@ export const title = "Export";
 
 const wholeNumber = new Intl.NumberFormat("en");
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Export(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -22,8 +23,10 @@ export async function show(address) {
 
 class Export {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { params, set, signal });
-    this.form = params.get("format") in FORMATS ? params.get("format") : "csv";
+    this.params = params;
+    this.set = set;
+    this.signal = signal;
+    this.form = oneOf(FORMATS, params.get("format"), "csv");
     this.preview = new Preview((from, to) => this.window.setRange(from, to), signal);
     const selected = () => (this.run ? [this.run.id] : []);
     this.picker = new Picker({ most: 1, selected, onChange: (run) => this.#selectRun(run) }, signal);
@@ -39,7 +42,7 @@ class Export {
     const id = this.params.get("run");
     if (id) {
       try {
-        this.run = await getJson(`runs/${encodeURIComponent(id)}`, { signal: this.signal });
+        this.run = await getJson(runPath(id), this.signal);
       } catch (problem) {
         if (problem.status !== 404) throw problem;
         setText(this.note, `Run “${id}” does not exist.`);
@@ -53,7 +56,7 @@ class Export {
   }
 
   // A live run has more samples with each update.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     if (!this.run) return;
     const now = overview.runs.find((item) => item.id === this.run.id)?.step;
     if (now !== this.step) this.preview.refresh();
@@ -65,7 +68,7 @@ class Export {
 
   async #selectRun(run) {
     try {
-      this.run = await getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal });
+      this.run = await getJson(runPath(run.id), this.signal);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.note, problem.message);
       this.note.hidden = false;
@@ -87,10 +90,13 @@ class Export {
     const unique = (name) => [...new Set(metrics.map((item) => item[name]))];
     const ranks = unique("rank").sort((a, b) => a - b);
     const attempts = run.attempt_list.map((item) => item.attempt);
-    this.keys = new CheckboxGroup({ title: "Keys", noun: "key", items: unique("key"), selected: params.getAll("key"), onChange });
-    this.ranks = new CheckboxGroup({ title: "Ranks", noun: "rank", items: ranks, selected: params.getAll("rank"), labelOf: (item) => `rank ${item}`, onChange });
+    this.keys = new CheckboxGroup({ title: "Keys", noun: "key", items: unique("key"), selected: params.getAll("key"),
+      onChange });
+    this.ranks = new CheckboxGroup({ title: "Ranks", noun: "rank", items: ranks, selected: params.getAll("rank"),
+      labelOf: (item) => `rank ${item}`, onChange });
     this.ranks.root.hidden = ranks.length < 2;
-    const attemptOptions = attempts.map((item) => h("option", { value: item, selected: params.get("attempt") === String(item) }, item));
+    const attemptOptions = attempts.map((item) =>
+      h("option", { value: item, selected: params.get("attempt") === String(item) }, item));
     this.attempt = h("select", { onchange: onChange }, h("option", { value: "" }, "All"), attemptOptions);
     this.window = new RangeFields(params, run, onChange);
     const forms = Object.entries(FORMATS).map(([value, [name, text]]) => {
@@ -98,16 +104,20 @@ class Export {
         this.form = value;
         onChange();
       };
-      const box = h("input", { type: "radio", name: "format", value, checked: value === this.form, onchange: selected });
+      const box = h("input", { type: "radio", name: "format", value, checked: value === this.form,
+        onchange: selected });
       return h("li", {}, h("label", {}, box, h("span.of", {}, name), h("span.quiet", {}, text)));
     });
     this.resources = h("input", { type: "checkbox", checked: params.get("resources") === "true", onchange: onChange });
-    const also = h("label", {}, this.resources, h("span.quiet", {}, "Also the GPU, host and process series in the time of the run."));
+    const also = h("label", {}, this.resources,
+      h("span.quiet", {}, "Also the GPU, host and process series in the time of the run."));
     setText(this.summary, `Run: ${run.name}`);
+    const attemptField = h("fieldset", {}, h("legend", {}, "Attempt"),
+      h("div.tools", {}, h("label", {}, "Attempt", this.attempt)));
     this.fields.replaceChildren(
       this.keys.root,
       this.ranks.root,
-      ...(attempts.length > 1 ? [h("fieldset", {}, h("legend", {}, "Attempt"), h("div.tools", {}, h("label", {}, "Attempt", this.attempt)))] : []),
+      ...(attempts.length > 1 ? [attemptField] : []),
       this.window.root,
       h("fieldset.forms", {}, h("legend", {}, "Format"), h("ul.ticks", {}, ...forms)),
       h("fieldset.forms", {}, h("legend", {}, "Machine"), h("ul.ticks", {}, h("li", {}, also))),
@@ -121,24 +131,29 @@ class Export {
     this.aboutText = h("p.quiet");
     this.status = h("p", { role: "status" });
     this.progress = h("progress", { "aria-label": "Progress", hidden: true });
-    this.button = h("button.strong", { type: "button", onclick: () => this.#download() }, "Download");
-    this.cancelButton = h("button", { type: "button", hidden: true, onclick: () => this.loading.abort() }, "Cancel");
+    this.button = h("button.strong", { onclick: () => this.#download() }, "Download");
+    this.cancelButton = h("button", { hidden: true, onclick: () => this.loading.abort() }, "Cancel");
     this.command = h("pre", {});
-    this.tooLarge = h("div", { hidden: true }, h("p", {}, "This file is too large for a browser. This command writes the whole run to a file:"), this.command);
-    const trimmed = this.run.trimmed && h("p.warn", {}, "Older samples of this run were trimmed. The file contains the remaining ones.");
-    const run = h("p.quiet", {}, "Every sample of ", h("a", { href: runAddress(this.run.id) }, this.run.name), ", without downsampling.");
+    this.tooLarge = h("div", { hidden: true },
+      h("p", {}, "This file is too large for a browser. This command writes the whole run to a file:"), this.command);
+    const trimmed = this.run.trimmed &&
+      h("p.warn", {}, "Older samples of this run were trimmed. The file contains the remaining ones.");
+    const run = h("p.quiet", {}, "Every sample of ", h("a", { href: runAddress(this.run.id) }, this.run.name),
+      ", without downsampling.");
     const buttons = h("div.tools", {}, this.button, this.cancelButton);
     const aboutText = [this.total, run, this.aboutText, trimmed, this.tooLarge, buttons, this.progress, this.status];
     this.side.replaceChildren(h("section.card", {}, h("h2", {}, "File"), aboutText), this.preview.root);
   }
 
   get #selection() {
-    return { run: this.run.id, keys: this.keys.value, ranks: this.ranks.value, attempt: this.attempt.value, ...this.window.value, form: this.form, resources: this.resources.checked };
+    return { run: this.run.id, keys: this.keys.value, ranks: this.ranks.value, attempt: this.attempt.value,
+      ...this.window.value, form: this.form, resources: this.resources.checked };
   }
 
   #onChange() {
     const { run, keys, ranks, attempt, by, from, to, form, resources } = this.#selection;
-    this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to, format: form === "csv" ? "" : form, resources: resources ? "true" : "" });
+    this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to,
+      format: form === "csv" ? "" : form, resources: resources ? "true" : "" });
     setText(this.command, exportCommand(run, form, resources));
     this.#countSamples();
     this.preview.update(this.#selection, this.run, this.keys.items, this.ranks.items.length > 1 && !ranks.length);
@@ -154,7 +169,8 @@ class Export {
       const samples = await countSamples(selection, AbortSignal.any([this.signal, controller.signal]));
       const size = estimate(samples, selection.keys.length ? selection.keys : this.keys.items, selection.form);
       setText(this.total, `${wholeNumber.format(samples)} ${samples === 1 ? "sample" : "samples"}`);
-      setText(this.aboutText, samples ? `About ${bytes(size)}, as ${fileName(selection, this.run.name)}.` : "The selection has no samples.");
+      setText(this.aboutText,
+        samples ? `About ${bytes(size)}, as ${fileName(selection, this.run.name)}.` : "The selection has no samples.");
       this.#showTooLarge(size > MAX_BROWSER_BYTES);
       this.hasSamples = samples > 0;
     } catch (problem) {
@@ -181,12 +197,15 @@ class Export {
     this.loading = new AbortController();
     this.#setBusy(true);
     try {
-      const file = await fetchFile(selection, (size) => setText(this.status, `${bytes(size)} so far…`), AbortSignal.any([this.signal, this.loading.signal]));
+      const file = await fetchFile(selection, (size) => setText(this.status, `${bytes(size)} so far…`),
+        AbortSignal.any([this.signal, this.loading.signal]));
       if (file) saveFile(file, fileName(selection, name));
       else this.#showTooLarge(true);
       setText(this.status, file ? `Done: ${bytes(file.size)}.` : "");
     } catch (problem) {
-      setText(this.status, this.loading.signal.aborted ? "Cancelled." : problem instanceof UnreachableError ? "The connection to the daemon was lost, so there is no file." : problem.message);
+      const isLost = problem instanceof UnreachableError;
+      const why = isLost ? "The connection to the daemon was lost, so there is no file." : problem.message;
+      setText(this.status, this.loading.signal.aborted ? "Cancelled." : why);
     } finally {
       this.#setBusy(false);
     }

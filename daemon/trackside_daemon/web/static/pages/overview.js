@@ -1,6 +1,6 @@
 // The overview: live runs, firing alerts, GPUs and the host, and below them the runs that ended last.
 
-import { h } from "/static/dom.js";
+import { h, ENDED } from "/static/dom.js";
 import { gpuTiles } from "/static/machine/gpu_tiles.js";
 import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
@@ -8,13 +8,12 @@ import { endedRuns } from "/static/overview/ended_runs.js";
 import { firingAlerts } from "/static/overview/firing_alerts.js";
 import { liveRuns } from "/static/overview/live_runs.js";
 import { lossChart } from "/static/overview/loss_chart.js";
-import { ENDED } from "/static/components.js";
 
 export const title = "Overview";
 
 const EXAMPLE = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
 
-export function show(address) {
+export function show(/** @type {Address} */ address) {
   const selection = runSelection();
   const host = hostSummary();
   const alerts = firingAlerts();
@@ -40,7 +39,7 @@ export function show(address) {
   const root = h("div.overview", {}, header, loss.root, h("h2", {}, "Runs"), noLiveRun, firstRunNotice, parts);
   return {
     root,
-    update(overview) {
+    update(/** @type {Overview} */ overview) {
       const running = overview.runs.filter((run) => !ENDED.has(run.state));
       liveCount = running.length;
       updateEmptyStates();

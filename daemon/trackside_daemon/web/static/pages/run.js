@@ -1,7 +1,6 @@
-// One run: its state, and tabs with charts of all keys and of the machine, its performance, what was recorded of it, and its
-// configuration.
+// One run: its state, and tabs with charts of its keys and machine, its performance, its records, its configuration.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, query, runPath } from "/static/api.js";
 import { LARGE_RUN_MS, RUN_MS, isDue } from "/static/polling.js";
 import { Benchmarks } from "/static/run/benchmarks.js";
 import { Captures } from "/static/run/captures.js";
@@ -22,25 +21,30 @@ import { controls } from "/static/run/controls.js";
 import { Tabs } from "/static/run/tabs.js";
 import { Workspace } from "/static/run/workspace.js";
 import { workspaceTools } from "/static/run/workspace_tools.js";
-import { h } from "/static/dom.js";
-import { ENDED } from "/static/components.js";
+import { h, ENDED } from "/static/dom.js";
 
 const LARGE_RUN_METRICS = 5000; // Metrics of a large run.
 const MAX_MARKS = 500;
 
 export const title = "Run";
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const { signal } = address;
-  const fetchRun = (id) => getJson(`runs/${encodeURIComponent(id)}`, { signal });
+  const fetchRun = (id) => getJson(runPath(id), signal);
   const run = await fetchRun(address.parts.join("/"));
   const page = new RunPage(address, run, () => fetchRun(run.id));
-  return { title: run.name, root: page.root, run: run.id, update: (overview) => page.update(overview), updateRun: (run) => page.updateRun(run) };
+  return { title: run.name, root: page.root, run: run.id, update: (overview) => page.update(overview),
+    updateRun: (run) => page.updateRun(run) };
 }
 
 class RunPage {
-  constructor(address, run, fetchRun) {
-    Object.assign(this, { run, fetchRun, signal: address.signal, loadedAt: performance.now(), newest: "", allMarks: [] });
+  constructor(/** @type {Address} */ address, /** @type {Run} */ run, fetchRun) {
+    this.run = run;
+    this.fetchRun = fetchRun;
+    this.signal = address.signal;
+    this.loadedAt = performance.now();
+    this.newest = "";
+    this.allMarks = [];
     this.selection = controls(address, run, (changes) => this.#changed(changes));
     this.head = new Header(run);
     const onZoom = (from, to) => this.selection.zoom(from, to);
@@ -53,11 +57,14 @@ class RunPage {
     this.performance = new Performance(run, address.signal);
     this.diagnosis = new Diagnosis(run, address.signal, (found) => this.performance.showLedger(found));
     this.layers = new Layers(run, onSteps(this.selection), address.signal);
-    const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
+    const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) =>
+      new Section(run, address.signal));
     const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
-    this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
+    this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures,
+      phaseTimes, config, architecture, attemptTable];
     const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
+    /** @type {[string, string, { root: HTMLElement }[]][]} */
     const tabs = [
       ["charts", "Charts", [this.selection, this.charts, this.machine]],
       ["performance", "Performance", [this.performance, times]],
@@ -71,7 +78,8 @@ class RunPage {
       ["benchmarks", "Benchmarks", [benchmarks]],
       ["details", "Details", [config, this.metrics, attemptTable]],
     ];
-    this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]), address.query.get("tab"), (tab) => this.#openTab(address, tab));
+    this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]),
+      address.query.get("tab"), (tab) => this.#openTab(address, tab));
     this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
     this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
@@ -105,7 +113,7 @@ class RunPage {
   }
 
   // Called with each overview, which contains this run while it is live, and its alerts.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     const alerts = overview.alerts.filter((item) => item.run === this.run.id);
     this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
     this.machine.update(overview, this.run);
@@ -148,10 +156,12 @@ class RunPage {
 
   async #loadMarks() {
     const search = query({ run: this.run.id, limit: MAX_MARKS });
-    const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, { signal: this.signal })));
+    const [{ events }, { alerts }] = await Promise.all(
+      ["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, this.signal)));
     this.allMarks = chartMarks(events, alerts);
     this.selection.updateMarks(this.allMarks);
-    const notices = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MAX_MARKS ? [] : [`Only the newest ${MAX_MARKS} ${kind} are marked.`]));
+    const notices = Object.entries({ events, alerts })
+      .flatMap(([kind, list]) => (list.length < MAX_MARKS ? [] : [`Only the newest ${MAX_MARKS} ${kind} are marked.`]));
     this.charts.set({ notice: notices.join(" ") });
     this.#showMarks();
   }

@@ -1,8 +1,7 @@
-// All runs in one table, live and ended: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
+// All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
 
 import { getJson, query } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
-import { ENDED } from "/static/components.js";
+import { h, setText, ENDED, fillSelect } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
@@ -17,7 +16,7 @@ export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
 
-export async function show(address) {
+export async function show(/** @type {Address} */ address) {
   const page = new Runs(address);
   await page.load();
   return { root: page.root, update: (overview) => page.update(overview) };
@@ -25,9 +24,16 @@ export async function show(address) {
 
 class Runs {
   constructor({ query: params, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], keys: [], now: Date.now() / 1000, loadedAt: 0 });
+    this.set = set;
+    this.signal = signal;
+    this.runs = [];
+    this.keys = [];
+    this.now = Date.now() / 1000;
+    this.loadedAt = 0;
     const sort = params.get("sort") ?? "-started";
-    Object.assign(this, { ids: params.getAll("column"), sort: { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") }, group: params.get("group") ?? "" });
+    this.ids = params.getAll("column");
+    this.sort = { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") };
+    this.group = params.get("group") ?? "";
     this.widths = readWidths();
     this.selection = runSelection();
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
@@ -46,22 +52,30 @@ class Runs {
   }
 
   #build(pattern) {
-    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false", oninput: () => this.#filtered() });
+    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false",
+      oninput: () => this.#filtered() });
     this.hint = h("span.quiet", { role: "status" });
     this.groups = h("select", { onchange: () => this.#change({ group: this.groups.value }) });
     this.choice = h("div.column-choice");
-    const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"), this.choice);
+    const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"),
+      this.choice);
     this.error = h("p.bad", { role: "alert", hidden: true });
-    this.empty = h("section.notice.empty", { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"), h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
-    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field), h("label", {}, "Group by", this.groups), choose, this.hint);
-    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root, this.plots.root, this.selection.root);
+    this.empty = h("section.notice.empty",
+      { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"),
+      h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
+    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field),
+      h("label", {}, "Group by", this.groups), choose, this.hint);
+    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root,
+      this.plots.root, this.selection.root);
   }
 
   async load() {
     this.loadedAt = performance.now();
     try {
-      const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key).filter(Boolean))];
-      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`, { signal: this.signal }), getJson("keys", { signal: this.signal })]);
+      const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key)
+        .filter(Boolean))];
+      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`,
+        this.signal), getJson("keys", this.signal)]);
       const names = labels(runs);
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
@@ -75,7 +89,7 @@ class Runs {
   }
 
   // Called with each overview.
-  update(overview) {
+  update(/** @type {Overview} */ overview) {
     this.now = overview.time;
     const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
     const isLive = overview.runs.some((run) => !ENDED.has(run.state));
@@ -92,34 +106,37 @@ class Runs {
     this.shownIds = ids;
     this.#groupOptions();
     const columns = ids.map(columnOf).filter(Boolean);
-    const { matches, isPlain } = matcher(this.field.value.trim(), columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
+    const { matches, isPlain } = matcher(this.field.value.trim(),
+      columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
     const found = this.field.value.trim() ? this.runs.filter(matches) : this.runs;
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
     this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
-    const count = found.length === this.runs.length ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
+    const count = found.length === this.runs.length
+      ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
     setText(this.hint, count + (isPlain ? ", not a regular expression: searched as text" : ""));
   }
 
   #groupOptions() {
-    const ids = allIds(this.runs, []).filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
-    const shown = ids.join();
-    if (shown !== this.shownGroups) this.groups.replaceChildren(h("option", { value: "" }, "none"), ...ids.map((id) => h("option", { value: id }, columnOf(id).title)));
-    this.shownGroups = shown;
+    const ids = allIds(this.runs, [])
+      .filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
+    fillSelect(this.groups, ["", ...ids], (id) => columnOf(id)?.title ?? "none");
     this.groups.value = this.group;
   }
 
   #choices() {
     const groups = allColumns(this.runs, this.keys).map(([name, ids]) => {
       const boxes = ids.map((id) => {
-        const box = h("input", { type: "checkbox", checked: this.shownIds.includes(id), onchange: () => this.#toggle(id, box.checked) });
+        const box = h("input", { type: "checkbox", checked: this.shownIds.includes(id),
+          onchange: () => this.#toggle(id, box.checked) });
         return h("label", {}, box, columnOf(id).title);
       });
       return h("fieldset", {}, h("legend", {}, name), boxes);
     });
-    this.choice.replaceChildren(...groups, h("button", { type: "button", onclick: () => this.#change({ ids: [] }) }, "Default columns"));
+    this.choice.replaceChildren(...groups,
+      h("button", { onclick: () => this.#change({ ids: [] }) }, "Default columns"));
   }
 
   #toggle(id, isShown) {
@@ -146,9 +163,11 @@ class Runs {
   #change(changes) {
     Object.assign(this, changes);
     const { id, descending } = this.sort;
-    this.set({ column: this.ids, sort: id === "started" && descending ? "" : `${descending ? "-" : ""}${id}`, group: this.group });
+    this.set({ column: this.ids, sort: id === "started" && descending ? "" : `${descending ? "-" : ""}${id}`,
+      group: this.group });
     this.#draw();
-    const needed = [...this.ids, this.sort.id].some((item) => columnOf(item)?.key && !this.runs.some((run) => run.metrics?.[columnOf(item).key]));
+    const needed = [...this.ids, this.sort.id].some((item) =>
+      columnOf(item)?.key && !this.runs.some((run) => run.metrics?.[columnOf(item).key]));
     if (needed) this.load().catch(() => {});
   }
 
@@ -170,7 +189,8 @@ const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
 
 function readWidths() {
   try {
-    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {}).filter(([, width]) => Number.isFinite(width)));
+    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {})
+      .filter(([, width]) => Number.isFinite(width)));
   } catch {
     return {};
   }

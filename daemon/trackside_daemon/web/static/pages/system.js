@@ -13,23 +13,21 @@ import { processTable } from "/static/machine/processes.js";
 
 export const title = "System";
 
-
-export function show(address) {
-  const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(address.signal, () => load()), daemonDetails()];
+export function show(/** @type {Address} */ address) {
+  const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(),
+    processTable(address.signal, () => load()), daemonDetails()];
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert", hidden: true });
   const pause = gpuPause(() => load(), address.signal);
   const lastHour = new LastHour(address);
-  const body = h(
-    "div",
-    { hidden: true },
+  const body = h("div", { hidden: true },
     h("section", { "aria-labelledby": "host" }, h("h2", { id: "host" }, "Host"), host.root),
-    h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root), gpus.root),
+    h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root),
+      gpus.root),
     lastHour.root,
     raySection,
     h("section", { "aria-labelledby": "processes" }, h("h2", { id: "processes" }, "Processes"), processes.root),
-    h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root),
-  );
+    h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root));
   let overview;
   let status;
 
@@ -46,7 +44,8 @@ export function show(address) {
 
   async function load() {
     try {
-      const answers = await Promise.all(["status", "processes"].map((path) => getJson(path, { signal: address.signal })));
+      const answers = await Promise.all(
+        ["status", "processes"].map((path) => getJson(path, address.signal)));
       status = answers[0];
       processes.update(answers[1].processes);
       updateParts();

@@ -2,8 +2,7 @@
 
 import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
-import { h, setText, syncRows } from "/static/dom.js";
-import { ENDED, rerender } from "/static/components.js";
+import { h, setText, syncRows, ENDED, rerender, fold, scrollable, table } from "/static/dom.js";
 import { number, plural, span } from "/static/format.js";
 
 const KIND = "benchmark"; // Kind of the events.
@@ -12,35 +11,36 @@ const MOST_CHARTS = 24;
 const LOADS = { batch: "batch size", length: "length", concurrency: "requests in flight" };
 
 export class Benchmarks {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.note = h("span.quiet");
     this.charts = h("div.charts");
-    this.body = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Benchmarks" });
-    this.root = h("details.run-section", { hidden: true, open: true }, h("summary", {}, h("h2", {}, "Benchmarks"), this.note), this.charts, this.body);
+    this.body = scrollable("Benchmarks");
+    this.root = fold("Benchmarks", { hidden: true }, [this.note], this.charts, this.body);
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
     if (run.tags.includes(KIND) && !this.complete) this.#load(ended);
   }
 
   async #load(ended) {
     try {
-      const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, { signal: this.signal });
+      const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, this.signal);
       const found = newest(events.filter(({ kind, fields }) => kind === KIND && fields.latency_seconds));
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);
       syncRows(this.charts, throughputCharts(found), (item) => item.title, (item) => this.#chart(item));
-      rerender(this.body, JSON.stringify(found), () => table(found));
+      rerender(this.body, JSON.stringify(found), () => results(found));
       this.complete = ended;
     } catch {
       // The next update tries again.
     }
   }
 
-  #chart({ lines, ...settings }) {
-    const chart = new Chart({ ...settings, by: "relative", load: async () => lines }, this.signal);
+  #chart({ title, lines, ...settings }) {
+    const chart = new Chart({ title, ...settings, by: "relative", load: async () => lines }, this.signal);
     chart.root.update = (item) => {
       lines = item.lines;
       chart.refresh();
@@ -63,16 +63,17 @@ function throughputCharts(found) {
 // Returns those over one part of the load, one for each combination of its other parts.
 function throughputs(found, name) {
   const variants = [...new Set(found.map((item) => item.variant))];
-  const others = (item) => Object.keys(LOADS).filter((other) => other !== name && item[other]).map((other) => `${other}=${item[other]}`).join(" ");
+  const loads = Object.keys(LOADS).filter((other) => other !== name);
+  const others = (item) => loads.filter((other) => item[other]).map((other) => `${other}=${item[other]}`).join(" ");
   const groups = Map.groupBy(found.filter((item) => item[name] > 0 && Number.isFinite(item.throughput)), others);
   return [...groups].map(([rest, items]) => {
     const amounts = [...new Set(items.map((item) => item[name]))].sort((a, b) => a - b);
+    const points = (label) => items.filter((item) => item.variant === label).map((item) => point(item, name));
     return {
       title: rest ? `${rest}: throughput over ${LOADS[name]}` : `Throughput over ${LOADS[name]}`,
       format: (value) => (Number.isFinite(value) ? `${number(value)} ${items[0].throughput_unit}/s` : ""),
       axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => number(2 ** x) },
-      lines: variants
-        .map((label, index) => ({ label, index, points: items.filter((item) => item.variant === label).map((item) => point(item, name)) }))
+      lines: variants.map((label, index) => ({ label, index, points: points(label) }))
         .filter((line) => line.points.length),
     };
   }).filter(({ axis }) => axis.splits.length > 1);
@@ -83,30 +84,27 @@ function point({ throughput: value, throughput_interval: ends, ...item }, name) 
   return [0, Math.log2(item[name]), ends?.[0] ?? value, ends?.[1] ?? value, value];
 }
 
-function table(found) {
+function results(found) {
   const loads = found.map((item) => item.load);
   const sorted = found.toSorted((one, other) => loads.indexOf(one.load) - loads.indexOf(other.load));
-  const names = ["Load", "Variant", "Median latency", "p99", "Throughput", "Against the first variant"];
-  const head = h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)));
+  const columns = ["Load", "Variant", "Median latency", "p99", "Throughput", "Against the first variant"];
   const rows = sorted.map((item) =>
-    h(
-      "tr",
-      {},
+    h("tr", {},
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
       h("td", {}, `${latency(item.latency_seconds.p50)}, ${plural(item.samples, "sample")}`),
       h("td", {}, latency(item.latency_seconds.p99)),
       h("td", {}, `${number(item.throughput)} ${item.throughput_unit}/s`),
-      h("td", {}, effect(item.times_faster?.latency_seconds)),
-    ));
-  return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
+      h("td", {}, effect(item.times_faster?.latency_seconds))));
+  return table(columns, rows);
 }
 
 // Returns a percentile with its interval, or why it has none.
 function latency(found) {
   const ends = [found?.low, found?.high];
   if (!Number.isFinite(found?.value)) return found?.reason || "-";
-  return ends.every(Number.isFinite) ? `${span(found.value)} (${ends.map((end) => span(end)).join(" to ")})` : span(found.value);
+  const range = ends.every(Number.isFinite) ? ` (${ends.map((end) => span(end)).join(" to ")})` : "";
+  return `${span(found.value)}${range}`;
 }
 
 function effect(faster) {

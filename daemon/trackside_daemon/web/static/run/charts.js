@@ -19,8 +19,16 @@ const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
 
 export class Charts {
-  constructor(run, selection, workspace, onZoom, signal) {
-    Object.assign(this, { id: run.id, run, selection, workspace, onZoom, signal, charts: new Map(), marks: [] });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, /** @type {RunWorkspace} */ workspace,
+    onZoom, signal) {
+    this.id = run.id;
+    this.run = run;
+    this.selection = selection;
+    this.workspace = workspace;
+    this.onZoom = onZoom;
+    this.signal = signal;
+    this.charts = new Map();
+    this.marks = [];
     this.batch = new SeriesBatch(signal);
     this.axis = new AxisTable(run, signal);
     this.sections = h("div");
@@ -38,7 +46,7 @@ export class Charts {
     return this.selection.filter ? this.#filteredKeys() : [];
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     this.run = run;
     this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
@@ -67,7 +75,7 @@ export class Charts {
       const lowest = ofRanks[Math.min(...Object.keys(ofRanks).map(Number))];
       chart.legend.setNewest(to === undefined && ranks === "lowest" ? lowest?.[2] : undefined);
     }
-    const newest = by === "step" ? step : by === "time" ? time - 10 : Infinity;
+    const newest = { step, time: time - 10 }[by] ?? Infinity;
     if (to !== undefined && to < newest) return;
     for (const chart of this.charts.values()) chart.refresh();
   }
@@ -77,8 +85,10 @@ export class Charts {
     const keys = this.workspace.sort(this.#filteredKeys());
     const pinned = this.workspace.pinned.filter((key) => keys.includes(key));
     this.emptyText.hidden = keys.length > 0;
-    setText(this.emptyText, this.charts.size ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
-    const all = [...(pinned.length ? [[PINNED, pinned]] : []), ...sections(keys.filter((key) => !pinned.includes(key)), this.workspace)];
+    setText(this.emptyText, this.charts.size
+      ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
+    const all = [...(pinned.length ? [[PINNED, pinned]] : []),
+      ...sections(keys.filter((key) => !pinned.includes(key)), this.workspace)];
     this.shown = all.flatMap(([, sectionKeys]) => sectionKeys);
     syncRows(this.sections, all, ([name]) => name, ([name, sectionKeys]) => this.#section(name, sectionKeys.length));
     this.sections.dataset.columns = this.workspace.columns || "";
@@ -87,9 +97,12 @@ export class Charts {
   #chart(key) {
     const { by, smooth, log, robust, from, to } = this.selection;
     const { workspace } = this;
-    const settings = { title: key, by, byTitle: axisTitle(by), origin: this.run.started, smooth, log, robust, from, to, marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
-    const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own }, full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
-    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) }, this.signal);
+    const settings = { title: key, by, byTitle: axisTitle(by), origin: this.run.started, smooth, log, robust, from, to,
+      marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
+    const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own },
+      full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
+    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) },
+      this.signal);
     if (workspace.full.includes(key)) chart.setFull(true);
     arrangeable(chart, key, workspace, () => this.shown);
     return chart;
@@ -101,7 +114,8 @@ export class Charts {
     if (by === "step" || by === "time") return this.#loadWindow(key, request, (points) => points);
     if (by === "relative") {
       const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + started));
-      return this.#loadWindow(key, { ...request, by: "time", from: low, to: high }, (points) => points.map(([step, time, ...rest]) => [step, time - started, ...rest]));
+      return this.#loadWindow(key, { ...request, by: "time", from: low, to: high },
+        (points) => points.map(([step, time, ...rest]) => [step, time - started, ...rest]));
     }
     await this.axis.load(by, this.run);
     const [low, high] = from === undefined && to === undefined ? [] : this.axis.steps(from, to);
@@ -115,7 +129,8 @@ export class Charts {
     const series = await this.#series(key, request);
     const beyond = new Map((await around)?.map((item) => [`${item.attempt} ${item.rank}`, place(withDetails(item))]));
     const attempts = new Set(series.map((each) => each.attempt)).size;
-    return series.map((item, index) => ({ ...toLine(item, index, ranks, attempts), points: place(withDetails(item)), around: beyond.get(`${item.attempt} ${item.rank}`) }));
+    return series.map((item, index) => ({ ...toLine(item, index, ranks, attempts), points: place(withDetails(item)),
+      around: beyond.get(`${item.attempt} ${item.rank}`) }));
   }
 
   async #around(key, { by, from, to, signal }, span) {
@@ -125,13 +140,14 @@ export class Charts {
     return this.#series(key, { by, from: from - reach, to: to + reach, points: AROUND_POINTS, signal });
   }
 
-  async #series(key, { by, from, to, points, signal, isReload }) {
+  async #series(key, /** @type {ChartRequest} */ { by, from, to, points, signal, isReload }) {
     const { ranks, attempt } = this.selection;
     const ranksQuery = { lowest: {}, all: { rank: "all" }, band: { ranks: "band" } }[ranks];
     const params = { run: this.id, by, from, to, points, attempt, mean: true, ...ranksQuery };
     const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
     const batch = isReload && ranks === "lowest" && maxKeys > 1;
-    return batch ? this.batch.series(key, params, maxKeys) : (await getJson(`series?${query({ ...params, key })}`, { signal })).series;
+    if (batch) return this.batch.series(key, params, maxKeys);
+    return (await getJson(`series?${query({ ...params, key })}`, signal)).series;
   }
 
   #filteredKeys() {
@@ -143,9 +159,11 @@ export class Charts {
     const grid = h("div.charts");
     const head = h("span.quiet");
     const byDefault = count <= MAX_OPEN;
-    const root = h("details.run-section", { open: this.workspace.isOpen(name, byDefault) }, h("summary", {}, h("h2", {}, name || "Charts"), head), grid);
+    const root = h("details.run-section", { open: this.workspace.isOpen(name, byDefault) },
+      h("summary", {}, h("h2", {}, name || "Charts"), head), grid);
     root.addEventListener("toggle", () => {
-      if (root.open !== this.workspace.isOpen(name, byDefault)) this.workspace.toggleSection(name, root.open, byDefault);
+      if (root.open !== this.workspace.isOpen(name, byDefault))
+        this.workspace.toggleSection(name, root.open, byDefault);
     });
     root.update = ([, keys]) => {
       setText(head, plural(keys.length, "key"));
@@ -157,9 +175,10 @@ export class Charts {
 
 function toLine(item, index, params, attempts) {
   const { attempt, rank, ranks } = item;
-  const ranksText = params === "band" ? `${plural(ranks, "rank")}, median` : params === "all" ? `rank ${rank}` : "";
+  const ranksText = { band: `${plural(ranks, "rank")}, median`, all: `rank ${rank}` }[params];
   const attemptText = attempts > 1 ? `attempt ${attempt}` : "";
-  return { label: [ranksText, attemptText].filter(Boolean).join(", "), index: params === "all" && attempts === 1 ? rank : index };
+  return { label: [ranksText, attemptText].filter(Boolean).join(", "),
+    index: params === "all" && attempts === 1 ? rank : index };
 }
 
 // Returns [name, keys] of each section: the unnamed section first; within a section, losses first.
@@ -173,8 +192,9 @@ export function sections(keys, workspace = { order: [] }) {
     groups.get("").push(...sectionKeys);
     groups.delete(name);
   }
-  const rank = (key) => (isLoss(key) ? 0 : LAST_KEYS.includes(key) ? 2 : 1);
+  const rank = (key) => (isLoss(key) ? 0 : 1 + Number(LAST_KEYS.includes(key)));
   const isPlaced = workspace.order.length > 0; // By hand: losses need not come first.
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
-  return [...groups].filter(([, sectionKeys]) => sectionKeys.length).map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+  return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
+    .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
 }

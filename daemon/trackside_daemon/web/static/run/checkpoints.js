@@ -1,27 +1,28 @@
 // The checkpoints of a run: each with its state, the value of a metric, and why one is damaged.
 
-import { getJson } from "/static/api.js";
-import { badge } from "/static/components.js";
-import { h, setText, syncRows } from "/static/dom.js";
+import { getJson, runPath } from "/static/api.js";
+import { h, setText, syncRows, badge, fold } from "/static/dom.js";
 import { bytes, number, plural, when } from "/static/format.js";
 import { scrollTable } from "/static/run/tables.js";
 
-const HEADS = [["Step", "number"], ["Written"], ["State"], ["Format"], ["Size", "number"], ["Metric", "number"], ["Path"]];
+const HEADS = [["Step", "number"], ["Written"], ["State"], ["Format"], ["Size", "number"], ["Metric", "number"],
+  ["Path"]];
 const MAX_ROWS = 100;
 const SEVERITIES = { damaged: "critical", writing: "info", gone: "stopped", complete: "finished" };
 
 export class Checkpoints {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.count = h("span.quiet");
     this.body = h("tbody");
-    this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Checkpoints"), this.count), scrollTable("Checkpoints", HEADS, this.body));
+    this.root = fold("Checkpoints", { hidden: true }, [this.count], scrollTable("Checkpoints", HEADS, this.body));
     this.metric = this.root.querySelector("th:nth-child(6)");
   }
 
   async update() {
     try {
-      const { checkpoints, metric } = await getJson(`runs/${encodeURIComponent(this.id)}/checkpoints`, { signal: this.signal });
+      const { checkpoints, metric } = await getJson(`${runPath(this.id)}/checkpoints`, this.signal);
       this.root.hidden = !checkpoints.length;
       setText(this.metric, metric || "Metric");
       setText(this.count, summary(checkpoints));
@@ -50,7 +51,8 @@ function row(first) {
   element.update = (item) => {
     const unread = item.state === "complete" && !item.good;
     state.update(unread ? "info" : SEVERITIES[item.state], unread ? "complete, not read" : item.state);
-    const texts = [[step, item.step ?? ""], [written, when(item.time)], [format, item.format], [size, item.bytes ? bytes(item.bytes) : ""], [value, number(item.value)], [reason, item.reason]];
+    const texts = [[step, item.step ?? ""], [written, when(item.time)], [format, item.format],
+      [size, item.bytes ? bytes(item.bytes) : ""], [value, number(item.value)], [reason, item.reason]];
     for (const [cell, text] of texts) setText(cell, String(text));
   };
   return element;

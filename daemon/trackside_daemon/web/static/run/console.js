@@ -1,28 +1,35 @@
 // What the command of `trackside run --console` printed, in its colors, with a search.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, query, runPath } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, plural } from "/static/format.js";
 
 const LINES = 400; // Lines of a request.
-const STYLES = new Set(["red", "green", "yellow", "blue", "magenta", "cyan", "bold"]); // Others are shown as plain text.
+// Others are shown as plain text.
+const STYLES = new Set(["red", "green", "yellow", "blue", "magenta", "cyan", "bold"]);
 
 export class ConsoleView {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal, present: false, first: 0 });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
+    this.present = false;
+    this.first = 0;
     this.count = h("span.quiet");
-    this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console", onchange: () => this.#load() });
-    this.earlier = h("button.small", { type: "button", onclick: () => this.#loadEarlier() }, "Earlier lines");
+    this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console",
+      onchange: () => this.#load() });
+    this.earlier = h("button.small", { onclick: () => this.#loadEarlier() }, "Earlier lines");
     this.status = h("p.quiet", { role: "status" });
     this.lines = h("ol.console-lines");
     const frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
     this.frame = frame;
-    this.root = h("details.run-section", { hidden: true, ontoggle: () => this.root.open && this.#load() }, h("summary", {}, h("h2", {}, "Console"), this.count), h("div.tools", {}, this.search, this.earlier), this.status, frame);
+    this.root = h("details.run-section", { hidden: true, ontoggle: () => this.root.open && this.#load() },
+      h("summary", {}, h("h2", {}, "Console"), this.count), h("div.tools", {}, this.search, this.earlier), this.status,
+      frame);
   }
 
   async update() {
     try {
-      const { bytes: size, total } = await getJson(`runs/${encodeURIComponent(this.id)}/console?lines=0`, { signal: this.signal });
+      const { bytes: size, total } = await getJson(`${runPath(this.id)}/console?lines=0`, this.signal);
       this.present = total > 0;
       setText(this.count, `${plural(total, "line")}, ${bytes(size)}`);
       if (this.root.open && this.size !== size && !this.search.value) await this.#load();
@@ -53,8 +60,10 @@ export class ConsoleView {
 
   async #show(selection, place) {
     try {
-      const { lines, more } = await getJson(`runs/${encodeURIComponent(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, { signal: this.signal });
-      place(lines.map(([number, text, parts]) => h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
+      const { lines, more } = await getJson(
+        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, this.signal);
+      place(lines.map(([number, text, parts]) =>
+        h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
       this.first = lines[0]?.[0] ?? 0;
       this.earlier.hidden = !more;
       setText(this.status, selection.search && !lines.length ? `No line contains ${selection.search}.` : "");
@@ -71,7 +80,8 @@ function colored(text, parts) {
   let from = 0;
   for (const [begin, end, styles] of parts) {
     const classes = styles.split(" ").filter((style) => STYLES.has(style)).map((style) => `.sgr-${style}`);
-    children.push(letters.slice(from, begin).join(""), h(`span${classes.join("")}`, {}, letters.slice(begin, end).join("")));
+    children.push(letters.slice(from, begin).join(""),
+      h(`span${classes.join("")}`, {}, letters.slice(begin, end).join("")));
     from = end;
   }
   return children.length ? [...children, letters.slice(from).join("")] : text || " ";

@@ -1,26 +1,27 @@
 // Where the time of a run went, what cost most, and what to try.
 
-import { getJson } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
+import { timeTable } from "/static/run/phases.js";
+import { DIAGNOSIS_MS, isDue } from "/static/polling.js";
+import { getJson, runPath } from "/static/api.js";
+import { h, setText, ENDED, rerender, fold } from "/static/dom.js";
 import { percent, span } from "/static/format.js";
-import { ENDED, rerender } from "/static/components.js";
 
-const RELOAD_MS = 15_000; // Interval of reloads of a live run that is shown.
-const COLORS = 8;
 const JOULES_PER_KWH = 3.6e6;
 
 export class Diagnosis {
   // `onFound` is called with each diagnosis.
-  constructor(run, signal, onFound = () => {}) {
-    Object.assign(this, { id: run.id, signal, onFound });
+  constructor(run, signal, onFound = (_found) => {}) {
+    this.id = run.id;
+    this.signal = signal;
+    this.onFound = onFound;
     this.note = h("span.quiet");
     this.body = h("div.run-diagnosis");
-    this.root = h("details.run-section", { open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Diagnosis"), this.note), this.body);
+    this.root = fold("Diagnosis", { ontoggle: () => this.#load() }, [this.note], this.body);
   }
 
-  update(run) {
+  update(/** @type {Run} */ run) {
     const ended = ENDED.has(run.state);
-    const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && performance.now() - this.loadedAt > RELOAD_MS);
+    const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && isDue(this.loadedAt, DIAGNOSIS_MS));
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();
     this.ended = ended;
   }
@@ -29,7 +30,7 @@ export class Diagnosis {
     if (this.loading) return;
     this.loading = true;
     try {
-      const found = await getJson(`runs/${encodeURIComponent(this.id)}/diagnosis`, { signal: this.signal });
+      const found = await getJson(`${runPath(this.id)}/diagnosis`, this.signal);
       setText(this.note, found.hang?.text ?? found.causes[0]?.summary ?? "nothing cost more than 1 % of the time");
       this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
@@ -64,34 +65,22 @@ function effect({ quantity, ratio, low, high }) {
   return h("li", {}, `${quantity} ${sign(ratio)}${low === null ? "" : ` (${sign(low)} to ${sign(high)})`}`);
 }
 
-// A stacked bar of the accounts, and their table.
+// Returns the accounts of the time.
 export function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
-  const entries = Object.entries(seconds).map(([name, value], index) => ({ name: accounts[name] ?? name, value, color: `phase-${index % COLORS}` }));
-  const parts = entries.map(({ name, value, color }) => {
-    const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall)}` });
-    part.style.flexGrow = value / wall;
-    return part;
-  });
-  const label = entries.map(({ name, value }) => `${name} ${percent(value / wall)}`).join(", ");
-  const rows = entries.map(({ name, value, color }) =>
-    h("tr", {}, h("th.name", { scope: "row" }, h("span", { class: `run-key ${color}` }), name), h("td.number", {}, span(value)), h("td.number", {}, percent(value / wall))));
-  const head = h("tr", {}, h("th", { scope: "col" }, "Account"), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
-  const stack = h("div.run-stack", { role: "img", "aria-label": `Where the time went: ${label}` }, parts);
-  return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+  const times = Object.entries(seconds).map(([name, value]) => [accounts[name] ?? name, value]);
+  return timeTable(times, "Account", "Where the time went", wall);
 }
 
 function cause(item, { currency }) {
-  const gain = item.lost_seconds === null ? "" : `Expected gain: ${item.low > 0 ? `${span(item.low)} to` : "up to"} ${span(item.high)}`;
+  const gain = item.lost_seconds === null
+    ? "" : `Expected gain: ${item.low > 0 ? `${span(item.low)} to` : "up to"} ${span(item.high)}`;
   const cost = item.cost === null ? "" : `, at most ${item.cost.toFixed(2)} ${currency}`;
-  return h(
-    "li.card",
-    {},
+  return h("li.card", {},
     h("h3", {}, item.summary),
     gain ? h("p", {}, gain, cost) : "",
     h("ul", {}, item.evidence.map(evidence)),
     h("p", {}, h("b", {}, "Try: "), item.advice),
-    h("p.quiet", {}, "Check: ", item.check),
-  );
+    h("p.quiet", {}, "Check: ", item.check));
 }
 
 // A piece of evidence is a text with the path of what it comes from in the API: an alert has a page.
@@ -106,6 +95,7 @@ function energy({ gpu_joules: gpu, cpu_joules: cpu }) {
 }
 
 function money({ gpu_cost: gpu, energy_cost: energyCost, currency, source }) {
-  const parts = [["GPUs", gpu], ["energy", energyCost]].filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value.toFixed(2)} ${currency}`);
+  const parts = [["GPUs", gpu], ["energy", energyCost]].filter(([, value]) => value !== null)
+    .map(([name, value]) => `${name} ${value.toFixed(2)} ${currency}`);
   return parts.length ? `Cost: ${parts.join(", ")}${source ? ` (${source})` : ""}` : "";
 }

@@ -1,21 +1,30 @@
 // A run's header: its name, state, progress, speed and firing alerts.
 
 import { query } from "/static/api.js";
-import { h, syncRows, setText } from "/static/dom.js";
-import { badge, bar, ENDED } from "/static/components.js";
-import { isLoss, LOSSES } from "/static/run/keys.js";
+import { h, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
+import { isLoss } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 import { Stacks } from "/static/run/stacks.js";
-import { number, percent, plural, short, span, when } from "/static/format.js";
+import { number, percent, plural, short, span, when, plain } from "/static/format.js";
 
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  constructor(run) {
+  constructor(/** @type {Run} */ run) {
     this.run = run;
+    /** @type {LiveRun} */
+    this.row = undefined;
+    /** @type {NewestValues} */
+    this.newest = undefined;
+    /** @type {number} */
+    this.now = undefined;
+    /** @type {Overview["alerts"]} */
+    this.alerts = [];
     this.state = badge(run.state);
     this.about = h("span.quiet");
     this.cause = h("p.run-cause", { hidden: true });
-    this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) => [name, tile(name)]));
+    this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
+      [name, tile(name)]));
     this.progress = bar();
     this.tiles.get("Step").element.append(this.progress);
     this.results = h("dl.run-tiles", { "aria-label": "Results" });
@@ -23,10 +32,9 @@ export class Header {
     this.moreAlerts = h("a.run-more", { href: `/alerts?${query({ run: run.id })}`, hidden: true });
     this.stacks = new Stacks(run);
     this.exportLink = h("a.button", {}, "Export");
-    const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink, this.stacks.button];
-    this.root = h(
-      "section.run-head",
-      { "aria-label": "State" },
+    const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink,
+      this.stacks.button];
+    this.root = h("section.run-head", { "aria-label": "State" },
       h("div.run-title", {}, h("h1", {}, run.name), this.state, h("div.run-actions", {}, actions)),
       h("p.run-about", {}, h("span.mono", {}, run.id), this.about, run.tags.map((tag) => h("span.tag", {}, tag))),
       this.cause,
@@ -34,8 +42,7 @@ export class Header {
       this.results,
       this.firing,
       this.moreAlerts,
-      this.stacks.root,
-    );
+      this.stacks.root);
   }
 
   // Sets the link to an export of what the charts show.
@@ -44,7 +51,7 @@ export class Header {
   }
 
   // Called with the run's document.
-  update(run) {
+  update(/** @type {Run} */ run) {
     this.run = run;
     this.#show();
   }
@@ -52,7 +59,7 @@ export class Header {
   // Called with newer values: the overview's `row`, `alerts` and `now`, or the stream's `newest`.
   updateLive(values) {
     if ("alerts" in values) this.row = values.row;
-    Object.assign(this, values);
+    for (const name of ["alerts", "now", "newest"]) if (name in values) this[name] = values[name];
     this.#show();
   }
 
@@ -71,24 +78,27 @@ export class Header {
     const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
     const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
-    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? `of ${number(total)}, ${percent(ratio)}` : "");
+    this.#tile("Step", Number.isFinite(step) ? number(step) : "",
+      total ? `of ${number(total)}, ${percent(ratio)}` : "");
     this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
     const [key, value] = loss(run, newest);
     this.#tile("Loss", number(value), key === "loss" ? "" : key);
     this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
     this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
-    const speeds = ended ? [] : ["tokens", "samples"].map((what) => [short(row?.[`${what}_per_second`]), what]).filter(([speed]) => speed).map(([speed, what]) => `${speed} ${what}/s`);
+    const speeds = ended ? [] : ["tokens", "samples"].map((what) => [short(row?.[`${what}_per_second`]), what])
+      .filter(([speed]) => speed).map(([speed, what]) => `${speed} ${what}/s`);
     this.#tile("Throughput", speeds[0] ?? "", speeds[1] ?? "");
     this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
     const until = run.ended ?? this.now;
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
     this.stacks.update(!ended && row !== undefined);
-    const alerts = this.alerts ?? [];
+    const { alerts } = this;
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
     setText(this.moreAlerts, `${plural(others, "more alert")}`);
-    syncRows(this.firing, alerts.slice(0, MAX_FIRING), (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
+    syncRows(this.firing, alerts.slice(0, MAX_FIRING),
+      (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }
 
   #tile(name, text, note) {
@@ -107,7 +117,7 @@ function tile(name) {
 
 function result(key) {
   const { element, value } = tile(key);
-  element.update = ([, stated]) => setText(value, typeof stated === "number" ? number(stated) : typeof stated === "string" ? stated : JSON.stringify(stated));
+  element.update = ([, stated]) => setText(value, typeof stated === "number" ? number(stated) : plain(stated));
   return element;
 }
 
@@ -127,10 +137,11 @@ function about(run) {
   return parts.filter(Boolean).join(" · ");
 }
 
-// Returns the last attempt's highest step, which may be lower than an earlier attempt's after a resume from a checkpoint.
+// Returns the last attempt's highest step. After a resume from a checkpoint it may be lower than an earlier attempt's.
 function lastStep({ attempt_list: list, metrics }) {
   const last = list.at(-1)?.attempt;
-  return metrics.reduce((highest, item) => (item.attempt === last && !(item.last_step <= highest) ? item.last_step : highest), undefined);
+  return metrics.reduce((highest, item) =>
+    (item.attempt === last && !(item.last_step <= highest) ? item.last_step : highest), undefined);
 }
 
 // Returns [key, value] of the newest loss of the lowest rank; the training loss comes first.

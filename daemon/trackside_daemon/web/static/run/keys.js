@@ -1,11 +1,10 @@
 // Keys and rank numbers on a run's page.
 
-// The names of the loss, the best first, as the daemon has them in its list of runs.
-export const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"];
+import { LOSS_BEGINS, LOSS_ENDS } from "/static/vocabulary.js";
 
 // Returns true for a loss, by trackside's patterns: loss, */loss, *_loss, loss/*.
 export function isLoss(key) {
-  return /(^|[/_])loss$|^loss\//.test(key);
+  return key === "loss" || LOSS_ENDS.some((end) => key.endsWith(end)) || key.startsWith(LOSS_BEGINS);
 }
 
 // Formats rank numbers in short form: 0, 1, 2, 5 are "0–2, 5".

@@ -1,20 +1,23 @@
-// The layers of an observed model: a map of layers by steps, alone or against another run, and the distribution of one layer.
+// The layers of an observed model: a map by steps, alone or against another run, and the distribution of one layer.
 
-import { getJson, post, query } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
+import { LAYERS_MS, isDue } from "/static/polling.js";
+import { getJson, post, query, runPath } from "/static/api.js";
+import { h, setText, ENDED, fold } from "/static/dom.js";
 import { number, plural, real, when } from "/static/format.js";
-import { ENDED } from "/static/components.js";
 import { color, drawBands, drawMap } from "/static/run/layer_plots.js";
 
-const RELOAD_MS = 5000;
 const POINTS = 300;
 const OTHERS = 50; // Runs to compare with.
-const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infinite", zeros: "share of zeros", saturated: "share of saturated" };
+const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infinite", zeros: "share of zeros",
+  saturated: "share of saturated" };
 const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); // Differences, not ratios.
 
 export class Layers {
-  constructor(run, selection, signal) {
-    Object.assign(this, { id: run.id, name: run.name, selection, signal });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, signal) {
+    this.id = run.id;
+    this.name = run.name;
+    this.selection = selection;
+    this.signal = signal;
     const reload = () => {
       this.changed = true;
       setText(this.reading, "");
@@ -24,25 +27,27 @@ export class Layers {
     this.value = h("select", { onchange: reload });
     this.other = h("select", { onchange: reload }, h("option", { value: "" }, "no other run"));
     const labels = [["Of", this.kind], ["Value", this.value], ["Difference from", this.other]];
-    this.canvas = h("canvas.run-map", { role: "img", tabindex: "0", onclick: (event) => this.#choose(event), onmousemove: (event) => this.#point(event) });
+    this.canvas = h("canvas.run-map", { role: "img", tabindex: "0", onclick: (event) => this.#choose(event),
+      onmousemove: (event) => this.#point(event) });
     this.reading = h("p.quiet", { role: "status" });
     this.legend = h("span.run-map-legend");
     this.title = h("h3");
     this.bands = h("canvas.run-map", { role: "img" });
     this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
     this.count = h("span.quiet");
-    this.record = h("button.small", { type: "button", hidden: true, onclick: () => this.#record() }, "Record 100 steps");
-    const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)), h("label", {}, "Layer", this.layer), this.legend, this.record);
+    this.record = h("button.small", { hidden: true, onclick: () => this.#record() }, "Record 100 steps");
+    const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)),
+      h("label", {}, "Layer", this.layer), this.legend, this.record);
     this.heads = h("canvas.run-map", { role: "img" });
     this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
     this.one = h("div", { hidden: true }, this.title, this.bands);
     const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
-    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
+    this.root = fold("Layers", { hidden: true, ontoggle: () => this.#load() }, [this.count], body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
 
-  update(run) {
-    const due = !this.loadedAt || (!this.ended && performance.now() - this.loadedAt > RELOAD_MS);
+  update(/** @type {Run} */ run) {
+    const due = !this.loadedAt || (!this.ended && isDue(this.loadedAt, LAYERS_MS));
     this.ended = ENDED.has(run.state) && Boolean(this.loadedAt);
     this.record.hidden = ENDED.has(run.state);
     if (due) this.#load();
@@ -51,7 +56,7 @@ export class Layers {
   // Begins a capture, for which the run measures its layers more often.
   async #record() {
     try {
-      await post(`runs/${encodeURIComponent(this.id)}/captures`, { kind: "layers", trigger: "person" });
+      await post(`${runPath(this.id)}/captures`, { kind: "layers", trigger: "person" });
       setText(this.reading, "The next 100 steps are measured more often; the capture is in the list of captures.");
     } catch (problem) {
       setText(this.reading, problem.message);
@@ -81,9 +86,9 @@ export class Layers {
     if (this.due && !this.signal.aborted) await this.#load();
   }
 
-  #fetch(run, window = this.#window()) {
+  #fetch(run, window = /** @type {object} */ (this.#window())) {
     const value = this.kind.value === this.shownKind ? this.value.value : "";
-    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`, { signal: this.signal });
+    return getJson(`${runPath(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`, this.signal);
   }
 
   // The axis of the charts, and the part of it to which they are zoomed.
@@ -105,26 +110,33 @@ export class Layers {
     if (!this.others) await this.#loadOthers();
     this.around = Boolean(this.other.value);
     this.map = { ...found, values: found.values.map((row) => row.map(real)) };
-    if (this.around) this.map.values = difference(this.map, await this.#fetch(this.other.value, { from: found.steps[0], to: found.steps.at(-1), points: POINTS }));
-    const sizes = `${plural(found.layers.length, found.kind === "attention" ? "head" : "layer")}, ${plural(found.steps.length, "column")}`;
+    if (this.around) this.map.values = difference(this.map,
+      await this.#fetch(this.other.value, { from: found.steps[0], to: found.steps.at(-1), points: POINTS }));
+    const layers = plural(found.layers.length, found.kind === "attention" ? "head" : "layer");
+    const sizes = `${layers}, ${plural(found.steps.length, "column")}`;
     setText(this.count, found.steps.length ? sizes : "no step in this zoom was measured");
     this.#draw();
     if (this.chosen) await this.#show(this.chosen);
   }
 
   async #loadOthers() {
-    this.others = (await getJson(`runs?${query({ limit: OTHERS })}`, { signal: this.signal })).runs.filter((run) => run.id !== this.id);
-    this.other.append(...this.others.map((run) => h("option", { value: run.id }, run.name === this.name ? `${run.name} ${run.id.slice(0, 8)}` : run.name)));
+    this.others = (await getJson(`runs?${query({ limit: OTHERS })}`, this.signal)).runs.filter((run) =>
+      run.id !== this.id);
+    this.other.append(...this.others.map((run) =>
+      h("option", { value: run.id }, run.name === this.name ? `${run.name} ${run.id.slice(0, 8)}` : run.name)));
     this.resize = new ResizeObserver(() => this.map && this.#draw());
     this.resize.observe(this.root);
   }
 
   #draw() {
     const axis = this.#axis(this.map);
-    this.drawn = drawMap(this.canvas, { ...this.map, ...axis }, { ...axis, around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
+    this.drawn = drawMap(this.canvas, { ...this.map, ...axis },
+      { ...axis, around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
     const { low, high, log } = this.drawn.scale;
-    const what = this.around ? `${this.#valueName()}, ${SHARES.has(this.map.value) ? "difference" : "log2 of the ratio"}` : this.#valueName();
-    this.canvas.setAttribute("aria-label", `${what} of ${plural(this.map.layers.length, "layer")} from ${number(low, 3)} to ${number(high, 3)}`);
+    const what = this.around
+      ? `${this.#valueName()}, ${SHARES.has(this.map.value) ? "difference" : "log2 of the ratio"}` : this.#valueName();
+    this.canvas.setAttribute("aria-label",
+      `${what} of ${plural(this.map.layers.length, "layer")} from ${number(low, 3)} to ${number(high, 3)}`);
     const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => `rgb(${color(at, this.around).join(" ")})`);
     const bar = h("span.run-map-scale");
     bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
@@ -137,8 +149,10 @@ export class Layers {
     this.grid.hidden = this.map.kind !== "attention";
     if (this.grid.hidden) return;
     const grid = headGrid(this.map);
-    drawMap(this.heads, grid, { around: this.around, linear: SHARES.has(this.map.value), label: (head) => `head ${head}` });
-    this.heads.setAttribute("aria-label", `${this.#valueName()} of ${plural(grid.at.length, "head")} in ${plural(grid.layers.length, "layer")}`);
+    drawMap(this.heads, grid,
+      { around: this.around, linear: SHARES.has(this.map.value), label: (head) => `head ${head}` });
+    this.heads.setAttribute("aria-label",
+      `${this.#valueName()} of ${plural(grid.at.length, "head")} in ${plural(grid.layers.length, "layer")}`);
   }
 
   #valueName() {
@@ -149,7 +163,9 @@ export class Layers {
     const [layer, column] = this.#under(event);
     const value = this.map.values[this.map.layers.indexOf(layer)]?.[column];
     const time = this.selection.by === "time" ? `, ${when(this.map.times[column])}` : "";
-    setText(this.reading, layer && column in this.map.steps ? `${layer}, step ${this.map.steps[column]}${time}: ${this.#valueName()} ${number(value) || "not measured"}` : "");
+    setText(this.reading, layer && column in this.map.steps
+      ? `${layer}, step ${this.map.steps[column]}${time}: ${this.#valueName()} ${number(value) || "not measured"}`
+      : "");
   }
 
   #choose(event) {
@@ -170,8 +186,9 @@ export class Layers {
     if (this.one.hidden) return;
     try {
       const search = query({ kind: this.map.kind, ...this.#window() });
-      const found = await getJson(`runs/${encodeURIComponent(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, { signal: this.signal });
-      const text = found.kind === "attention" ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
+      const found = await getJson(`${runPath(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, this.signal);
+      const text = found.kind === "attention"
+        ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
       setText(this.title, `${layer}, ${text}`);
       this.bands.setAttribute("aria-label", this.title.textContent);
       drawBands(this.bands, found, this.map.value, this.#axis(found));
@@ -183,22 +200,26 @@ export class Layers {
 
 function options(select, values, chosen) {
   const current = [...select.options].map((item) => item.value);
-  if (current.join("\n") !== values.join("\n")) select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
+  if (current.join("\n") !== values.join("\n"))
+    select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
   select.value = chosen;
 }
 
 // Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.
 export function headGrid(map) {
-  const places = map.layers.map((name) => [name.slice(0, name.lastIndexOf("/")), Number(name.slice(name.lastIndexOf("/") + 1))]);
+  const places = map.layers.map((name) =>
+    [name.slice(0, name.lastIndexOf("/")), Number(name.slice(name.lastIndexOf("/") + 1))]);
   const layers = [...new Set(places.map(([layer]) => layer))];
   const heads = [...new Set(places.map(([, head]) => head))].sort((a, b) => a - b);
-  const values = layers.map((layer) => heads.map((head) => map.values[places.findIndex(([of, at]) => of === layer && at === head)]?.at(-1)));
+  const values = layers.map((layer) =>
+    heads.map((head) => map.values[places.findIndex(([of, at]) => of === layer && at === head)]?.at(-1)));
   return { layers, at: heads, values };
 }
 
-// Returns the values of a map against those of another at the nearest steps: as differences, or as logarithms of ratios.
+// Returns the values of a map against those of another at the nearest steps: differences, or logarithms of ratios.
 export function difference(map, other) {
-  const nearest = map.steps.map((step) => other.steps.reduce((best, at, index) => (Math.abs(at - step) < Math.abs(other.steps[best] - step) ? index : best), 0));
+  const nearest = map.steps.map((step) => other.steps.reduce((best, at, index) =>
+    (Math.abs(at - step) < Math.abs(other.steps[best] - step) ? index : best), 0));
   const apart = SHARES.has(map.value) ? (a, b) => a - b : (a, b) => Math.log2(a / b);
   return map.values.map((row, y) => {
     const against = other.values[other.layers.indexOf(map.layers[y])];

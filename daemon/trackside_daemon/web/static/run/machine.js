@@ -1,36 +1,42 @@
 // The daemon's GPUs and host during a run. The axis is always time, since these series have no steps.
 
+import { MACHINE_MS, isDue } from "/static/polling.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, number, percent, real } from "/static/format.js";
 
-const RELOAD_MS = 10_000; // The interval of machine samples in the history.
 const unit = (name) => (value) => (real(value) === undefined ? "" : `${number(value, 4)} ${name}`);
 
 const GPU = [
-  { title: "GPU utilization", key: "trackside_gpu_utilization_ratio", format: (value) => percent(value), range: [0, 1] },
-  { title: "GPU memory used", key: "trackside_gpu_memory_used_bytes", format: bytes, binary: true, range: [0] },
-  { title: "GPU power", key: "trackside_gpu_power_watts", format: unit("W"), range: [0] },
-  { title: "GPU temperature", key: "trackside_gpu_temperature_celsius", format: unit("°C") },
+  { title: "GPU utilization", keys: ["trackside_gpu_utilization_ratio"], format: (value) => percent(value),
+    range: [0, 1] },
+  { title: "GPU memory used", keys: ["trackside_gpu_memory_used_bytes"], format: bytes, binary: true, range: [0] },
+  { title: "GPU power", keys: ["trackside_gpu_power_watts"], format: unit("W"), range: [0] },
+  { title: "GPU temperature", keys: ["trackside_gpu_temperature_celsius"], format: unit("°C") },
 ];
 const MEMORY = ["trackside_host_memory_bytes", "trackside_host_memory_available_bytes"];
 const HOST = [
-  { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1], derive: cpuBusy },
+  { title: "Host CPU", keys: ["trackside_host_cpu_seconds_total"], format: (value) => percent(value), range: [0, 1],
+    derive: cpuBusy },
   { title: "Host memory used", keys: MEMORY, format: bytes, binary: true, range: [0], derive: memoryUsed },
 ];
 
 export class Machine {
-  constructor(run, selection, onZoom, signal) {
-    Object.assign(this, { id: run.id, selection, gpus: undefined, loaded: performance.now() });
+  constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, onZoom, signal) {
+    this.id = run.id;
+    this.selection = selection;
+    this.gpus = undefined;
+    this.loaded = performance.now();
     this.charts = [...GPU, ...HOST].map((item) => this.#chart(item, onZoom, signal));
     this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
     this.note = h("span.quiet", {}, "over time");
     this.elsewhereText = h("p.quiet", { hidden: true });
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button), this.elsewhereText, this.grid);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button),
+      this.elsewhereText, this.grid);
   }
 
   set(changes) {
@@ -42,13 +48,13 @@ export class Machine {
   }
 
   // The overview names a run's GPUs only while the run is live.
-  update(overview, run) {
+  update(/** @type {Overview} */ overview, run) {
     const runGpus = overview.gpus.filter((gpu) => gpu.ranks.some((item) => item.run === this.id)).map((gpu) => gpu.gpu);
     const other = runGpus.length > 0 && runGpus.join() !== this.gpus?.join();
     if (runGpus.length) this.gpus = runGpus;
     this.#updateHeading(overview.host.name, run.attempt_list, overview.gpus.length);
     const live = overview.runs.some((item) => item.id === this.id);
-    if (!other && !(live && performance.now() - this.loaded > RELOAD_MS)) return;
+    if (!other && !(live && isDue(this.loaded, MACHINE_MS))) return;
     this.loaded = performance.now();
     for (const chart of this.charts) chart.refresh();
   }
@@ -58,17 +64,18 @@ export class Machine {
     const attempt = attempts.find((item) => item.attempt === this.selection.attempt) ?? attempts.at(-1);
     const other = name && attempt?.host && attempt.host !== name && !this.gpus;
     setText(this.name, name ? `The daemon's machine, ${name}` : "The daemon's machine");
-    setText(this.note, other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
+    setText(this.note,
+      other ? "" : ["over time", gpus > 0 && !this.gpus && "all GPUs of this machine"].filter(Boolean).join(" · "));
     setText(this.elsewhereText, other ? `The run is on ${attempt.host}, which this daemon does not monitor.` : "");
     this.elsewhereText.hidden = !other;
     this.grid.hidden = Boolean(other);
   }
 
-  #chart({ title, key, keys = [key], derive, ...settings }, onZoom, signal) {
+  #chart({ title, keys, derive = undefined, ...settings }, onZoom, signal) {
     const { from, to } = this.selection.by === "time" ? this.selection : {};
     const load = async ({ from: begin, to: end, points, signal: chartSignal }) => {
       const search = query({ run: this.id, key: keys, by: "time", from: begin, to: end, points });
-      const { series } = await getJson(`series?${search}`, { signal: chartSignal });
+      const { series } = await getJson(`series?${search}`, chartSignal);
       return derive ? derive(series) : this.#runGpus(series);
     };
     const update = (begin, end) => this.#zoom(onZoom, begin, end);
@@ -83,16 +90,19 @@ export class Machine {
   }
 
   #runGpus(series) {
-    return gpuLines(series.filter(({ key }) => (!this.gpus || this.gpus.includes(labelValue(key, "gpu"))) && (labelValue(key, "sensor") ?? "gpu") === "gpu"));
+    return gpuLines(series.filter(({ key }) =>
+      (!this.gpus || this.gpus.includes(labelValue(key, "gpu"))) && (labelValue(key, "sensor") ?? "gpu") === "gpu"));
   }
 }
 
 // Returns one line per GPU, named by its number, and by its UUID too if several GPUs had that number.
 export function gpuLines(series) {
-  const measured = series.filter((item) => item.points.length).map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
+  const measured = series.filter((item) => item.points.length)
+    .map(({ key, points }) => ({ gpu: labelValue(key, "gpu"), uuid: labelValue(key, "uuid"), points }));
   return measured.map(({ gpu, uuid, points }, index) => {
     const unique = measured.filter((item) => item.gpu === gpu).length === 1;
-    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`, index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
+    return { label: unique ? `GPU ${gpu}` : `GPU ${gpu}, ${uuid}`,
+      index: unique && Number.isInteger(Number(gpu)) ? Number(gpu) : index, points };
   });
 }
 
@@ -109,7 +119,8 @@ export function cpuBusy(series) {
   const points = first.points.slice(1).flatMap((point, index) => {
     const growth = modes.map((item) => (item.points[index + 1]?.[4] ?? NaN) - (item.points[index]?.[4] ?? NaN));
     const total = growth.reduce((a, b) => a + b, 0);
-    const idleTime = growth.filter((_, mode) => idle.has(labelValue(modes[mode].key, "mode"))).reduce((a, b) => a + b, 0);
+    const idleTime = growth.filter((_, mode) => idle.has(labelValue(modes[mode].key, "mode"))).reduce((a, b) => a + b,
+      0);
     const ratio = 1 - idleTime / total;
     return total > 0 && ratio >= 0 ? [[0, point[1], ratio, ratio, ratio]] : [];
   });
@@ -121,5 +132,6 @@ export function memoryUsed(series) {
   const free = series.find((item) => item.key === MEMORY[1])?.points ?? [];
   const memory = total.at(-1)?.[4];
   if (memory === undefined) return [];
-  return [{ label: "", index: 0, points: free.map(([step, time, min, max, last]) => [step, time, memory - max, memory - min, memory - last]) }];
+  return [{ label: "", index: 0,
+    points: free.map(([step, time, min, max, last]) => [step, time, memory - max, memory - min, memory - last]) }];
 }

@@ -19,9 +19,11 @@ function eventMark(events) {
   const [{ kind, step, fields }] = events;
   const time = Math.min(...events.map((event) => event.time));
   const ranks = events.map((event) => event.rank).filter(Number.isInteger);
-  const ranksText = ranks.length > 1 ? ` of ranks ${ranges(ranks)}` : ranks.length ? ` of rank ${ranks[0]}` : "";
-  const details = Object.entries(fields).filter(([name]) => name !== "traceback").slice(0, 4).map(([name, value]) => `${name} ${formatField(value)}`);
-  return { kind, step, time, text: `${kind}${ranksText}${step === null ? "" : `, step ${step}`}${details.length ? `: ${details.join(", ")}` : ""}` };
+  const ranksText = ranks.length ? ` of ${ranks.length > 1 ? "ranks" : "rank"} ${ranges(ranks)}` : "";
+  const details = Object.entries(fields).filter(([name]) => name !== "traceback").slice(0, 4)
+    .map(([name, value]) => `${name} ${formatField(value)}`);
+  return { kind, step, time, text:
+    `${kind}${ranksText}${step === null ? "" : `, step ${step}`}${details.length ? `: ${details.join(", ")}` : ""}` };
 }
 
 function formatField(value) {

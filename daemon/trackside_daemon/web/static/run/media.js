@@ -1,30 +1,31 @@
 // Images, texts and tables that the training code logged: for each name a slider over its steps.
 
-import { fetchApi, getJson } from "/static/api.js";
-import { ENDED } from "/static/components.js";
-import { h, setText, svg, syncRows } from "/static/dom.js";
+import { fetchApi, getJson, runPath } from "/static/api.js";
+import { h, setText, svg, syncRows, ENDED, fold, scrollable, table } from "/static/dom.js";
 import { number, plural, when } from "/static/format.js";
 
 const CACHED = 40; // Contents of a series that are kept, so that the slider moves at once.
 
 export class Media {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
     this.count = h("span.quiet");
     this.list = h("div.media");
-    this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Media"), this.count), this.list);
+    this.root = fold("Media", { hidden: true }, [this.count], this.list);
   }
 
-  async update(run) {
+  async update(/** @type {Run} */ run) {
     if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
     try {
-      const { media } = await getJson(`runs/${encodeURIComponent(this.id)}/media`, { signal: this.signal });
+      const { media } = await getJson(`${runPath(this.id)}/media`, this.signal);
       this.loaded = true;
       this.state = run.state;
       this.root.hidden = !media.length;
       setText(this.count, plural(media.length, "item"));
       const series = Map.groupBy(media, ({ kind, key, rank }) => JSON.stringify([kind, key, rank]));
-      syncRows(this.list, [...series.values()], ([first]) => `${first.kind} ${first.key} ${first.rank}`, ([first]) => new Series(this.id, first, this.signal).root);
+      syncRows(this.list, [...series.values()], ([first]) => `${first.kind} ${first.key} ${first.rank}`,
+        ([first]) => new Series(this.id, first, this.signal).root);
     } catch {
       // The frame reports the outage; the next update tries again.
     }
@@ -33,12 +34,19 @@ export class Media {
 
 class Series {
   constructor(run, first, signal) {
-    Object.assign(this, { run, first, signal, items: [], contents: new Map(), followed: true });
+    this.run = run;
+    this.first = first;
+    this.signal = signal;
+    this.items = [];
+    this.contents = new Map();
+    this.followed = true;
     const name = `${first.key}${first.rank ? `, rank ${first.rank}` : ""}`;
-    this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => this.#move() });
+    this.slider = h("input",
+      { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => this.#move() });
     this.place = h("span.quiet");
     this.body = h("div.media-body");
-    this.root = h("section.card", { "aria-label": name }, h("h3", {}, name), this.body, h("div.media-slider", {}, this.slider, this.place));
+    this.root = h("section.card", { "aria-label": name }, h("h3", {}, name), this.body,
+      h("div.media-slider", {}, this.slider, this.place));
     this.root.update = (items) => this.update(items);
     signal.addEventListener("abort", () => this.contents.forEach((content) => content.close?.()), { once: true });
   }
@@ -60,7 +68,8 @@ class Series {
   async #show() {
     const item = this.items[this.slider.value];
     const step = item.step === undefined ? "" : `step ${number(item.step)}`;
-    const text = [step, item.attempt && `attempt ${item.attempt}`, when(item.time), this.items.length > 1 && `${Number(this.slider.value) + 1} of ${this.items.length}`].filter(Boolean).join(" · ");
+    const text = [step, item.attempt && `attempt ${item.attempt}`, when(item.time),
+      this.items.length > 1 && `${Number(this.slider.value) + 1} of ${this.items.length}`].filter(Boolean).join(" · ");
     setText(this.place, text);
     this.slider.setAttribute("aria-valuetext", text);
     if (this.shown === item.file) return;
@@ -77,7 +86,7 @@ class Series {
   async #content(item) {
     const known = this.contents.get(item.file);
     if (known) return known;
-    const answer = await fetchApi(`runs/${encodeURIComponent(this.run)}/media/${item.file}`, { signal: this.signal });
+    const answer = await fetchApi(`${runPath(this.run)}/media/${item.file}`, { signal: this.signal });
     const content = await CONTENTS[item.kind](answer, item);
     this.contents.set(item.file, content);
     if (this.contents.size > CACHED) {
@@ -92,7 +101,8 @@ class Series {
 const CONTENTS = {
   async image(answer, { key, step, width, height }) {
     const address = URL.createObjectURL(await answer.blob());
-    const element = h("img", { src: address, width, height, alt: `${key}${step === undefined ? "" : `, step ${step}`}` });
+    const element = h("img",
+      { src: address, width, height, alt: `${key}${step === undefined ? "" : `, step ${step}`}` });
     return { element, close: () => URL.revokeObjectURL(address) };
   },
   async text(answer, { key }) {
@@ -102,19 +112,24 @@ const CONTENTS = {
     const { edges, counts, nonfinite } = await answer.json();
     const most = Math.max(...counts, 1);
     const width = 100 / counts.length;
-    const bars = counts.map((count, place) => svg("rect", { x: place * width, y: 40 - (40 * count) / most, width: 0.9 * width, height: (40 * count) / most }, svg("title", {}, `${number(edges[place], 4)} to ${number(edges[place + 1], 4)}: ${count}`)));
-    const ends = `${number(edges[0], 4)} to ${number(edges.at(-1), 4)}, at most ${most} in a bin${nonfinite ? `, ${nonfinite} NaN or infinite` : ""}`;
-    const plot = svg("svg.histogram", { viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": `${key}: ${ends}` }, bars);
+    const bars = counts.map((count, place) =>
+      svg("rect", { x: place * width, y: 40 - (40 * count) / most, width: 0.9 * width, height: (40 * count) / most },
+        svg("title", {}, `${number(edges[place], 4)} to ${number(edges[place + 1], 4)}: ${count}`)));
+    const missing = nonfinite ? `, ${nonfinite} NaN or infinite` : "";
+    const ends = `${number(edges[0], 4)} to ${number(edges.at(-1), 4)}, at most ${most} in a bin${missing}`;
+    const plot = svg("svg.histogram",
+      { viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": `${key}: ${ends}` }, bars);
     return { element: h("div", {}, plot, h("p.quiet", {}, ends)) };
   },
   async table(answer, { key }) {
     const { columns, rows, omitted } = await answer.json();
-    const isNumber = (place) => rows.every((row) => row[place] === null || row[place] === undefined || typeof row[place] === "number");
-    const cell = (tag, place) => (isNumber(place) ? `${tag}.number` : tag);
-    const head = h("tr", {}, columns.map((name, place) => h(cell("th", place), { scope: "col" }, name)));
-    const body = rows.map((row) => h("tr", {}, columns.map((_, place) => h(isNumber(place) ? "td.number" : "td.text", {}, shown(row[place])))));
+    const isNumber = (place) =>
+      rows.every((row) => row[place] === null || row[place] === undefined || typeof row[place] === "number");
+    const heads = columns.map((name, place) => [name, isNumber(place) ? "number" : ""]);
+    const body = rows.map((row) =>
+      h("tr", {}, columns.map((_, place) => h(isNumber(place) ? "td.number" : "td.text", {}, shown(row[place])))));
     const rest = omitted > 0 ? h("p.quiet", {}, `${plural(omitted, "more row")}.`) : "";
-    return { element: h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Table ${key}` }, h("table", {}, h("thead", {}, head), h("tbody", {}, body)), rest) };
+    return { element: scrollable(`Table ${key}`, table(heads, body), rest) };
   },
 };
 

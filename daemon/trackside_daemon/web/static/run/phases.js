@@ -1,14 +1,17 @@
 // The time that a run spent in each phase, over all its ranks.
 
-import { h } from "/static/dom.js";
+import { h, table } from "/static/dom.js";
 import { section } from "/static/run/tables.js";
 import { percent, span } from "/static/format.js";
+
+const COLORS = 8;
 
 // Returns [phase, seconds] summed over some attempts, the longest first.
 export function totals(attempts) {
   const byPhase = new Map();
   for (const { phases = {} } of attempts) {
-    for (const [phase, seconds] of Object.values(phases).flatMap(Object.entries)) byPhase.set(phase, (byPhase.get(phase) ?? 0) + seconds);
+    for (const [phase, seconds] of Object.values(phases).flatMap(Object.entries))
+      byPhase.set(phase, (byPhase.get(phase) ?? 0) + seconds);
   }
   return [...byPhase].filter(([, seconds]) => seconds > 0).sort(([, a], [, b]) => b - a);
 }
@@ -21,21 +24,23 @@ export function phases() {
   });
 }
 
-// Returns a bar and a table of seconds by phase, or by what else the heading names.
-export function phaseTable(byPhase, heading = "Phase") {
-  if (!byPhase.length) return h("p.quiet", {}, "No phases reported. Name them with run.phase(\"data\") or run.data(loader).");
-  const total = byPhase.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const parts = byPhase.map(([, seconds], index) => {
-    const part = h("span", { class: `run-phase phase-${index % 8}` });
+function phaseTable(byPhase) {
+  if (byPhase.length) return timeTable(byPhase, "Phase", "Time by phase");
+  return h("p.quiet", {}, "No phases reported. Name them with run.phase(\"data\") or run.data(loader).");
+}
+
+// Returns a bar and a table of [name, seconds]; `about` describes the bar, and `total` is what they are shares of.
+export function timeTable(times, heading, about, total = times.reduce((sum, [, seconds]) => sum + seconds, 0)) {
+  const texts = times.map(([name, seconds]) => `${name} ${percent(seconds / total)}`);
+  const parts = times.map(([, seconds], index) => {
+    const part = h("span", { class: `run-phase phase-${index % COLORS}`, title: texts[index] });
     part.style.flexGrow = seconds / total;
     return part;
   });
-  const description = byPhase.map(([phase, seconds]) => `${phase} ${percent(seconds / total)}`).join(", ");
-  const lines = byPhase.map(([phase, seconds], index) => {
-    const name = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % 8}` }), phase);
-    return h("tr", {}, name, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total)));
+  const lines = times.map(([name, seconds], index) => {
+    const head = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % COLORS}` }), name);
+    return h("tr", {}, head, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total)));
   });
-  const head = h("tr", {}, h("th", { scope: "col" }, heading), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
-  const stack = h("div.run-stack", { role: "img", "aria-label": `Time by ${heading.toLowerCase()}: ${description}` }, parts);
-  return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, lines)));
+  const stack = h("div.run-stack", { role: "img", "aria-label": `${about}: ${texts.join(", ")}` }, parts);
+  return h("div.run-phases", {}, stack, table([heading, ["Time", "number"], ["Share", "number"]], lines));
 }

@@ -6,7 +6,8 @@ const DELAY_MS = 10; // Requests within this time are combined.
 
 export class SeriesBatch {
   constructor(signal) {
-    Object.assign(this, { signal, waiting: new Map() });
+    this.signal = signal;
+    this.waiting = new Map();
   }
 
   // Resolves to the series of a key. `params` are the other parameters, and `maxKeys` limits the keys of one request.
@@ -23,7 +24,7 @@ export class SeriesBatch {
     const batch = { keys: [] };
     batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
       if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
-      return getJson(`series?${rest}&${query({ key: batch.keys })}`, { signal: this.signal });
+      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
     });
     return batch;
   }

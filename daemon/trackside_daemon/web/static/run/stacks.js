@@ -1,17 +1,17 @@
 // The current stacks of a run's processes, loaded on demand.
 
-import { getJson } from "/static/api.js";
+import { getJson, runPath } from "/static/api.js";
 import { ranges } from "/static/run/keys.js";
 import { h, setText } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
 
 export class Stacks {
-  constructor(run) {
+  constructor(/** @type {Run} */ run) {
     this.id = run.id;
-    this.button = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show stacks");
+    this.button = h("button", { hidden: true, onclick: () => this.#load() }, "Show stacks");
     this.status = h("p.quiet", { role: "status" });
     this.list = h("div");
-    const close = h("button.small", { type: "button", onclick: () => this.#close() }, "Close");
+    const close = h("button.small", { onclick: () => this.#close() }, "Close");
     const bar = h("div.run-bar", {}, h("h2", {}, "Stacks"), close);
     this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.status, this.list);
   }
@@ -30,8 +30,9 @@ export class Stacks {
     this.button.disabled = true;
     setText(this.status, "Loading…");
     try {
-      const { ranks, silent } = await getJson(`runs/${encodeURIComponent(this.id)}/stacks`);
-      const silentText = silent.length ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
+      const { ranks, silent } = await getJson(`${runPath(this.id)}/stacks`);
+      const silentText = silent.length
+        ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
       setText(this.status, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${silentText}`);
       this.list.replaceChildren(...ranks.map((item, index) => rankDetails(item, index === 0)));
     } catch (problem) {
@@ -48,8 +49,10 @@ function rankDetails({ rank: number, threads }, open) {
   const names = Object.keys(threads).filter((name) => !name.startsWith("trackside")).sort((a, b) => main(a) - main(b));
   const stack = (name) => {
     const calls = threads[name];
-    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` }, calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
+    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` },
+      calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
   };
   const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
-  return h("details", { open }, h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
+  return h("details", { open },
+    h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
 }

@@ -1,40 +1,42 @@
 // Tables of a run: its keys, its configuration, its attempts.
 
-import { h, syncRows, setText } from "/static/dom.js";
-import { badge, rerender } from "/static/components.js";
+import { h, syncRows, setText, badge, rerender, fold, scrollable, table } from "/static/dom.js";
 import { isLoss } from "/static/run/keys.js";
-import { bytes, number, plural, short, span, when } from "/static/format.js";
+import { bytes, number, plural, short, span, when, plain } from "/static/format.js";
 
 const MAX_ROWS = 300; // Use the filter to find others.
 
 export function scrollTable(caption, heads, body) {
-  const head = heads.map(([text, kind]) => h(`th${kind ? `.${kind}` : ""}`, { scope: "col" }, text));
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, head)), body));
+  return scrollable(caption, table(heads, body));
 }
 
 export class Metrics {
-  constructor(selection) {
+  constructor(/** @type {RunSelection} */ selection) {
     this.selection = selection;
     this.count = h("span.quiet");
     this.container = h("div");
-    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Metrics"), this.count), this.container);
+    this.root = fold("Metrics", {}, [this.count], this.container);
   }
 
   update({ metrics, attempt_list: list }) {
     const { ranks, attempt, filter } = this.selection;
     const lowest = metrics.reduce((least, item) => Math.min(least, item.rank), Infinity);
     const text = filter.toLowerCase();
-    const isSelected = (item) => (ranks !== "lowest" || item.rank === lowest) && (attempt === undefined || item.attempt === attempt);
+    const isSelected = (item) =>
+      (ranks !== "lowest" || item.rank === lowest) && (attempt === undefined || item.attempt === attempt);
     const shown = metrics.filter((item) => isSelected(item) && item.key.toLowerCase().includes(text));
     const indexes = new Map([...metrics.keys()].reverse().map((index) => [metrics[index].key, index]));
-    shown.sort((a, b) => isLoss(b.key) - isLoss(a.key) || indexes.get(a.key) - indexes.get(b.key) || a.rank - b.rank);
+    shown.sort((a, b) => Number(isLoss(b.key)) - Number(isLoss(a.key)) || indexes.get(a.key) - indexes.get(b.key) ||
+      a.rank - b.rank);
     this.root.hidden = !metrics.length;
-    setText(this.count, shown.length > MAX_ROWS ? `first ${MAX_ROWS} of ${shown.length}; search for a key above to see others` : "");
+    setText(this.count,
+      shown.length > MAX_ROWS ? `first ${MAX_ROWS} of ${shown.length}; search for a key above to see others` : "");
     const hasAttempts = list.length > 1;
     const numbers = [...(hasAttempts ? ["Attempt"] : []), "Rank", "Last", "Min", "Max", "Mean", "Count", "Non-finite"];
     const heads = [["Key"], ...numbers.map((name) => [name, "number"])];
     if (heads.length !== this.columns) this.#createTable(heads);
-    syncRows(this.body, shown.slice(0, MAX_ROWS), (item) => `${item.rank} ${item.attempt} ${item.key}`, (item) => metricRow(item, hasAttempts));
+    syncRows(this.body, shown.slice(0, MAX_ROWS), (item) => `${item.rank} ${item.attempt} ${item.key}`,
+      (item) => metricRow(item, hasAttempts));
   }
 
   #createTable(heads) {
@@ -48,7 +50,8 @@ function metricRow(first, hasAttempts) {
   const cells = Array.from({ length: hasAttempts ? 8 : 7 }, () => h("td.number"));
   const row = h("tr", {}, h("th.name", { scope: "row" }, first.key), cells);
   row.update = (item) => {
-    const texts = [...(hasAttempts ? [item.attempt] : []), item.rank, number(item.last), number(item.min), number(item.max), number(item.mean), item.count, item.nonfinite];
+    const texts = [...(hasAttempts ? [item.attempt] : []), item.rank, number(item.last), number(item.min),
+      number(item.max), number(item.mean), item.count, item.nonfinite];
     texts.forEach((text, index) => setText(cells[index], String(text)));
     cells.at(-1).classList.toggle("bad", item.nonfinite > 0);
   };
@@ -62,23 +65,33 @@ export function flatten(value, path = "") {
   return Object.entries(value).flatMap(([name, inner]) => flatten(inner, path ? `${path}.${name}` : name));
 }
 
+// Returns the last attempt of a run that states its configuration.
+const configured = (run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined);
+
+// Returns the configuration of a run: values by their path.
+export function settingsOf(run) {
+  return new Map(flatten(configured(run)?.config ?? {}));
+}
+
 export function configuration() {
-  return section("Configuration", ({ attempt_list: list }) => {
-    const last = list.findLast((item) => item.config !== null && item.config !== undefined);
-    const note = last && list.length > 1 ? `of attempt ${last.attempt}` : "";
+  return section("Configuration", (run) => {
+    const last = configured(run);
+    const note = last && run.attempt_list.length > 1 ? `of attempt ${last.attempt}` : "";
     return { note, content: last?.config, make: () => configurationTable(flatten(last?.config ?? {})) };
   });
 }
 
 function configurationTable(pairs) {
   if (!pairs.length) return h("p.quiet", {}, "No configuration reported. Pass it to trackside.init(config={…}).");
-  const formatValue = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const lines = pairs.map(([name, value]) => h("tr", {}, h("th.name", { scope: "row" }, name), h("td.text.mono", {}, formatValue(value))));
+  const lines = pairs.map(([name, value]) =>
+    h("tr", {}, h("th.name", { scope: "row" }, name), h("td.text.mono", {}, plain(value))));
   return scrollTable("Configuration", [["Name"], ["Value"]], h("tbody", {}, lines));
 }
 
 export function model() {
-  const shown = section("Model", ({ model: found }) => ({ note: found?.parameters ? `${found.class}, ${short(found.parameters)} parameters, ${bytes(found.bytes)}` : "", content: found, make: () => modules(found) }));
+  const shown = section("Model", ({ model: found }) => ({ note: found?.parameters
+    ? `${found.class}, ${short(found.parameters)} parameters, ${bytes(found.bytes)}`
+    : "", content: found, make: () => modules(found) }));
   const update = (run) => {
     shown.root.hidden = !run.model?.modules;
     shown.update(run);
@@ -89,15 +102,18 @@ export function model() {
 function modules(found) {
   const heads = [["Module"], ["Class"], ["Parameters", "number"], ["Type"], ["Device"]];
   const rows = (found?.modules ?? []).map(([name, kind, count, type, device]) =>
-    h("tr", {}, h("th.name.mono", { scope: "row" }, name || "(root)"), h("td", {}, kind), h("td.number", {}, count.toLocaleString("en")), h("td", {}, type), h("td", {}, device)));
+    h("tr", {}, h("th.name.mono", { scope: "row" }, name || "(root)"), h("td", {}, kind),
+      h("td.number", {}, count.toLocaleString("en")), h("td", {}, type), h("td", {}, device)));
   return scrollTable("Model", heads, h("tbody", {}, rows));
 }
 
 export function attempts() {
   const heads = [["Attempt"], ["State"], ["Started"], ["Duration", "number"], ["Host"], ["Commit"], ["Process"]];
   return section("Attempts", ({ attempt_list: list, resumes = [] }) => {
-    const withoutPhases = list.map((item) => ({ ...item, phases: undefined, lost: undefined, resumed: resumes.find(({ attempt: number }) => number === item.attempt) }));
-    return { note: "", content: withoutPhases, make: () => scrollTable("Attempts", heads, h("tbody", {}, [...withoutPhases].reverse().map(attempt))) };
+    const withoutPhases = list.map((item) => ({ ...item, phases: undefined, lost: undefined,
+      resumed: resumes.find(({ attempt: number }) => number === item.attempt) }));
+    return { note: "", content: withoutPhases,
+      make: () => scrollTable("Attempts", heads, h("tbody", {}, [...withoutPhases].reverse().map(attempt))) };
   });
 }
 
@@ -105,22 +121,21 @@ function attempt(item) {
   const commit = item.git_commit ? `${item.git_commit.slice(0, 10)}${item.git_dirty ? " + changes" : ""}` : "";
   const state = badge(item.state);
   const lasted = item.ended === null ? "" : span(item.ended - item.started);
-  return h(
-    "tr",
-    {},
+  return h("tr", {},
     h("th", { scope: "row" }, String(item.attempt)),
-    h("td.text", {}, state, item.cause ? h("div.quiet", {}, item.cause) : "", item.resumed ? verdict(item.resumed) : ""),
+    h("td.text", {}, state, item.cause ? h("div.quiet", {}, item.cause) : "",
+      item.resumed ? verdict(item.resumed) : ""),
     h("td", {}, when(item.started)),
     h("td.number", {}, lasted),
     h("td", {}, item.host ?? ""),
     h("td.mono", { title: item.git_commit }, commit),
-    h("td", {}, process(item)),
-  );
+    h("td", {}, process(item)));
 }
 
 // Returns the verdict on a resume; its cause is empty if the training continues.
 function verdict({ text, cause, continues }) {
-  const mark = continues === null ? "" : badge(cause ? "warning" : "finished", cause ? `does not continue: ${cause}` : "continues");
+  const mark = continues === null
+    ? "" : badge(cause ? "warning" : "finished", cause ? `does not continue: ${cause}` : "continues");
   return h("div.run-verdict", {}, mark, h("div.quiet", {}, text));
 }
 
@@ -145,7 +160,7 @@ function process(item) {
 export function section(name, about) {
   const head = h("span.quiet");
   const body = h("div");
-  const root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, name), head), body);
+  const root = fold(name, {}, [head], body);
   const update = (run) => {
     const { note, content, make } = about(run);
     setText(head, note);

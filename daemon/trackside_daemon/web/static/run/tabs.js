@@ -7,10 +7,12 @@ export class Tabs {
   constructor(tabs, selected, select) {
     this.select = select;
     this.tabs = tabs.map(([name, title, roots]) => this.#make(name, title, roots));
-    this.list = h("div.tabs", { role: "tablist", "aria-label": "Parts of the run", onkeydown: (event) => this.#key(event) }, this.tabs.map((item) => item.button));
+    this.list = h("div.tabs", { role: "tablist", "aria-label": "Parts of the run",
+      onkeydown: (event) => this.#key(event) }, this.tabs.map((item) => item.button));
     this.root = h("div", {}, this.list, this.tabs.map((item) => item.panel));
     this.observer = new MutationObserver(() => this.update());
-    for (const root of tabs.flatMap(([, , roots]) => roots)) this.observer.observe(root, { attributes: true, attributeFilter: ["hidden"] });
+    for (const root of tabs.flatMap(([, , roots]) => roots))
+      this.observer.observe(root, { attributes: true, attributeFilter: ["hidden"] });
     this.open(this.tabs.some((item) => item.name === selected) ? selected : this.tabs[0].name);
   }
 
@@ -31,8 +33,10 @@ export class Tabs {
   }
 
   #make(name, title, roots) {
-    const button = h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this.#choose(name) }, title);
-    const panel = h("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, hidden: true }, roots);
+    const button = h("button", { role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`,
+      onclick: () => this.#choose(name) }, title);
+    const panel = h("div", { role: "tabpanel", id: `panel-${name}`, "aria-labelledby": `tab-${name}`, hidden: true },
+      roots);
     return { name, button, panel, roots };
   }
 
@@ -46,7 +50,8 @@ export class Tabs {
     if (!direction) return;
     event.preventDefault();
     const shown = this.tabs.filter((item) => !item.button.hidden);
-    const next = shown[(shown.findIndex((item) => item.name === this.selected) + direction + shown.length) % shown.length];
+    const next = shown[(shown.findIndex((item) => item.name === this.selected) + direction +
+      shown.length) % shown.length];
     this.#choose(next.name);
     next.button.focus();
   }

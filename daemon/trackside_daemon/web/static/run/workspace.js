@@ -2,13 +2,22 @@
 // sections are closed. It is kept in the browser, and travels in the address as `view` when it is shared.
 
 const PREFIX = "workspace:";
+/** @type {Arrangement} */
 const EMPTY = { pinned: [], order: [], full: [], own: {}, columns: 0, closed: [], opened: [] };
 
 export class Workspace {
   // `onChange()` is called after each change.
   constructor(name, shared, onChange) {
-    Object.assign(this, { name, onChange });
-    Object.assign(this, EMPTY, parsed(localStorage.getItem(PREFIX + name)), decode(shared));
+    this.name = name;
+    this.onChange = onChange;
+    const kept = { ...EMPTY, ...parsed(localStorage.getItem(PREFIX + name)), ...decode(shared) };
+    this.pinned = kept.pinned;
+    this.order = kept.order;
+    this.full = kept.full;
+    this.own = kept.own;
+    this.columns = kept.columns;
+    this.closed = kept.closed;
+    this.opened = kept.opened;
   }
 
   set(changes) {
@@ -42,12 +51,14 @@ export class Workspace {
   // Sorts keys: those that have a place first, in their order.
   sort(keys) {
     const place = new Map(this.order.map((key, index) => [key, index]));
-    return keys.map((key, index) => [place.get(key) ?? this.order.length + index, key]).sort(([a], [b]) => a - b).map(([, key]) => key);
+    return keys.map((key, index) => [place.get(key) ?? this.order.length + index, key]).sort(([a], [b]) => a - b)
+      .map(([, key]) => key);
   }
 
   // Returns the arrangement as a text for an address.
   encode() {
-    return btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(this.#state())))).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+    return btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(this.#state())))).replaceAll("+", "-")
+      .replaceAll("/", "_").replace(/=+$/, "");
   }
 
   #state() {
@@ -62,7 +73,8 @@ function toggled(list, item) {
 function decode(text) {
   if (!text) return {};
   try {
-    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (character) => character.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")),
+      (character) => character.charCodeAt(0));
     return parsed(new TextDecoder().decode(bytes));
   } catch {
     return {}; // A link that was cut off shows the charts as they are by default.
@@ -77,10 +89,12 @@ function parsed(text) {
   } catch {
     return {};
   }
-  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) => Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
+  const lists = ["pinned", "order", "full", "closed", "opened"].filter((name) =>
+    Array.isArray(found[name]) && found[name].every((item) => typeof item === "string"));
   const result = Object.fromEntries(lists.map((name) => [name, found[name]]));
   if ([2, 3, 4].includes(found.columns)) result.columns = found.columns;
-  if (found.own && typeof found.own === "object") result.own = Object.fromEntries(Object.entries(found.own).flatMap(ownSettings));
+  if (found.own && typeof found.own === "object")
+    result.own = Object.fromEntries(Object.entries(found.own).flatMap(ownSettings));
   return result;
 }
 

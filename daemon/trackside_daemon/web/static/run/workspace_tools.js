@@ -1,14 +1,16 @@
 // Columns of the charts, and the address that shows them as they are arranged.
 
-import { h, setText } from "/static/dom.js";
+import { h, setText, choices } from "/static/dom.js";
 
 const NAMES = { 0: "Columns: auto", 2: "2 columns", 3: "3 columns", 4: "4 columns" };
 const SHOWN_MS = 2500; // The time that a button shows its result.
 
 export function workspaceTools(workspace) {
-  const options = Object.entries(NAMES).map(([value, text]) => h("option", { value, selected: Number(value) === workspace.columns }, text));
-  const columns = h("select", { "aria-label": "Columns", onchange: () => workspace.set({ columns: Number(columns.value) }) }, options);
-  const share = h("button", { type: "button", title: "Copies the address with the zoom, the filter and the arrangement", onclick: () => copy() }, "Copy link");
+  const options = choices(NAMES, workspace.columns);
+  const columns = h("select",
+    { "aria-label": "Columns", onchange: () => workspace.set({ columns: Number(columns.value) }) }, options);
+  const share = h("button", { title: "Copies the address with the zoom, the filter and the arrangement",
+    onclick: () => copy() }, "Copy link");
 
   async function copy() {
     const address = new URL(location.href);

@@ -1,5 +1,6 @@
 // The horizontal axis of a run's charts: steps, time, or the tokens, samples or values of a key at each step.
 
+import { oneOf } from "/static/address.js";
 import { getJson, query } from "/static/api.js";
 import { h } from "/static/dom.js";
 
@@ -11,7 +12,7 @@ const KEY = "key:"; // Prefix of an axis that is a key.
 
 // Returns a valid axis: a name, or a key with its prefix.
 export function axisOf(text) {
-  return text in NAMES || text?.startsWith(KEY) ? text : "step";
+  return text?.startsWith(KEY) ? text : oneOf(NAMES, text, "step");
 }
 
 // Returns what stands below a chart.
@@ -33,7 +34,8 @@ export function axisSelect(selection, onChange) {
     const option = (value, name) => h("option", { value, selected: value === selection.by }, name);
     const others = keys.filter((key) => !AMOUNTS.includes(key)).map((key) => option(KEY + key, key));
     const group = h("optgroup", { label: "A key" }, others);
-    list.replaceChildren(...["step", "time", "relative", ...amounts].map((by) => option(by, NAMES[by])), others.length ? group : "");
+    list.replaceChildren(...["step", "time", "relative", ...amounts].map((by) => option(by, NAMES[by])),
+      others.length ? group : "");
     list.value = selection.by;
   };
   return { root, update };
@@ -41,21 +43,23 @@ export function axisSelect(selection, onChange) {
 
 // The position of each step on an axis of tokens, samples or a key, from the run's lowest rank.
 export class AxisTable {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
   }
 
   // Loads the table of an axis; it stays for RELOAD_MS.
   async load(by, run) {
     if (this.by === by && performance.now() - this.loadedAt < RELOAD_MS) return this.loading;
-    Object.assign(this, { by, loadedAt: performance.now() });
+    this.by = by;
+    this.loadedAt = performance.now();
     this.loading = this.#load(by, run);
     return this.loading;
   }
 
   async #load(by, run) {
     const key = by.startsWith(KEY) ? by.slice(KEY.length) : by;
-    const { series } = await getJson(`series?${query({ run: this.id, key, points: POINTS, mean: true })}`, { signal: this.signal });
+    const { series } = await getJson(`series?${query({ run: this.id, key, points: POINTS, mean: true })}`, this.signal);
     const ranks = new Set(run.metrics.filter((item) => item.key === key).map((item) => item.rank)).size || 1;
     let table = [];
     for (const item of series) table = joined(table, by.startsWith(KEY) ? values(item) : sums(item, ranks));
@@ -78,7 +82,8 @@ export class AxisTable {
   }
 }
 
-const values = ({ points, means }) => points.map((point, index) => [point[0], means?.[index] ?? point[4]]).filter(([, value]) => Number.isFinite(value));
+const values = ({ points, means }) =>
+  points.map((point, index) => [point[0], means?.[index] ?? point[4]]).filter(([, value]) => Number.isFinite(value));
 
 // Each point stands for the same number of samples.
 function sums({ points, means, samples }, ranks) {

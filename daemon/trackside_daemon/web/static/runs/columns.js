@@ -2,7 +2,7 @@
 
 import { betterDirection } from "/static/compare/key_summaries.js";
 import { flatten } from "/static/run/tables.js";
-import { number, plural, real, span, when } from "/static/format.js";
+import { number, plural, real, span, when, plain } from "/static/format.js";
 
 const MOST_DEFAULT = 3; // Settings and results that are shown without a choice.
 
@@ -12,7 +12,8 @@ const FACTS = [
   { id: "curve", title: "Loss curve", width: 130, value: (run) => real(run.loss), isNumber: true },
   { id: "loss", title: "Loss", width: 90, value: (run) => run.loss, isNumber: true },
   { id: "step", title: "Step", width: 80, value: (run) => run.step, isNumber: true },
-  { id: "started", title: "Started", width: 175, value: (run) => run.started, format: when, isNumber: true, isTime: true },
+  { id: "started", title: "Started", width: 175, value: (run) => run.started, format: when, isNumber: true,
+    isTime: true },
   { id: "duration", title: "Duration", width: 95, value: (run) => run.seconds, format: span, isNumber: true },
   { id: "tags", title: "Tags", width: 160, value: (run) => run.tags.join(", ") },
   { id: "notes", title: "Notes", width: 200, value: (run) => run.notes },
@@ -31,33 +32,40 @@ export function columnOf(id) {
     best: (run) => run.metrics?.[name]?.[betterDirection(name) === "more" ? "max" : "min"] ?? undefined,
   }[kind];
   if (!read) return undefined;
-  const title = { config: name, summary: name, last: `${name} (last)`, best: `${name} (${betterDirection(name) === "more" ? "highest" : "lowest"})` }[kind];
+  const title = { config: name, summary: name, last: `${name} (last)`,
+    best: `${name} (${betterDirection(name) === "more" ? "highest" : "lowest"})` }[kind];
   return { id, title, width: 105, value: read, key: kind === "last" || kind === "best" ? name : undefined, kind };
 }
 
 // Returns the groups [title, ids] of all columns of some runs.
+/** @returns {[string, string[]][]} */
 export function allColumns(runs, keys) {
   const names = (map) => [...new Set(runs.flatMap((run) => [...map(run).keys()]))].sort();
-  return [
+  /** @type {[string, string[]][]} */
+  const groups = [
     ["Run", FACTS.map((item) => item.id)],
     ["Results", names((run) => run.results).map((name) => `summary.${name}`)],
     ["Configuration", names((run) => run.settings).map((name) => `config.${name}`)],
     ["Keys", keys.flatMap((key) => [`last.${key}`, `best.${key}`])],
-  ].filter(([, ids]) => ids.length);
+  ];
+  return groups.filter(([, ids]) => ids.length);
 }
 
 // Returns the ids of the columns without a choice: the first results, and the settings in which the runs differ.
 export function defaultColumns(runs) {
   const results = [...new Set(runs.flatMap((run) => [...run.results.keys()]))].slice(0, MOST_DEFAULT);
   const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
-  const differing = settings.filter((name) => new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
-  return ["name", "state", "curve", "loss", "step", ...results.map((name) => `summary.${name}`), ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
+  const differing = settings.filter((name) =>
+    new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
+  return ["name", "state", "curve", "loss", "step", ...results.map((name) => `summary.${name}`),
+    ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
 }
 
 // Adds what columns read to a run of the API.
 export function prepared(run, now) {
   const seconds = Number.isFinite(run.started) ? (run.ended ?? now) - run.started : undefined;
-  return { ...run, tags: run.tags ?? [], settings: new Map(flatten(run.config ?? {})), results: new Map(flatten(run.summary ?? {})), seconds };
+  return { ...run, tags: run.tags ?? [], settings: new Map(flatten(run.config ?? {})),
+    results: new Map(flatten(run.summary ?? {})), seconds };
 }
 
 // `decimals` is that of the column, so that decimal points stand below each other.
@@ -66,13 +74,14 @@ export function text(column, value, decimals) {
   if (column.format) return column.format(value);
   if (typeof value === "number" && decimals !== undefined) return value.toFixed(decimals);
   if (typeof value === "number" || real(value) !== undefined) return number(real(value), 4);
-  return typeof value === "string" ? value : JSON.stringify(value);
+  return plain(value);
 }
 
 // Returns the number of decimals that all numbers of a column get; undefined if some of them need an exponent.
 export function commonDecimals(column, runs) {
   const numbers = runs.map(column.value).filter((value) => typeof value === "number");
-  if (column.format || numbers.some((value) => value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6))) return undefined;
+  if (column.format || numbers.some((value) => value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6)))
+    return undefined;
   const decimals = (value) => (number(value, 4).split(".")[1] ?? "").length;
   return numbers.length ? Math.max(...numbers.map(decimals)) : undefined;
 }
@@ -86,12 +95,15 @@ export function isNumeric(column, runs) {
 
 // Sorts runs by a column; those without a value come last, and NaN before them.
 export function sorted(runs, column, descending) {
-  const rank = (value) => (value === undefined || value === null || value === "" ? 2 : Number.isNaN(real(value)) ? 1 : 0);
+  const isMissing = (value) => value === undefined || value === null || value === "";
+  const rank = (value) => (isMissing(value) ? 2 : Number(Number.isNaN(real(value))));
   const compare = (a, b) => {
     const [x, y] = [real(a), real(b)];
-    return x !== undefined && y !== undefined ? x - y : String(a).localeCompare(String(b), undefined, { numeric: true });
+    return x !== undefined && y !== undefined
+      ? x - y : String(a).localeCompare(String(b), undefined, { numeric: true });
   };
-  return runs.map((run) => [run, column.value(run)]).sort(([, a], [, b]) => rank(a) - rank(b) || (rank(a) ? 0 : (descending ? -1 : 1) * compare(a, b))).map(([run]) => run);
+  return runs.map((run) => [run, column.value(run)]).sort(([, a], [, b]) =>
+    rank(a) - rank(b) || (rank(a) ? 0 : (descending ? -1 : 1) * compare(a, b))).map(([run]) => run);
 }
 
 // Returns [label, runs] of the groups by a column's value, in the order of the runs.
@@ -108,14 +120,16 @@ export function grouped(runs, column) {
 export function summarized(column, runs, numeric) {
   const values = runs.map(column.value).filter((value) => value !== undefined && value !== null && value !== "");
   if (!values.length || column.isTime) return "";
-  if (!numeric) return new Set(values.map(String)).size === 1 ? text(column, values[0]) : plural(new Set(values.map(String)).size, "value");
+  if (!numeric) return new Set(values.map(String)).size === 1
+    ? text(column, values[0]) : plural(new Set(values.map(String)).size, "value");
   const finite = values.map(real).filter(Number.isFinite);
   if (!finite.length) return "";
   const mean = finite.reduce((sum, value) => sum + value, 0) / finite.length;
   const format = column.format ?? ((value) => number(value, 4));
   if (finite.length < 2) return format(mean);
   const spread = Math.sqrt(finite.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (finite.length - 1));
-  return spread <= 1e-12 * Math.abs(mean) ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
+  return spread <= 1e-12 * Math.abs(mean)
+    ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
 }
 
 // Returns a filter of runs: a regular expression over name, id, tags and notes, or over a column as in `lr:3e-4`.
@@ -123,6 +137,7 @@ export function matcher(pattern, columns) {
   const named = /^([^:]+):(.*)$/.exec(pattern);
   const column = named && columns.find((item) => item.title === named[1] || item.id === named[1]);
   const wanted = column ? named[2] : pattern;
+  /** @type {{ test(value: string): boolean, isPlain?: boolean }} */
   let expression;
   try {
     expression = new RegExp(wanted, "i");
@@ -130,6 +145,8 @@ export function matcher(pattern, columns) {
     const plain = wanted.toLowerCase();
     expression = { test: (value) => value.toLowerCase().includes(plain), isPlain: true };
   }
-  const matches = (run) => (column ? expression.test(text(column, column.value(run))) : [run.label, run.name, run.id, run.tags.join(" "), run.notes ?? ""].some((item) => expression.test(item)));
+  const matches = (run) => (column
+    ? expression.test(text(column, column.value(run)))
+    : [run.label, run.name, run.id, run.tags.join(" "), run.notes ?? ""].some((item) => expression.test(item)));
   return { matches, isPlain: Boolean(expression.isPlain) };
 }

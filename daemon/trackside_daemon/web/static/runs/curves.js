@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { real } from "/static/format.js";
-import { LOSSES } from "/static/run/keys.js";
+import { LOSSES } from "/static/vocabulary.js";
 
 const POINTS = 60;
 const MOST_RUNS = 40; // In one request.
@@ -11,7 +11,10 @@ const DELAY_MS = 60;
 export class Curves {
   // `onLoad()` is called when more curves are there.
   constructor(onLoad, signal) {
-    Object.assign(this, { onLoad, signal, known: new Map(), wanted: new Map() });
+    this.onLoad = onLoad;
+    this.signal = signal;
+    this.known = new Map();
+    this.wanted = new Map();
     signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
@@ -29,11 +32,14 @@ export class Curves {
   async #load() {
     const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
     try {
-      const { series } = await getJson(`series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`, { signal: this.signal });
+      const { series } = await getJson(
+        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
+        this.signal);
       for (const run of runs) {
         const own = series.filter((item) => item.run === run.id);
         const key = LOSSES.find((name) => own.some((item) => item.key === name));
-        const values = own.filter((item) => item.key === key).flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
+        const values = own.filter((item) => item.key === key)
+          .flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
         this.known.set(run.id, { step: run.step, values });
         this.wanted.delete(run.id);
       }

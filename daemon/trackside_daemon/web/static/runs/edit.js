@@ -1,15 +1,15 @@
 // The dialog that changes a run: its name, tags and notes, whether the history keeps it, and its deletion.
 
-import { post, remove } from "/static/api.js";
+import { post, remove, runPath } from "/static/api.js";
 import { confirmDialog } from "/static/confirm.js";
-import { h, setText } from "/static/dom.js";
-import { ENDED } from "/static/components.js";
+import { h, setText, ENDED } from "/static/dom.js";
 
 // Resolves to "changed", "deleted" or undefined.
 export function editRun(run, signal) {
-  const path = `runs/${encodeURIComponent(run.id)}`;
+  const path = runPath(run.id);
   const isEnded = ENDED.has(run.state);
-  const name = h("input", { value: run.name, disabled: !isEnded, title: isEnded ? "" : "A run can be renamed when it has ended" });
+  const name = h("input", { value: run.name, disabled: !isEnded,
+    title: isEnded ? "" : "A run can be renamed when it has ended" });
   const tags = h("input", { value: run.tags.join(", "), placeholder: "baseline, paper" });
   const notes = h("textarea", { rows: 5 }, run.notes ?? "");
   const pinned = h("input", { type: "checkbox", checked: run.pinned });
@@ -26,7 +26,8 @@ export function editRun(run, signal) {
     };
     const save = async () => {
       const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-      await post(`${path}/about`, { notes: notes.value, tags: list, ...(isEnded ? { name: name.value.trim() || run.name } : {}) });
+      await post(`${path}/about`,
+        { notes: notes.value, tags: list, ...(isEnded ? { name: name.value.trim() || run.name } : {}) });
       if (pinned.checked !== run.pinned) await post(`${path}/pin`, { pinned: pinned.checked });
     };
     const destroy = async () => {
@@ -35,16 +36,18 @@ export function editRun(run, signal) {
       return remove(path);
     };
     const buttons = [
-      h("button", { type: "button", hidden: !isEnded, onclick: () => attempt(destroy, "deleted") }, "Delete"),
+      h("button", { hidden: !isEnded, onclick: () => attempt(destroy, "deleted") }, "Delete"),
       h("span.grow"),
-      h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"),
+      h("button", { onclick: () => dialog.close("") }, "Cancel"),
       h("button.strong", { type: "submit" }, "Save"),
     ];
-    const fields = [["Name", name], ["Tags", tags], ["Notes", notes]].map(([text, field]) => h("label.field", {}, text, field));
+    const fields = [["Name", name], ["Tags", tags], ["Notes", notes]].map(([text, field]) =>
+      h("label.field", {}, text, field));
     const form = h("form", { onsubmit: (event) => {
       event.preventDefault();
       attempt(save, "changed");
-    } }, fields, h("label", {}, pinned, "Pinned: the history limits do not delete it"), error, h("div.tools", {}, buttons));
+    } }, fields, h("label", {}, pinned, "Pinned: the history limits do not delete it"), error,
+      h("div.tools", {}, buttons));
     const dialog = h("dialog.edit", { "aria-labelledby": "edit-heading", onclose: () => {
       dialog.remove();
       resolve(dialog.returnValue || undefined);

@@ -1,7 +1,6 @@
 // A table of many runs: only the rows that are visible exist, so that thousands scroll smoothly.
 
-import { h, setText, sparkline } from "/static/dom.js";
-import { badge } from "/static/components.js";
+import { h, sparkline, badge } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { columnOf, commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
 import { number, real, runAddress } from "/static/format.js";
@@ -13,17 +12,22 @@ const CHOICE_WIDTH = 34;
 const SPREAD_WIDTH = 140; // Least width of a column of means and spreads.
 
 export class RunTable {
-  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id, width)` and `curve(run)`,
-  // which returns a run's losses once they are loaded.
+  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id,
+  // width)` and `curve(run)`, which returns a run's losses once they are loaded.
   constructor(options) {
-    Object.assign(this, options, { items: [], rows: new Map(), open: new Set() });
+    this.options = options;
+    this.items = [];
+    this.rows = new Map();
+    this.open = new Set();
     this.head = h("tr");
     this.columnGroup = h("colgroup");
     this.before = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
     this.after = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
     this.body = h("tbody", {}, this.before, this.after);
-    this.table = h("table.all-runs", {}, h("caption.unseen", {}, "Runs"), this.columnGroup, h("thead", {}, this.head), this.body);
-    this.root = h("div.run-scroll", { tabindex: 0, role: "region", "aria-label": "Runs", onscroll: () => this.#soon() }, this.table);
+    this.table = h("table.all-runs", {}, h("caption.unseen", {}, "Runs"), this.columnGroup, h("thead", {}, this.head),
+      this.body);
+    this.root = h("div.run-scroll", { tabindex: 0, role: "region", "aria-label": "Runs", onscroll: () => this.#soon() },
+      this.table);
     new ResizeObserver(() => this.#soon()).observe(this.root);
   }
 
@@ -41,7 +45,8 @@ export class RunTable {
   #list() {
     this.items = this.groups.flatMap(([label, runs]) => {
       if (label === undefined) return runs.map((run) => ({ key: run.id, run }));
-      return [{ key: `group ${label}`, label, runs }, ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
+      return [{ key: `group ${label}`, label, runs },
+        ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
     });
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
@@ -54,23 +59,28 @@ export class RunTable {
     const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric], hasSpreads]);
     if (shown === this.shownHeads) return;
     this.shownHeads = shown;
-    const width = (column) => widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
-    const cols = this.columns.map((column) => h("col"));
+    const width = (column) =>
+      widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
+    const cols = this.columns.map(() => h("col"));
     cols.forEach((col, index) => { col.style.width = `${width(this.columns[index])}px`; });
     const [first, last] = [h("col"), h("col")];
     first.style.width = last.style.width = `${CHOICE_WIDTH}px`;
     this.columnGroup.replaceChildren(first, last, ...cols);
     this.table.style.width = `${2 * CHOICE_WIDTH + this.columns.reduce((sum, column) => sum + width(column), 0)}px`;
     const heads = this.columns.map((column, index) => this.#headCell(column, cols[index], sort));
-    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")), h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
+    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")),
+      h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
   }
 
   #headCell(column, col, sort) {
     const isSorted = sort.id === column.id;
-    const arrow = isSorted ? (sort.descending ? " ↓" : " ↑") : "";
-    const button = h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => this.onSort(column.id) }, column.title + arrow);
-    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col), ondblclick: () => this.onWidth(column.id, undefined) });
-    return h(this.numeric.get(column.id) ? "th.number" : "th", { scope: "col", "aria-sort": isSorted ? (sort.descending ? "descending" : "ascending") : undefined }, button, grip);
+    const [arrow, order] = sort.descending ? [" ↓", "descending"] : [" ↑", "ascending"];
+    const button = h("button.sort", { title: `Sort by ${column.title}`,
+      onclick: () => this.options.onSort(column.id) }, column.title + (isSorted ? arrow : ""));
+    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col),
+      ondblclick: () => this.options.onWidth(column.id, undefined) });
+    const tag = this.numeric.get(column.id) ? "th.number" : "th";
+    return h(tag, { scope: "col", "aria-sort": isSorted && order }, button, grip);
   }
 
   #resize(event, column, col) {
@@ -85,7 +95,7 @@ export class RunTable {
     }, { signal: dragging.signal });
     addEventListener("pointerup", (moved) => {
       dragging.abort();
-      this.onWidth(column.id, Math.round(width(moved)));
+      this.options.onWidth(column.id, Math.round(width(moved)));
     }, { signal: dragging.signal });
   }
 
@@ -110,12 +120,13 @@ export class RunTable {
       const row = this.rows.get(item.key) ?? this.#row(item);
       this.rows.set(item.key, row);
       row.setAttribute("aria-rowindex", String(first + index + 2));
-      if (this.body.children[index + 1] !== row) this.body.insertBefore(row, this.body.children[index + 1] ?? this.after);
+      if (this.body.children[index + 1] !== row)
+        this.body.insertBefore(row, this.body.children[index + 1] ?? this.after);
     });
     this.body.append(this.after);
     this.before.firstChild.style.height = `${first * ROW_HEIGHT}px`;
     this.after.firstChild.style.height = `${Math.max(0, this.items.length - first - visible.length) * ROW_HEIGHT}px`;
-    this.onVisible?.(visible.flatMap((item) => (item.run ? [item.run] : [])));
+    this.options.onVisible(visible.flatMap((item) => (item.run ? [item.run] : [])));
   }
 
   // Shows the loss curves that have been loaded since.
@@ -133,7 +144,8 @@ export class RunTable {
       if (!this.open.delete(label)) this.open.add(label);
       this.#list();
     };
-    const button = h("button.sort", { type: "button", "aria-expanded": String(isOpen), onclick: toggle }, `${isOpen ? "▾" : "▸"} ${label}`, h("span.quiet", {}, ` ${runs.length}`));
+    const button = h("button.sort", { "aria-expanded": String(isOpen), onclick: toggle },
+      `${isOpen ? "▾" : "▸"} ${label}`, h("span.quiet", {}, ` ${runs.length}`));
     const cells = this.columns.slice(1).map((column) => {
       const numeric = this.numeric.get(column.id);
       return h(numeric ? "td.number" : "td", {}, column.id === "curve" ? "" : summarized(column, runs, numeric));
@@ -143,17 +155,20 @@ export class RunTable {
 
   #runRow(run) {
     const cells = this.columns.map((column) => this.#cell(column, run));
-    const edit = icon("settings", `Edit ${run.label}`, () => this.onEdit(run));
-    const row = h("tr", {}, h("td.box", {}, this.selection.box(run)), h("td.box", {}, edit), cells);
+    const edit = icon("settings", `Edit ${run.label}`, () => this.options.onEdit(run));
+    const row = h("tr", {}, h("td.box", {}, this.options.selection.box(run)), h("td.box", {}, edit), cells);
     row.updateCurve = () => cells.find((cell) => cell.updateCurve)?.updateCurve();
     row.updateCurve();
     return row;
   }
 
   #cell(column, run) {
-    if (column.id === "name") return h("th.name", { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label), run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
+    if (column.id === "name") return h("th.name",
+      { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label),
+      run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
     if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
-    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => this.onTag(tag) }, tag)));
+    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag",
+      { "aria-label": `Show only tag ${tag}`, onclick: () => this.options.onTag(tag) }, tag)));
     if (column.id === "curve") return this.#curveCell(run);
     const shown = text(column, column.value(run), this.decimals.get(column.id));
     const isBad = real(column.value(run)) !== undefined && typeof column.value(run) === "string";
@@ -163,11 +178,12 @@ export class RunTable {
   #curveCell(run) {
     const cell = h("td.curve");
     cell.updateCurve = () => {
-      const values = this.curve(run);
+      const values = this.options.curve(run);
       if (!values || values === cell.shown) return;
       cell.shown = values;
       const finite = values.filter(Number.isFinite);
-      cell.replaceChildren(finite.length < 2 ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
+      cell.replaceChildren(finite.length < 2
+        ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
     };
     return cell;
   }

@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+
+import { bytes, number, percent, plural, real, span, withUnit } from "/static/format.js";
+
+// Python reads the same cases: tests/model/test_text.py.
+const SPELLING = JSON.parse(readFileSync(new URL("../model/spelling.json", import.meta.url), "utf-8"));
+const SPELL = {
+  number, percent, bytes, duration: span,
+  hertz: (value) => withUnit(value, "Hz"),
+  joules: (value) => withUnit(value, "J"),
+  counted: (value) => plural(value, "checkpoint"),
+};
+
+for (const [kind, cases] of Object.entries(SPELLING)) {
+  test(`${kind} is spelt as Python spells it`, () => {
+    for (const [value, text] of cases) assert.equal(SPELL[kind](value), text);
+  });
+}
+
+test("what is unmeasured is an empty text", () => {
+  assert.deepEqual([number(Infinity), number(null)], ["infinite", ""]);
+});
+
+test("NaN is a text of the API, and other texts are no numbers", () => {
+  assert.ok(Number.isNaN(real("nan")));
+  assert.equal(real("constructor"), undefined);
+});
