@@ -6,6 +6,7 @@ The page's `format.js` spells them alike; `tests/model/spelling.json` has cases 
 from __future__ import annotations
 
 import math
+import re
 import time
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 GAP = "  "  # between the columns of a table
+_SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")  # of Markdown
 _SEPARATING = frozenset(',;"')  # separate cells of CSV, or quote them
 NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
@@ -38,6 +40,19 @@ def csv_line(names: Iterable[str]) -> str:
         )
         + "\n"
     )
+
+
+def escaped(text: str) -> str:
+    """Return a text without its meaning for Markdown."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def markdown_rows(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table in Markdown; the first row is its header."""
+    for place, row in enumerate(rows):
+        yield f"| {' | '.join(map(escaped, row))} |"
+        if not place:
+            yield f"| {' | '.join(['---'] * len(row))} |"
 
 
 def shown_lines(text: str) -> str:
