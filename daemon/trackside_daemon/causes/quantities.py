@@ -52,6 +52,8 @@ class Curve(NamedTuple):
     values: dict[float, float]
 
 
+MOST_CURVES = 200  # of a run with names; those of further processes and GPUs are left out
+
 QUANTITIES = (
     Quantity("gpu_utilization", "ratio", gpu.UTILIZATION, "gpu"),
     Quantity("gpu_sm_active", "ratio", gpu.SM_ACTIVE, "gpu"),
@@ -81,6 +83,21 @@ def curves(facts: Facts, quantity: Quantity) -> Iterator[Curve]:
     for name, series in sorted(groups.items(), key=lambda item: (len(item[0]), item[0])):
         if values := _summed(quantity, series):
             yield Curve(quantity, name, series, values)
+
+
+def named_curves(facts: Facts) -> dict[str, list[dict[float, float]]]:
+    """Return the values of the first `MOST_CURVES` curves by name, such as ``resources/gpu_memory/gpu_0``.
+
+    A name has several: the processes of a rank, and cgroups, are to be added up.
+    """
+    ranks = facts.processes()
+    found: dict[str, list[dict[float, float]]] = {}
+    for curve in (curve for quantity in QUANTITIES for curve in curves(facts, quantity)):
+        of = {"gpu": f"/gpu_{curve.of}", "pid": f"/rank_{ranks.get(curve.of, 0)}", "rank": f"/rank_{curve.of}"}
+        name = f"resources/{curve.quantity.name}{of.get(curve.quantity.of, '')}"
+        if name in found or len(found) < MOST_CURVES:
+            found.setdefault(name, []).append(curve.values)
+    return found
 
 
 def _selected(facts: Facts, quantity: Quantity) -> list[Resource]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.bridges.mirrors.target import Medium, Row
 from trackside_daemon.causes.facts import Facts, is_read
-from trackside_daemon.causes.quantities import QUANTITIES, curves
+from trackside_daemon.causes.quantities import named_curves
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read.axes import longest, push_times
 from trackside_daemon.history.read.charts import chart
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.positions import RankPlace
     from trackside_daemon.bridges.mirrors.target import MirroredRun
     from trackside_daemon.bridges.mirrors.unsent import Stream
-    from trackside_daemon.causes.quantities import Curve
 
 PACE = 30  # seconds between two points of a curve
 SETTLE = 5  # seconds before the machine's newest sample, until which the history has those of all sources
 AT_ONCE = 20  # points of a curve that are read at once
 SAMPLES = 2000  # most samples of a series in the time of these
-MOST_CURVES = 200  # of a run; those of further processes and GPUs are left out
 CURVES, STEP = "\0curves", "\0step"  # keys of positions: the time that curves have reached, and the step then
 
 MEDIA_BYTES = 4_000_000  # of media that are sent at once, besides the first
@@ -78,26 +76,16 @@ def unsent_curves(
 
 def _points(facts: Facts, begin: int) -> tuple[dict[int, dict[str, float]], dict[int, float]]:
     """Return the last value of each curve in each cell of time by the curve's name, and the time of each cell's last sample."""
-    ranks = facts.processes()
     points: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     moments: defaultdict[int, float] = defaultdict(float)
-    names: dict[str, None] = {}
-    for curve in (curve for quantity in QUANTITIES for curve in curves(facts, quantity)):
-        name = _name(curve, ranks)
-        if name in names or len(names) < MOST_CURVES:
-            names[name] = None
-            last = {-int(-moment // PACE): (moment, value) for moment, value in sorted(curve.values.items())}
+    for name, every in named_curves(facts).items():
+        for values in every:
+            last = {-int(-moment // PACE): (moment, value) for moment, value in sorted(values.items())}
             for cell, (moment, value) in last.items():
                 if moment > begin:
-                    points[cell][name] += value  # the processes of a rank together
+                    points[cell][name] += value
                     moments[cell] = max(moment, moments[cell])
     return {cell: dict(values) for cell, values in points.items()}, moments
-
-
-def _name(curve: Curve, ranks: Mapping[str, int]) -> str:
-    """Return the name of a curve at the target, such as ``resources/gpu_memory/gpu_0``."""
-    of = {"gpu": f"/gpu_{curve.of}", "pid": f"/rank_{ranks.get(curve.of, 0)}", "rank": f"/rank_{curve.of}"}
-    return f"resources/{curve.quantity.name}{of.get(curve.quantity.of, '')}"
 
 
 def unsent_media(history: Path, places: Collection[RankPlace], sent: Collection[str], run: str) -> list[Row]:
