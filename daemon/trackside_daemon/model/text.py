@@ -9,6 +9,7 @@ import math
 import re
 import time
 import unicodedata
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -172,6 +173,11 @@ def duration(seconds: float | None) -> str:
     large, unit, small, smaller = next(each for each in units if whole >= each[0])
     rest = whole % large // small
     return f"{number(whole // large)} {unit}" + (f" {rest} {smaller}" if rest else "")
+
+
+def rfc3339(seconds: float, digits: str = "microseconds") -> str:
+    """Return a Unix time in RFC 3339, in UTC, such as ``2026-11-29T00:40:12.250000Z``."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
 
 
 def moment(seconds: float | None, zone: str = "") -> str:
