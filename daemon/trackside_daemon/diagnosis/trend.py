@@ -13,7 +13,7 @@ from trackside_daemon.diagnosis.estimates import LARGEST, thinning
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.history.read.series import LOSSES, Window
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import LogTails
 
 POINTS = 300  # most samples of a key that are read
+LAST = 0.1  # part of the steps of the later trend
 LEAST = 8  # fewer samples show no trend
 STEP_TIME = "step_time"
 
@@ -35,17 +36,22 @@ def trends(
     Returns:
         ``key``; ``slope``: its change per 1,000 steps, with ``low`` and ``high``, its 95 % interval; ``r_squared``: the share
         of its variance that the line explains; ``p``: how likely such a slope is without a trend; ``start`` and ``end`` of the
-        line, and its ``steps``.
+        line, and its ``steps``. ``late``: the same of the last tenth of the steps, None if it has too few samples.
     """
-    found = {}
+    found, late = {}, {}
     for series in reader.series(connection, uid, [*LOSSES, *keys], tails=tails):
         points = chart(connection, series.series, series.tail, points=POINTS).points
         values = [(point[0], point[4]) for point in points if isfinite(point[4])]
         found[series.series.key] = values
+        if values:
+            last = Window("step", values[-1][0] - LAST * (values[-1][0] - values[0][0]))
+            points_of_it = chart(connection, series.series, series.tail, last, POINTS).points
+            ends = [(point[0], point[4]) for point in points_of_it if isfinite(point[4])]
+            late[series.series.key] = trend(*zip(*ends, strict=True)) if len(ends) >= LEAST else {}
         if series.series.key in LOSSES or STEP_TIME not in found:
             found[STEP_TIME] = list(_step_times(points, moves_of_stream(connection, series.series.stream)))
     lines = {key: trend(*zip(*values, strict=True)) for key, values in found.items() if len(values) >= LEAST}
-    return [{"key": key, **line} for key, line in lines.items() if line]
+    return [{"key": key, **line, "late": late.get(key) or None} for key, line in lines.items() if line]
 
 
 def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
