@@ -606,6 +606,18 @@ def test_positions_that_another_process_has_locked_are_not_deleted(tmp_path: Pat
     assert path.exists()
 
 
+def test_positions_and_what_sqlite_has_beside_them_are_for_this_user_alone(tmp_path: Path) -> None:
+    old = tmp_path / "positions.db-wal"
+    old.touch()
+    old.chmod(0o644)
+    positions = Positions(tmp_path / "positions.db")
+    positions.finish("a", {}, "x")
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("positions.db", "positions.db-wal", "positions.db-shm"), 0o600
+    )
+    positions.close()
+
+
 def _change(statement: str, store: Store) -> None:
     store.connection.execute(statement)
 
