@@ -142,7 +142,13 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
         run.finish("stopped" if ended else "failed")
         failures = "; ".join(f"{one.variant}: {one.reason}" for one in measured.failures)
         fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
-    found = None if daemon is None else measuring.disturbances(daemon, run.id, begun, time.time())
+    # A model in PyTorch has its weights, and on a GPU its device's memory; a function or an endpoint may be on either.
+    gpus = not all("device_memory_bytes" not in one and "weights_bytes" in one for one in measured.facts.values())
+    found = (
+        None
+        if daemon is None
+        else measuring.disturbances(daemon, run.id, begun, time.time(), gpus=gpus or not measured.facts)
+    )
     if found is None:
         measured.notes.append("no daemon watched the machine: whether something disturbed it is unknown")
     contents = {**results(measured), "ended": ended, "unfit": "; ".join(found or ()), "run": run.id}
