@@ -78,6 +78,7 @@ PLACES = {
         {
             *("model/text.py", "terminal/formatting.py", "collectors/process/shm.py", "documents/html.py"),
             *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
+            "integrations/epoch_line.py",
         },
     ),
     "parameters of a request": (r"\.query_params", {"web/api/history_access.py", "web/app.py"}),

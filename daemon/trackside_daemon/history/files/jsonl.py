@@ -27,6 +27,7 @@ from trackside_daemon.history.directory import make_private, writable_directory
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint, as_json
+from trackside_daemon.model.families import gpu
 from trackside_daemon.model.records import (
     AccountUpdated,
     Alert,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 OPTION = "--storage.jsonl"
 HOST = "host"
-GPU = "trackside_gpu_"
+GPU = gpu.UTILIZATION.name.removesuffix("utilization_ratio")  # begins the names of all families of GPUs
 ROTATE_BYTES = 256 * 1024 * 1024
 KEPT = 16
 DAYS = 31
