@@ -141,3 +141,18 @@ def test_an_experiment_keeps_the_files_of_its_user_and_deletes_plots_of_before(p
     assert {"mine.png", "loss.svg"} <= left
     assert "old.svg" not in left
     assert (root / "config.json").exists()
+
+
+def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -> None:
+    (place / "e").mkdir()
+    ended(Reports(None, place / "e", place / "history", CostSection, lambda _: None, memory=1 << 28), ENDED)
+    names = {path.name for path in (place / "e").rglob("*") if path.is_file()}
+    assert names == {
+        "config.json",
+        "results.json",
+        "report.html",
+        "metrics.jsonl",
+        "loss.svg",
+        "loss-dark.svg",
+        ".trackside.json",
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import time
 from base64 import b64decode
 from contextlib import suppress
@@ -39,6 +40,8 @@ DYNAMICS_FILES = 20  # most of these, the newest
 LISTED = ".trackside.json"  # the files that were written here
 LISTED_BYTES = 1_000_000
 DRAWING_SECONDS = 25.0  # of a processor, after which no further PNG is drawn
+DRAWING_WALL_SECONDS = 60.0  # the same by the clock: the process has the lowest priority
+PNG_MEMORY = 384 << 20  # bytes of address space that matplotlib and numpy need
 
 _DYNAMICS = re.compile(r"training_dynamics_step_(\d+)\.png")
 
@@ -178,16 +181,23 @@ def _plots(contents: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     machine = [chart for chart in charts if chart["key"].startswith("resources/")]
     own = [chart for chart in charts if chart not in machine]
     drawn = [*own[: max(CHARTS // 2, CHARTS - len(machine))], *machine][:CHARTS]
-    draws = find_spec("matplotlib") is not None
+    draws, until = _draws(), time.monotonic() + DRAWING_WALL_SECONDS
     if draws and own and contents["run"]["step"] is not None:
         yield f"training_dynamics_step_{contents['run']['step']}.png", plots.png(own[:DYNAMICS], axes, plots.DARK)
     names: dict[str, int] = {}
     for chart in drawn:
         name = plots.file_name(chart["key"])
         names[name] = names.get(name, 0) + 1
-        pngs = draws and time.process_time() < DRAWING_SECONDS
+        pngs = draws and time.process_time() < DRAWING_SECONDS and time.monotonic() < until
         yield from plots.files(f"{name}-{names[name]}" if names[name] > 1 else name, chart, axes, pngs=pngs)
     for series in contents["media"]:
         for item in series["items"] if series["kind"] == "image" else ():
             name = plots.file_name(series["key"]) + (f"-rank{series['rank']}" if series["rank"] else "")
             yield f"{name}_step_{item['step'] or 0}.png", b64decode(item["data"])
+
+
+def _draws() -> bool:
+    """Return whether this process can draw PNG files: where memory is short, numpy's library ends it without an exception."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each thread has tens of MiB
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return find_spec("matplotlib") is not None and (limit == resource.RLIM_INFINITY or limit >= PNG_MEMORY)
