@@ -113,6 +113,15 @@ def test_a_comparison_has_effects_with_intervals(source: FileSource) -> None:
     assert {"quantity": mark("step_time"), "unit": "seconds"}.items() <= found["effects"][0].items()
 
 
+def test_a_comparison_without_a_baseline_takes_the_first_run_or_names_what_is_missing(source: FileSource) -> None:
+    found, _ = answered(source, "compare", runs=["evil", "later"])
+    assert [unmark(one) for one in found["runs"]] == ["later"]
+    assert [unmark(one) for one in found["baseline"]] == ["evil"]
+    assert found["effects"]
+    alone, _ = answered(source, "compare", runs=["evil"])
+    assert (alone["effects"], alone["missing"]) == ([], "no run to compare with was found: name one in baseline")
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "error"),
     [

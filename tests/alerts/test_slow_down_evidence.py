@@ -143,7 +143,11 @@ def test_what_changed_with_the_attempt_and_on_the_machine(kept: History) -> None
     kept.put(
         [opened("net-1", name="net", about=old), opened("net-1", name="net", attempt=1, config={"lr": 0.1}, about=new)]
     )
-    busy = [Neighbour(7, "stress", 2.0, age=45.0), Neighbour(8, "sshd", 0.5, age=9000.0)]
+    busy = [
+        Neighbour(7, "stress", 2.0, age=45.0),
+        Neighbour(8, "sshd", 0.5, age=9000.0),
+        Neighbour(9, "late", 1.0, age=5.0),
+    ]
     began = BEGIN + 1100
     lines = changed(kept, "net-1", began=began, neighbours=busy)
     assert lines == [

@@ -32,3 +32,13 @@ def test_anything_else_is_rejected(text: str) -> None:
 def test_a_template_can_be_written_for_prometheus() -> None:
     text = "GPU {gpu} {value:percent} since {since}"
     assert prometheus_template(text) == "GPU {{ $labels.gpu }} {{ humanizePercentage $value }} since the alert's start"
+
+
+@pytest.mark.parametrize(
+    ("value", "below", "above"),
+    [(0.24, "0.2 degrees below", "0.2 degrees above"), (-0.24, "0.2 degrees above", "0.2 degrees below")],
+)
+def test_degrees_are_on_one_side_of_a_temperature_or_on_the_other(value: float, below: str, above: str) -> None:
+    assert fill("{value:below} and {value:above}", {"value": value}, {}) == f"{below} and {above}"
+    wanted = '{{ printf "%.1f" $value | reReplaceAll "^-" "" }} degrees {{ if lt $value 0.0 }}above{{ else }}below{{ end }} x'
+    assert prometheus_template("{value:below} x") == wanted

@@ -104,6 +104,8 @@ def test_pressure_limited_clocks_and_shared_gpus_make_a_benchmark_unfit() -> Non
         f'{clocks}{{gpu="0",reason="hw_thermal"}}': (0.0, 2.0),
         "trackside_gpu_processes": (1.0, 2.0),
     }
+    on_cpu = disturbances(Series(**loud), "r", 0.0, 10.0, gpus=False)  # type: ignore[arg-type]
+    assert on_cpu == ["tasks waited for a CPU in 40.0 % of the time"]
     assert disturbances(Series(**loud), "r", 0.0, 10.0) == [  # type: ignore[arg-type]
         "tasks waited for a CPU in 40.0 % of the time",
         "the clocks of a GPU were limited in 20.0 % of the time",

@@ -22,6 +22,8 @@ class MlflowServer(ThreadingHTTPServer):
             stores the request, and answers when *continues* is set).
         runs: The runs by id, each with ``info``, ``tags``, ``params`` and ``metrics``.
         requests: Number of requests.
+        artifacts: The artifacts by path.
+        keeps_artifacts: Whether it keeps artifacts of new runs itself.
     """
 
     daemon_threads = True
@@ -33,6 +35,8 @@ class MlflowServer(ThreadingHTTPServer):
         self.runs: dict[str, dict[str, Any]] = {}
         self.experiments: dict[str, str] = {}
         self.requests = 0
+        self.artifacts: dict[str, bytes] = {}
+        self.keeps_artifacts = True
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -63,6 +67,7 @@ class MlflowServer(ThreadingHTTPServer):
         if name == "runs/create":
             id_ = f"run{len(self.runs)}"
             info = {"run_id": id_, "run_name": body["run_name"], "status": "RUNNING"}
+            info["artifact_uri"] = f"{'mlflow-artifacts' if self.keeps_artifacts else 's3'}:/1/{id_}/artifacts"
             tags = {tag["key"]: tag["value"] for tag in body["tags"]}
             self.runs[id_] = {"info": info, "tags": tags, "params": {}, "metrics": set()}
             return {"run": {"info": info}}
@@ -87,7 +92,7 @@ class MlflowServer(ThreadingHTTPServer):
             }
         elif name == "runs/update":
             run["info"] |= {"status": body["status"], "end_time": body["end_time"]}
-        return {}
+        return {"run": _described(run)} if name == "runs/get" else {}
 
 
 def _described(run: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +106,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def do_PUT(self) -> None:
+        self.server.artifacts[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def do_GET(self) -> None:
         self._answer({name: one for name, (one,) in parse_qs(urlsplit(self.path).query).items()})

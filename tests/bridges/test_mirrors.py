@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import layer_frames
 import pytest
+from bridges.extras import put_extras
 from bridges.mlflow_server import MlflowServer
-from histories import BEGIN, column, finished, history, ingested, opened
-from processes import DEADLINE, eventually
+from histories import BEGIN, column, finished, history, ingested, opened, session
+from processes import DEADLINE, eventually, require
 from session_records import batch_ingested
 
+from trackside.wire import MediaItem
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import worker as mirrors
-from trackside_daemon.bridges.mirrors.positions import Positions
+from trackside_daemon.bridges.mirrors.of_run import CURVES
+from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
@@ -40,7 +43,7 @@ from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import MachineSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from histories import History
@@ -334,6 +337,79 @@ def test_event_files_have_the_distributions_of_layers_once(tmp_path: Path) -> No
     ]
 
 
+def mirrored(tmp_path: Path) -> Path:
+    """Return the event files of a run with extras, whose mirror was killed after curves and after media, and went on."""
+
+    class Killing(Positions):
+        """Positions of a worker that is killed when the target has got curves, and when it has got media."""
+
+        def advance(self, place: RankPlace, sent: Mapping[str, int], state: State) -> None:
+            if (CURVES in sent or place.attempt < 0) and not killed.get(place):
+                killed[place] = True
+                raise KeyboardInterrupt
+            super().advance(place, sent, state)
+
+    place, killed = tmp_path / "tb", dict[RankPlace, bool]()
+    with history(tmp_path / "h") as one:
+        put_extras(one)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                Mirror(one.database.path, Killing(one.directory / "positions.db"), EventFiles(place)).poll()
+        for _ in range(2):
+            mirror_to(EventFiles(place), one).poll()
+        one.put([finished("a", after=119.0)])
+        mirror_to(EventFiles(place), one).poll()
+    return next(place.iterdir())
+
+
+def test_event_files_have_the_curves_of_the_machine_and_the_media_once(tmp_path: Path) -> None:
+    (path,) = mirrored(tmp_path).iterdir()
+    read = list(EventFile(path, LeftOut()).read())
+    others = sorted((value.kind, value.tag, step) for events in read for value, step, _ in events.others)
+    assert others == [("histograms", "spread", 3), ("images", "sample", 2), ("text", "rows", 3), ("text", "said", 3)]
+    curve = [one[1:] for events in read for one in events.scalars if one[0] == "resources/host_cpu"]
+    assert curve == [(step, BEGIN + after, 4.0) for step, after in ((1, 10), (4, 40), (7, 70), (10, 100), (11, 118))]
+
+
+def test_a_real_reader_of_event_files_finds_the_curves_and_the_media(tmp_path: Path) -> None:
+    require("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(mirrored(tmp_path)), size_guidance=dict.fromkeys(("images", "tensors", "scalars"), 0))
+    read.Reload()
+    tags = read.Tags()
+    assert (tags["images"], tags["histograms"], sorted(tags["tensors"])) == (["sample"], ["spread"], ["rows", "said"])
+    assert sorted(tags["scalars"]) == ["loss", "resources/gpu_utilization/gpu_0", "resources/host_cpu"]
+    cells = [(one.step, one.wall_time - BEGIN) for one in read.Scalars("resources/gpu_utilization/gpu_0")]
+    assert cells == [(1, 10), (4, 40), (7, 70), (10, 100), (11, 118)]
+    assert {round(one.value, 5) for one in read.Scalars("resources/host_cpu")} == {4.0}
+    (image,), (said,), (rows,) = read.Images("sample"), read.Tensors("said"), read.Tensors("rows")
+    assert (image.step, image.width, image.height, image.encoded_image_string[1:4]) == (2, 2, 1, b"PNG")
+    assert said.tensor_proto.string_val[0].decode() == "Grüße"
+    assert rows.tensor_proto.string_val[0].decode() == "| a |\n| --- |\n| 1 |\n| x\\|y |\n\n2 more rows"
+    assert read.PluginTagToContent("text").keys() == {"rows", "said"}
+    (spread,) = read.Histograms("spread")
+    assert (spread.step, spread.histogram_value.num, spread.histogram_value.max) == (3, 6.0, 3.0)
+
+
+def test_mlflow_gets_the_curves_of_the_machine_and_the_media_as_artifacts(tmp_path: Path) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        put_extras(one)
+        assert [mirror_to(mlflow.make_target(settings), one).poll() for _ in range(2)] == [0.0, 0.0]
+        assert [step for step, _, _ in server.metrics("resources/gpu_utilization/gpu_0")] == [1, 4, 7, 10]
+        names = sorted(path.rpartition("media/")[2].rpartition("-")[0] for path in server.artifacts)
+        assert names == ["rows/step-3", "said/step-3", "sample/step-2", "spread/step-3"]
+        assert "Grüße".encode() in server.artifacts.values()
+        server.keeps_artifacts = False
+        one.put(
+            [opened("b"), batch_ingested(session("b"), 1, media=[MediaItem("text", "x", 0, b"y", 1)]), finished("b")]
+        )
+        running = mirror_to(mlflow.make_target(settings), one)
+        assert (running.poll(), running.status.rejected) == (0.0, 1)
+
+
 def test_mlflow_has_each_sample_once_after_every_kind_of_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -531,6 +607,18 @@ def test_positions_that_another_process_has_locked_are_not_deleted(tmp_path: Pat
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             Positions(path)
     assert path.exists()
+
+
+def test_positions_and_what_sqlite_has_beside_them_are_for_this_user_alone(tmp_path: Path) -> None:
+    old = tmp_path / "positions.db-wal"
+    old.touch()
+    old.chmod(0o644)
+    positions = Positions(tmp_path / "positions.db")
+    positions.finish("a", {}, "x")
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("positions.db", "positions.db-wal", "positions.db-shm"), 0o600
+    )
+    positions.close()
 
 
 def _change(statement: str, store: Store) -> None:

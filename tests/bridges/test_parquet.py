@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bridges.archives import files, path_of, write
+from bridges.archives import answer, files, path_of, write
 from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import bits
 
@@ -214,3 +214,12 @@ def test_prepared_questions_have_answers(directory: Path, tmp_path: Path) -> Non
         ask(Store(str(tmp_path / "none")), "SELECT * FROM runs")
     with pytest.raises(SettingError, match="Parquet files: Unrecognized filesystem type in URI: zz://…@x"):
         Store("zz://key:secret@x")
+
+
+def test_a_benchmark_is_no_run_that_lost_gpu_hours(tmp_path: Path) -> None:
+    with history(tmp_path / "history") as made:
+        for run, tags in (("train", ()), ("bench", ("benchmark",))):
+            made.put([opened(run, tags=tags), column(run, ["loss"], 10), finished(run)])
+    write(tmp_path / "history", str(tmp_path))
+    worst = answer(tmp_path, prepared("worst 20 runs by lost GPU hours"))
+    assert [row[0] for row in worst] == ["train"]

@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bridges.extras import put_extras
 from bridges.wandb_server import WandbServer
 from end_to_end.queries import Queries
 from histories import BEGIN, finished, history, ingested, opened
@@ -384,6 +386,26 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
         found += [dict(zip(i.keys, i.values, strict=True)) for i in run.read() if isinstance(i, Push)]
         assert (run.name, run.config, list(run.tags), run.ended) == ("gpt", {"lr": 0.1}, ["x"], True)
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
+
+
+def test_offline_logs_of_wandb_have_the_media_and_the_curves_of_the_machine_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr("trackside_daemon.bridges.mirrors.positions.time", SimpleNamespace(time=lambda: BEGIN))
+    settings = {"project": "p", "entity": "", "mode": "offline", "directory": str(tmp_path / "w")}
+    with history(tmp_path / "history") as one:
+        put_extras(one)
+        for _ in range(2):
+            target = wandb_mirror.make_target(settings)
+            assert Mirror(one.database.path, Positions(tmp_path / "positions.db"), target).poll() == 0.0
+    files = sorted(path.parent.name for path in (tmp_path / "w").rglob("media/*/*"))
+    assert [name for name in files if name != "images"] in (["html", "html", "table"], ["html", "table"])
+    runs = [LogRun("a", [path]) for path in sorted((tmp_path / "w").glob("wandb/offline-run-*/run-a.wandb"))]
+    rows = [dict(zip(i.keys, i.values, strict=True)) for run in runs for i in run.read() if isinstance(i, Push)]
+    curve = [(row["trackside/step"], row["resources/host_cpu"]) for row in rows if "resources/host_cpu" in row]
+    assert curve == [(1, 4.0), (4, 4.0), (7, 4.0), (10, 4.0)]
 
 
 def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

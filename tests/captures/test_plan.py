@@ -118,3 +118,25 @@ def test_a_plan_whose_values_cannot_be_read_costs_the_plan_and_not_the_run(
     with trackside.init("x", enabled=False, profile=cfg) as run:
         run.push(loss=1.0)
     assert sum("profile: " in one.message for one in caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "seen", "missed"),
+    [
+        (ProfilePlan(10, 0, (0, 1, 9)), ((500, 0.5), (600, 2.1)), "epoch 1, 9"),
+        (ProfilePlan(10, 50), ((20, None),), "step 50"),
+        (ProfilePlan(10, 5), ((20, None),), ""),
+    ],
+)
+def test_a_plan_that_a_run_did_not_reach_is_named_once_when_it_has_ended(
+    plan: ProfilePlan, seen: Any, missed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = Planned(plan)
+    for steps, epoch in seen:
+        planned.at(steps, epoch)
+    planned.processes = []
+    planned.at(700)
+    planned.at(700)
+    why = ", as its plan has it: the run ended before, or the epoch lasted less than a second"
+    named = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert named == ([f"run train has no profile of {missed}{why}"] if missed else [])

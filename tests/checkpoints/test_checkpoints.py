@@ -21,7 +21,7 @@ from trackside_daemon.checkpoints.directories import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed
-from trackside_daemon.model.checkpoint import as_json, shape_of, step_of
+from trackside_daemon.model.checkpoint import as_json, reported_step, shape_of, step_of
 from trackside_daemon.model.records import Event
 
 
@@ -275,6 +275,13 @@ def test_a_file_belongs_to_a_checkpoint(file: str, checkpoint: str | None) -> No
 def test_a_name_has_a_step_and_a_shape(name: str, step: int | None) -> None:
     assert step_of(name) == step
     assert shape_of("epoch=1-step=400.ckpt") == "epoch=#-step=#.ckpt"
+
+
+def test_a_checkpoint_of_a_run_without_a_push_has_the_step_of_its_name() -> None:
+    assert reported_step({"path": "/out/checkpoint_step_400.pt"}, None) == 400
+    assert reported_step({"path": "/out/checkpoint_step_400.pt"}, 7) == 7
+    assert reported_step({"path": "/out/checkpoint_step_400.pt", "step": 3}, None) == 3
+    assert reported_step({"path": ["x"]}, None) is None
 
 
 def test_runs_of_other_machines_and_paths_of_object_stores_are_left_alone(tmp_path: Path) -> None:

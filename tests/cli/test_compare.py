@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
-from histories import BEGIN, history, ingested, opened
+from histories import BEGIN, finished, history, ingested, opened
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.cli.commands.sorting import ordered
 from trackside_daemon.cli.compare.expression import Condition, ExpressionError, NotANumberError, Value
 from trackside_daemon.cli.main import load
@@ -259,3 +260,20 @@ def test_lists_have_the_results_and_are_ordered_by_them(run: Run) -> None:
         True,
     )
     assert "results:\n  best  1.8" in run("show", "base0").stdout
+
+
+def test_a_table_of_groups_has_short_commands_and_each_key_once_against_the_baseline(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        for place, name in enumerate(("base0", "base1", "wide0", "wide1")):
+            about = ProcessInfo(command=("python", "train.py", *(f"--flag-{at}={name}" for at in range(20))))
+            pushes = [
+                (step, round(1e6 * (BEGIN + 1000 * place + step)), {"loss": 1 / (1 + step)}) for step in range(50)
+            ]
+            stated = [Event(name, 0, BEGIN, "summary", 0, 50, {"loss": 0.5})] if name == "wide0" else []
+            one.put([opened(name, name=name[:-1], about=about), ingested(name, pushes), *stated, finished(name)])
+    done = CliRunner().invoke(load("compare"), ["base*", "wide*", "--group-by=name", f"--storage.path={tmp_path}"])
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) < 120, done.output
+    assert any(line.split()[:1] == ["command"] and line.count("2 commands") == 2 for line in lines)
+    against = lines[lines.index("against the baseline:") : lines.index("measured:")]
+    assert [line.split()[0] for line in against].count("loss") == 1

@@ -610,7 +610,7 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
     assert "written" not in answer.out
     names = ("1-train_loss", "2-eval_accuracy", "3-gr_e")
     assert sorted(path.name for path in plots.iterdir()) == [
-        f"{name}.{end}" for name in names for end in ("png", "svg")
+        f"{name}{end}" for name in names for end in ("-dark.png", "-dark.svg", ".png", ".svg")
     ]
 
 

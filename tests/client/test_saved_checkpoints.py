@@ -72,6 +72,7 @@ def test_what_is_saved_is_loaded_without_pytorch_too(
 ) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "place")
     assert (checkpoints.load(), checkpoints.step, checkpoints.list(), checkpoints.best("loss")) == (None, 0, [], None)
+    assert checkpoints.next_step == 0
     path = checkpoints.save(PLAIN, 7, {"loss": 0.5})
     assert path == tmp_path / "new/place/step-00000007"
     again = Checkpoints(tmp_path / "new" / "place")
@@ -443,3 +444,12 @@ def test_ranks_of_fsdp_save_and_load_together(tmp_path: Path) -> None:
         *("checkpoint.json", "random-0.pt", "random-1.pt", ".metadata", "__0_0.distcp", "__1_0.distcp", "state.zip"),
     ]
     assert steps(Checkpoints(tmp_path)) == [5, 6]
+
+
+def test_a_loop_that_saves_its_own_step_goes_on_behind_it_also_behind_step_0(tmp_path: Path) -> None:
+    for begin in (0, 1, 2):
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.load()
+        assert checkpoints.next_step == begin
+        checkpoints.save({"a": begin}, begin)
+        assert (checkpoints.step, checkpoints.next_step) == (begin, begin + 1)

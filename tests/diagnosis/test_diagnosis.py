@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +14,7 @@ from histories import BEGIN, History, finished, history, ingested, opened
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
+from trackside_daemon.documents.run import trend_lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Account, AccountUpdated, Alert, MachineSample, SessionOpened
@@ -405,3 +407,17 @@ def diagnosis(kept: History, prices: CostSection = CostSection()) -> dict[str, A
     with kept.database.reading() as connection:
         found: dict[str, Any] = json.loads(json.dumps(diagnose(connection, "run", prices)))
     return found
+
+
+def test_a_loss_that_no_longer_falls_has_a_flat_last_tenth(kept: History) -> None:
+    noise = Random(1)
+    rows = [
+        (s, round((BEGIN + s) * 1e6), {"loss": 3 * 2.718 ** (-s / 200) + noise.gauss(0, 0.01)}) for s in range(3000)
+    ]
+    kept.put([opened("run"), ingested("run", rows), finished("run", after=3000)])
+    with kept.database.reading() as connection:
+        (loss,) = [one for one in diagnose(connection, "run", CostSection())["trends"] if one["key"] == "loss"]
+    assert loss["slope"] < -0.2
+    assert loss["late"]["low"] < 0 < loss["late"]["high"]
+    (line,) = trend_lines([loss])
+    assert "last tenth" in line

@@ -319,7 +319,7 @@ def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:
     chart = charts(reports)[0]
     odd = {"key": "$x_{$", "lines": [{**line, "label": "_$\\alpha"} for line in chart["lines"]]}
     for one in (chart, odd):
-        drawn = png(one, [report["axes"] for report in reports])
+        drawn = png([one], [report["axes"] for report in reports])
         assert drawn.startswith(b"\x89PNG")
         assert drawn[16:24] == (1440).to_bytes(4, "big") + (720).to_bytes(4, "big")
 

@@ -18,7 +18,7 @@ from trackside_daemon.history.files.export import FORMATS, Format, TooManyKeysEr
 from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
-from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.records import Alert, Event, MachineSample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -291,3 +291,20 @@ def test_a_part_is_keys_ranks_an_attempt_and_a_window(tmp_path: Path, *, packed:
         assert [point[0] for point in whole["series"][0]["points"]] == [4095, 4096, 4097]
         lines = [json.loads(line) for line in b"".join(export(one.database, "a", "jsonl", timed)).splitlines()]
         assert [(line["step"], list(line["values"])) for line in lines[1:]] == [(4096, ["y"]), (4097, ["y"])]
+
+
+def test_a_long_csv_has_a_line_for_each_value_with_labels_as_columns(tmp_path: Path) -> None:
+    power = 'trackside_gpu_power_watts{gpu="0",uuid="G,1"}'
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["loss", "=x"], 2)])
+        one.put([MachineSample(BEGIN + 0.5, {power: 300.0, "trackside_load1": 1.5}), finished("a")])
+        text = b"".join(export(one.database, "a", "long", Selection(resources=True))).decode()
+    assert text.splitlines() == [
+        "time,metric,attempt,rank,step,gpu,uuid,value",
+        "2023-11-14T22:13:20.000000Z,loss,0,0,0,,,0.0",
+        "2023-11-14T22:13:20.000000Z,'=x,0,0,0,,,0.1",
+        "2023-11-14T22:13:21.000000Z,loss,0,0,1,,,1.0",
+        "2023-11-14T22:13:21.000000Z,'=x,0,0,1,,,1.1",
+        '2023-11-14T22:13:20.500000Z,trackside_gpu_power_watts,,,,0,"G,1",300.0',
+        "2023-11-14T22:13:20.500000Z,trackside_load1,,,,,,1.5",
+    ]

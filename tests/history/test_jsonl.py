@@ -415,3 +415,47 @@ def test_a_directory_that_cannot_be_had_is_told_at_the_start(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     with pytest.raises(HistoryError, match=r"file: .*--storage\.jsonl=DIR"):
         JsonLines(tmp_path / "file")
+
+
+def test_each_gpu_has_a_flat_line_in_the_file_of_its_day_and_old_days_go(
+    start: Callable[..., JsonLines], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "DAYS", 2)
+    values = {
+        'trackside_gpu_utilization_ratio{gpu="0",uuid="G"}': 0.95,
+        'trackside_gpu_clock_hertz{domain="sm",gpu="0",uuid="G"}': 1.4e9,
+        'trackside_gpu_info{gpu="0",name="H200",uuid="G"}': 1.0,
+        'trackside_gpu_power_watts{gpu="1",uuid="H"}': 320.0,
+        'trackside_gpu_process_memory_bytes{gpu="1",pid="7",uuid="H"}': 3.0,
+        "trackside_load1": 1.0,
+    }
+    writer = start()
+    for day in range(3):
+        writer.write([MachineSample(1_700_000_000.25 + 86_400 * day, values)])
+    kept = sorted((directory / "host").glob("gpu_metrics_*"))
+    assert [path.name for path in kept] == ["gpu_metrics_20231115.jsonl", "gpu_metrics_20231116.jsonl"]
+    assert lines(kept[0]) == [
+        {
+            "timestamp": "2023-11-15T22:13:20.250000Z",
+            "gpu_index": 0,
+            "uuid": "G",
+            "utilization_ratio": 0.95,
+            "clock_hertz_sm": 1.4e9,
+        },
+        {"timestamp": "2023-11-15T22:13:20.250000Z", "gpu_index": 1, "uuid": "H", "power_watts": 320.0},
+    ]
+
+
+def test_the_newest_full_files_are_kept(
+    start: Callable[..., JsonLines], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "KEPT", 3)
+    writer = start(rotate_bytes=10)
+    for step in range(8):
+        writer.write([taken({step: {"x": 1}})])
+    assert sorted(path.name for path in (directory / "r1").iterdir()) == [
+        "samples.5.jsonl",
+        "samples.6.jsonl",
+        "samples.7.jsonl",
+        "samples.jsonl",
+    ]

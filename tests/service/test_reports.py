@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from histories import BEGIN, column, finished, history, opened
+from histories import BEGIN, column, finished, history, ingested, opened
+from processes import eventually
+from session_records import batch_ingested
 
+from trackside.media.png import encode
+from trackside.wire import MediaItem
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import RunState
+from trackside_daemon.model.records import MachineSample, RunState
 from trackside_daemon.service.reports import Reports
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def reports(place: Path, directory: str = "reports", **more: Any) -> Reports:
-    return Reports(place / directory, place / "history", CostSection, lambda _: None, memory=1 << 29, **more)
+    return Reports(place / directory, None, place / "history", CostSection, lambda _: None, memory=1 << 29, **more)
 
 
 def ended(runs: Reports, *records: RunState) -> None:
@@ -53,7 +58,7 @@ def test_no_id_leads_out_of_the_directory(place: Path) -> None:
     runs = reports(place)
     files = {runs.file(run) for run in ("../x", "a/b", ".", "", "x" * 500, "run")}
     assert len(files) == 6
-    assert {file.parent for file in files} == {place / "reports"}
+    assert {file and file.parent for file in files} == {place / "reports"}
 
 
 def test_what_fails_is_one_line_and_the_next_is_written(place: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -67,3 +72,83 @@ def test_what_fails_is_one_line_and_the_next_is_written(place: Path, caplog: pyt
 def test_a_stop_does_not_wait_for_long(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     ended(reports(place, stop_seconds=0.0), ENDED)
     assert caplog.messages == ["run run gets no report: the daemon stops"]
+
+
+def experiments(place: Path, **options: Any) -> Reports:
+    return Reports(None, place / "e", place / "history", CostSection, lambda _: None, memory=1 << 30, **options)
+
+
+def test_an_experiment_has_the_files_of_its_directory_also_while_it_lives(tmp_path: Path) -> None:
+    place = tmp_path / "own"
+    (place / "e").mkdir(parents=True)
+    image = MediaItem("image", "frequencies", round((BEGIN + 1) * 1e9), encode(2, 1, 1, b"\x00\xff"), 1000)
+    pushes = [
+        (step, round((BEGIN + step / 20) * 1e6), {"loss": 7 - step / 1000, "learning_rate": 0.1})
+        for step in range(0, 1201, 10)
+    ]
+    with history(place / "history") as one:
+        record = opened("run", name="wave rgd/qfe", config={"lr": 0.001})
+        batches = [ingested("run", pushes), batch_ingested(record.session.id, 2, media=[image])]
+        ticks = [
+            MachineSample(BEGIN + 5 * tick, {"trackside_host_memory_available_bytes": 1e9 + tick}) for tick in range(12)
+        ]
+        one.put([record, *batches, *ticks])
+        runs = experiments(place, every=1000)
+        runs.start()
+        runs.accept(Batch("training", records=batches))
+        root = place / "e" / "wave_rgd_qfe-run"
+        eventually((root / "visualizations" / ".trackside.json").exists)
+        runs.stop()
+    metrics = [json.loads(line) for line in (root / "logs" / "metrics.jsonl").read_text().splitlines()]
+    assert len(metrics) == 121
+    assert (metrics[0]["step"], metrics[0]["loss"], metrics[-1]["loss"]) == (0, 7.0, 5.8)
+    config, results = (json.loads((root / name).read_text()) for name in ("config.json", "results.json"))
+    assert (config["experiment_id"], config["git_hash"], config["config"]) == (root.name, "0123abc", {"lr": 0.001})
+    assert (results["state"], results["step"], results["final_metrics"]["loss"]) == ("starting", 1200, 5.8)
+    assert results["metrics"]["loss"]["best"] == 5.8
+    drawn = {path.name for path in (root / "visualizations").iterdir()}
+    assert {"training_dynamics_step_1200.png", "frequencies_step_1000.png", "loss.png", "loss-dark.svg"} <= drawn
+    assert {f"resources_host_memory_available{end}" for end in (".svg", "-dark.svg", ".png", "-dark.png")} <= drawn
+    assert b"resources/host_memory_available" in (root / "report.html").read_bytes()
+    assert not list(root.rglob("*.unfinished"))
+
+
+def test_an_experiment_whose_directory_is_a_link_or_that_of_another_user_is_refused(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (place / "e").mkdir()
+    (place / "elsewhere").mkdir()
+    (place / "e" / "gpt_title-run").symlink_to(place / "elsewhere")
+    ended(experiments(place), ENDED)
+    assert caplog.messages[0].startswith("run run gets no directory: ")
+    assert list((place / "elsewhere").iterdir()) == []
+
+
+def test_an_experiment_keeps_the_files_of_its_user_and_deletes_plots_of_before(place: Path) -> None:
+    (place / "e").mkdir()
+    ended(experiments(place), ENDED)
+    (root,) = (place / "e").iterdir()
+    plots = root / "visualizations"
+    (plots / "mine.png").write_bytes(b"x")
+    (plots / ".trackside.json").write_text(json.dumps(["old.svg", "../config.json"]))
+    (plots / "old.svg").write_bytes(b"x")
+    ended(experiments(place), ENDED)
+    left = {path.name for path in plots.iterdir()}
+    assert {"mine.png", "loss.svg"} <= left
+    assert "old.svg" not in left
+    assert (root / "config.json").exists()
+
+
+def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -> None:
+    (place / "e").mkdir()
+    ended(Reports(None, place / "e", place / "history", CostSection, lambda _: None, memory=1 << 28), ENDED)
+    names = {path.name for path in (place / "e").rglob("*") if path.is_file()}
+    assert names == {
+        "config.json",
+        "results.json",
+        "report.html",
+        "metrics.jsonl",
+        "loss.svg",
+        "loss-dark.svg",
+        ".trackside.json",
+    }

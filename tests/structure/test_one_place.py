@@ -79,6 +79,7 @@ PLACES = {
         {
             *("model/text.py", "terminal/formatting.py", "collectors/process/shm.py", "documents/html.py"),
             *("environment/exit_status.py", "checkpoints/checkpoints.py", "benchmark/results.py"),
+            "integrations/epoch_line.py",
         },
     ),
     "the methods that --auto replaces": (

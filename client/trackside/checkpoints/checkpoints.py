@@ -43,6 +43,7 @@ class Checkpoints:
     Attributes:
         directory: The directory.
         step: The step that was loaded or saved last; 0 before.
+        next_step: The step after it; 0 before, so that a loop that saves ``step`` itself begins there.
 
     Raises:
         ValueError: ``keep`` is below 1, or ``mode`` is another word.
@@ -64,7 +65,7 @@ class Checkpoints:
         if mode not in {"min", "max"}:
             raise ValueError(f"mode is {mode!r}, which is neither min nor max")
         self.directory = Path(directory)
-        self.step = 0
+        self.step, self._has_step = 0, False
         self._keep, self._best, self._mode = keep, best, mode
         self._damaged: set[Path] = set()  # as `load` has found
 
@@ -105,7 +106,7 @@ class Checkpoints:
             if first:
                 self._warn_unsaved(step, os_error_text(error))
             return None
-        self.step = step
+        self.step, self._has_step = step, True
         if first:
             fields = {"metrics": numbers} if numbers else {}
             seconds = round(monotonic() - began, 6)
@@ -119,6 +120,11 @@ class Checkpoints:
                 sequence=sequence,
             )
         return saved.path
+
+    @property
+    def next_step(self) -> int:
+        """See the class."""
+        return self.step + 1 if self._has_step else 0
 
     def load(self, into: Any = None, *, step: int | None = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Load the checkpoint that was saved last and is intact; warnings name those that are skipped, and why.
@@ -154,7 +160,7 @@ class Checkpoints:
                 continue
             if into is not None:
                 state.restore(kept, sharded.others(into) if together else into)
-            self.step = one.step
+            self.step, self._has_step = one.step, True
             more = {"skipped": skipped} if skipped else {}
             default_run.event("resume", path=str(one.path.absolute()), step=one.step, **more)
             return kept["state"]

@@ -19,6 +19,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_by
+from trackside.integrations.epoch_line import EpochLine
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import (
@@ -159,6 +160,7 @@ class TracksideCallback(Callback):
         name: As for `trackside.init`.
         watch: Also watch the model in each fit, as `trackside.watch` does; ``"distributions"`` with distributions of weights
             and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
+        epoch_line: Write a line for each epoch to standard error, on rank 0, and push ``throughput_efficiency``.
         arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
 
     Attributes:
@@ -170,9 +172,15 @@ class TracksideCallback(Callback):
     pushes_logged = False
 
     def __init__(
-        self, name: str | None = None, *, watch: bool | str | Mapping[str, Any] = False, **arguments: Any
+        self,
+        name: str | None = None,
+        *,
+        watch: bool | str | Mapping[str, Any] = False,
+        epoch_line: bool = False,
+        **arguments: Any,
     ) -> None:
         super().__init__()
+        self._line = EpochLine() if epoch_line else None
         self._watches = watch
         self._watcher: Any = None
         self._adapter = self._own_adapter = RunAdapter(name, arguments)
@@ -231,6 +239,8 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._line is not None:
+            self._line.begin()
         fetcher: Any = getattr(trainer.fit_loop, "_data_fetcher", None)
         loader = getattr(fetcher, COMBINED_LOADER, None)
         if loader is not None and loader is not self._timed_loader:
@@ -242,11 +252,15 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._line is not None:
+            self._line.began()
         self._rates = _rates(trainer.optimizers)  # now, since the schedulers step before `on_train_batch_end`
 
     @never_raises
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples(batch)
+        if self._line is not None:
+            self._line.stepped(samples(batch))
         loss = outputs.get("loss") if hasattr(outputs, "get") else outputs
         if loss is not None:
             loss = loss.detach() if hasattr(loss, "detach") else loss
@@ -258,6 +272,13 @@ class TracksideCallback(Callback):
             self._push(trainer)
 
     @never_raises
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._line is not None:
+            self._adapter.open().push(throughput_efficiency=self._line.efficiency, step=trainer.global_step)
+            if trainer.is_global_zero:
+                self._line.write(trainer.current_epoch)
+
+    @never_raises
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
             self._before = dict(trainer.callback_metrics)  # it has the training's metrics as well
@@ -265,6 +286,8 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._line is not None:
+            self._line.pause()
         phase, self._phase = self._phase, None
         if phase is None:
             return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
+from trackside.integrations.epoch_line import EpochLine
 from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.pytorch.step_stages import StepStages
@@ -40,6 +41,7 @@ class TracksideCallback(TrainerCallback):
         watch: Also watch the model, as `trackside.watch` does; ``"distributions"`` with distributions of weights
             and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
         profile: Plan of profiles for a run that this opens, as for `trackside.init`.
+        epoch_line: Write a line for each epoch to standard error, on rank 0, and push ``throughput_efficiency``.
 
     Attributes:
         is_carried: Checkpoints carry the run, so that a resume continues it.
@@ -50,8 +52,13 @@ class TracksideCallback(TrainerCallback):
     yields = False
 
     def __init__(
-        self, *, watch: bool | str | Mapping[str, Any] = False, profile: Mapping[str, Any] | None = None
+        self,
+        *,
+        watch: bool | str | Mapping[str, Any] = False,
+        profile: Mapping[str, Any] | None = None,
+        epoch_line: bool = False,
     ) -> None:
+        self._line = EpochLine() if epoch_line else None
         self._watches = watch
         self._profile = profile
         self._adapter: RunAdapter | None = None
@@ -104,6 +111,34 @@ class TracksideCallback(TrainerCallback):
         run.queue.register(self._stages)
 
     @never_raises
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        """Begin the epoch's line."""
+        if self._line is not None:
+            self._line.begin()
+
+    @never_raises
+    def on_epoch_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+        """Write the epoch's line."""
+        if self._line is not None and self._run is not None:
+            self._run.push(throughput_efficiency=self._line.efficiency, step=state.global_step)
+            if state.is_world_process_zero:
+                self._line.write(round(state.epoch or 0, 2))
+
+    @never_raises
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """End the wait for the batches of a step."""
+        if self._line is not None:
+            self._line.began()
+
+    @never_raises
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
+        """Leave an evaluation out of the waits for data."""
+        if self._line is not None:
+            self._line.pause()
+
+    on_save = on_evaluate
+
+    @never_raises
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         """End the optimizer stage."""
         if self._stages is not None and self._stages.is_timing:
@@ -118,6 +153,8 @@ class TracksideCallback(TrainerCallback):
         if self._tokens is not None:
             values["tokens"] = (state.num_input_tokens_seen - self._tokens) / max(1, args.world_size)
             self._tokens = state.num_input_tokens_seen
+        if self._line is not None:
+            self._line.stepped(values.get("samples", 0))
         self._pushed = values
         self._run.queue.push(None, state.global_step, values)
         if self._stages is not None and state.global_step >= self._stages.next_step:

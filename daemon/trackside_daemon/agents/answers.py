@@ -96,12 +96,15 @@ class Answers:
         """Compare runs with their baseline, each quantity with its interval."""
         run, baseline, key = (tuple(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
         found = await self._ask(table.Comparison(run=run, baseline=baseline, key=key))
+        if not found["baseline"] and len(run) > 1:  # the first one, as of the command compare
+            found = await self._ask(table.Comparison(run=run[1:], baseline=run[:1], key=key))
         effects = [
             {key: value for key, value in effect.items() if value not in {None, ""}} for effect in found["effects"]
         ]
         return {
             "effects": marked(effects, {"unit", "better"}),
             **marked(_picked(found, ("runs", "baseline", "chosen")), {"chosen"}),
+            **({} if found["baseline"] else {"missing": "no run to compare with was found: name one in baseline"}),
         }
 
     async def series(self, wanted: SeriesArguments) -> dict[str, Any]:

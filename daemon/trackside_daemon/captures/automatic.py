@@ -10,6 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
@@ -213,7 +214,8 @@ class PlannedCaptures:
         self._default = default
         self._of_others = of_others
         self._refused = LogOnce(NOTED)
-        # Steps when an epoch of the plan had begun, by run, attempt and epoch; None once it has been profiled or missed.
+        self._plans: dict[tuple[str, int], tuple[str, ProfilePlan]] = {}  # of the runs that live, with their names
+        # Steps when an epoch of the plan had begun, by run, attempt and epoch; None once profiled, infinity if missed.
         self._begun: dict[tuple[str, int], dict[int, float | None]] = {}
 
     def tick(self) -> None:
@@ -223,15 +225,27 @@ class PlannedCaptures:
             key = process.run_id, process.attempt
             if key not in first or process.rank < first[key].rank:
                 first[key] = process
+        for key in self._plans.keys() - first.keys():
+            self._log_missed(*self._plans.pop(key), self._begun[key])
         self._begun = {key: self._begun.get(key, {}) for key in first}
         for key, process in first.items():
             plan = self._plan(process)
+            if plan is not None:
+                self._plans[key] = process.run, plan
             if plan is not None and self._is_due(plan, process, self._begun[key]):
                 options = ProfileOptions(plan.steps, None, plan.shapes, plan.stacks, plan.memory)
                 try:
                     self._ask(Request(process.run_id, process.attempt, trigger="plan", options=options))
                 except CaptureError as error:
                     log.info("run %s is not profiled as planned: %s", process.run, error)
+
+    @staticmethod
+    def _log_missed(run: str, plan: ProfilePlan, begun: Mapping[int, float | None]) -> None:
+        """Name what a run that has ended did not reach."""
+        if missed := [str(one) for one in plan.epochs or (0,) if begun.get(one, inf) is not None]:
+            what = f"epoch {', '.join(missed)}" if plan.epochs else f"step {plan.warmup}"
+            text = "run %s has no profile of %s, as its plan has it: the run ended before, or the epoch lasted less than a second"
+            log.warning(text, run, what)
 
     def _plan(self, process: RankProcess) -> ProfilePlan | None:
         """Return the plan of a run: its own, since a profile costs this daemon's memory, only of this daemon's own user."""
@@ -253,7 +267,7 @@ class PlannedCaptures:
         elif isinstance(epoch, float | int):
             for planned in plan.epochs:
                 if epoch >= planned:
-                    begun.setdefault(planned, None if epoch >= planned + 1 else steps)
+                    begun.setdefault(planned, inf if epoch >= planned + 1 else steps)
         due = [planned for planned, at in begun.items() if at is not None and steps >= at + plan.warmup]
         begun.update(dict.fromkeys(due))
         return bool(due)

@@ -162,12 +162,12 @@ def read_times(
         run,
         _spans(connection, run, ended, tails),
         alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False)),
-        Resources(connection, window, POINTS, only=_is_read, stream=machine_stream(connection, uid)),
+        Resources(connection, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
         ended,
     )
 
 
-def _is_read(series: str) -> bool:
+def is_read(series: str) -> bool:
     """Return whether a diagnosis reads a series of these families, by its name with labels."""
     if series.startswith(gpu.CLOCK_LIMIT_ACTIVE.name):
         return any(f'reason="{reason}"' in series for reason in HOT)

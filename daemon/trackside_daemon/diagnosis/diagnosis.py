@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, linear_regression, quantiles
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trackside.distributions import p_value, t_quantile
 from trackside.totals.phases import SAVES
 from trackside_daemon.causes import engine
 from trackside_daemon.causes.cause import as_json
 from trackside_daemon.causes.facts import read_facts
+from trackside_daemon.causes.quantities import QUANTITIES, curves
 from trackside_daemon.causes.suggestions import suggestions
 from trackside_daemon.diagnosis.accounts import divide
 from trackside_daemon.diagnosis.comparison import read_comparison
@@ -23,8 +23,8 @@ from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import LOSSES, LogTails
-from trackside_daemon.model.families import cgroup, gpu, host, process
+from trackside_daemon.history.read.series import LOSSES, LogTails, Window
+from trackside_daemon.model.families import cgroup, gpu, host
 from trackside_daemon.model.records import STALLS
 from trackside_daemon.model.time_ledger import ACCOUNTS, SYNC_PHASES
 
@@ -33,57 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from trackside_daemon.causes.facts import Facts
+    from trackside_daemon.causes.quantities import Quantity
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.resources import Resource
-    from trackside_daemon.model.metric import Metric
 
 
 POINTS = 300  # most samples of a key that are read
+LAST = 0.1  # part of the steps of the later trend
 LEAST = 8  # fewer samples show no trend
 STEP_TIME = "step_time"
-
-
-class Quantity(NamedTuple):
-    """A quantity of a resource.
-
-    Attributes:
-        name: Its name.
-        unit: ``ratio``, ``bytes``, ``watts``, ``hertz``, ``cores``, ``workers`` or ``bytes per second``.
-        family: The family that measures it.
-        of: The label that names a resource, such as ``gpu``; empty for the host. Series of a resource are summed.
-    """
-
-    name: str
-    unit: str
-    family: Metric
-    of: str = ""
-
-    @property
-    def is_rate(self) -> bool:
-        """True if the rate of the family counts."""
-        return self.family.kind == "counter"
-
-
-QUANTITIES = (
-    Quantity("gpu_utilization", "ratio", gpu.UTILIZATION, "gpu"),
-    Quantity("gpu_sm_active", "ratio", gpu.SM_ACTIVE, "gpu"),
-    Quantity("gpu_tensor_active", "ratio", gpu.TENSOR_ACTIVE, "gpu"),
-    Quantity("gpu_memory", "bytes", gpu.MEMORY_USED, "gpu"),
-    Quantity("gpu_power", "watts", gpu.POWER, "gpu"),
-    Quantity("gpu_sm_clock", "hertz", gpu.CLOCK, "gpu"),
-    Quantity("process_cpu", "cores", process.CPU, "pid"),
-    Quantity("process_memory", "bytes", process.RESIDENT, "pid"),
-    Quantity("dataloader_cpu", "cores", process.WORKERS_CPU, "rank"),
-    Quantity("dataloader_workers", "workers", process.WORKERS, "rank"),
-    Quantity("cgroup_memory", "bytes", cgroup.WORKING_SET, "cgroup"),
-    Quantity("host_cpu", "cores", host.CPU_SECONDS),
-    Quantity("host_memory_available", "bytes", host.MEMORY_AVAILABLE),
-    Quantity("disk_read", "bytes per second", host.DISK_READ),
-    Quantity("disk_written", "bytes per second", host.DISK_WRITTEN),
-    Quantity("network_received", "bytes per second", host.NETWORK_RECEIVED),
-    Quantity("network_sent", "bytes per second", host.NETWORK_SENT),
-)
 
 
 def resources(facts: Facts) -> list[dict[str, Any]]:
@@ -98,39 +57,14 @@ def resources(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _rows(facts: Facts, quantity: Quantity) -> Iterator[dict[str, Any]]:
-    groups: defaultdict[str, list[Resource]] = defaultdict(list)
-    for series in _selected(facts, quantity):
-        groups[series.labels.get(quantity.of, "")].append(series)
-    each = {name: _summed(quantity, series) for name, series in groups.items()}
-    known = {name: values for name, values in each.items() if values}
-    for name, values in sorted(known.items(), key=lambda item: (len(item[0]), item[0])):
-        one = groups[name] if len(groups[name]) == 1 and not quantity.is_rate else []
-        yield _row(quantity, name, _ranks(facts, quantity, groups[name][0], name), values, one)
-    if len(known) > 1:
-        every = [value for values in known.values() for value in values]
-        gauges = [] if quantity.is_rate else [series for name in known for series in groups[name]]
+    each = list(curves(facts, quantity))
+    for _, name, series, values in each:
+        one = series if len(series) == 1 and not quantity.is_rate else []
+        yield _row(quantity, name, _ranks(facts, quantity, series[0], name), list(values.values()), one)
+    if len(each) > 1:
+        every = [value for curve in each for value in curve.values.values()]
+        gauges = [] if quantity.is_rate else [series for curve in each for series in curve.series]
         yield _row(quantity, "", sorted({rank for span in facts.spans for rank in [span.rank]}), every, gauges)
-
-
-def _selected(facts: Facts, quantity: Quantity) -> list[Resource]:
-    """Return the series of the run's own GPUs, processes and cgroups."""
-    if quantity.of == "gpu":
-        return facts.gpus(quantity.family)
-    if quantity.of == "pid":
-        own = facts.processes()
-        return [one for one in facts.of(quantity.family) if one.labels.get("pid") in own]
-    if quantity.of == "cgroup":
-        return facts.cgroups(quantity.family)
-    return facts.of(quantity.family, **({"run": facts.run["name"]} if quantity.of == "rank" else {}))
-
-
-def _summed(quantity: Quantity, series: Sequence[Resource]) -> list[float]:
-    """Return the values at each moment, summed over the series of one resource, such as the modes of a CPU."""
-    sums: defaultdict[float, float] = defaultdict(float)
-    for one in series:
-        for moment, value in one.rates if quantity.is_rate else one.points:
-            sums[moment] += value
-    return list(sums.values())
 
 
 def _ranks(facts: Facts, quantity: Quantity, series: Resource, name: str) -> list[int]:
@@ -266,17 +200,22 @@ def trends(
     Returns:
         ``key``; ``slope``: its change per 1,000 steps, with ``low`` and ``high``, its 95 % interval; ``r_squared``: the share
         of its variance that the line explains; ``p``: how likely such a slope is without a trend; ``start`` and ``end`` of the
-        line, and its ``steps``.
+        line, and its ``steps``. ``late``: the same of the last tenth of the steps, None if it has too few samples.
     """
-    found = {}
+    found, late = {}, {}
     for series in reader.series(connection, uid, [*LOSSES, *keys], tails=tails):
         points = chart(connection, series.series, series.tail, points=POINTS).points
         values = [(point[0], point[4]) for point in points if isfinite(point[4])]
         found[series.series.key] = values
+        if values:
+            last = Window("step", values[-1][0] - LAST * (values[-1][0] - values[0][0]))
+            points_of_it = chart(connection, series.series, series.tail, last, POINTS).points
+            ends = [(point[0], point[4]) for point in points_of_it if isfinite(point[4])]
+            late[series.series.key] = trend(*zip(*ends, strict=True)) if len(ends) >= LEAST else {}
         if series.series.key in LOSSES or STEP_TIME not in found:
             found[STEP_TIME] = list(_step_times(points, moves_of_stream(connection, series.series.stream)))
     lines = {key: trend(*zip(*values, strict=True)) for key, values in found.items() if len(values) >= LEAST}
-    return [{"key": key, **line} for key, line in lines.items() if line]
+    return [{"key": key, **line, "late": late.get(key) or None} for key, line in lines.items() if line]
 
 
 def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:

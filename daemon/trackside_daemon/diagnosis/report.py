@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from contextlib import suppress
 from itertools import islice
 from math import isfinite
+from time import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside_daemon.captures.kinds import by_name
+from trackside_daemon.causes.facts import LAST_TICK, Facts, is_read
+from trackside_daemon.causes.quantities import named_curves
 from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.history.capture_rows import captures
@@ -18,7 +23,8 @@ from trackside_daemon.history.media import index
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.layer_ranking import alerts_by_layer, ranked
-from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.history.read.resources import Resources, machine_stream
+from trackside_daemon.history.read.series import LOSSES, Window
 from trackside_daemon.model.configuration import changes
 from trackside_daemon.model.metric import json_number
 
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
 POINTS = 1000  # most points of a chart
 LEAST_POINTS = 100  # fewer would hide what happened: then keys are left out
+RESOURCE_POINTS = 300  # most points of a chart of the machine
 POINT_BYTES = 30  # about the size of a point as JSON
 MOST = 200  # newest alerts, and newest events
 MAX_KEYS = 1000
@@ -59,7 +66,8 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
         the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and
-        ``time``, seconds since the run's start, by a chart's ``axis``; ``left_out``: the number of keys without a chart.
+        ``time``, seconds since the run's start, by a chart's ``axis``; ``left_out``: the number of keys without a chart. Behind the
+        charts of the run's keys are those of its machine, such as ``resources/gpu_memory/gpu_0``.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -80,7 +88,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         ],
         "media": read_media(connection, uid),
         "since": _since(connection, run, diagnosis["comparison"]["baseline"]),
-        **_charts(connection, run, size),
+        **_with_resources(connection, run, _charts(connection, run, size)),
     }
 
 
@@ -109,6 +117,36 @@ def _charts(connection: sqlite3.Connection, run: dict[str, Any], size: int) -> d
     keys = {series.series.key for series in selected}
     left_out = len(keys - {entry["key"] for entry in charts})
     return {"axes": [msgspec.json.decode(axis) for axis in axes], "charts": charts, "left_out": left_out}
+
+
+def _with_resources(connection: sqlite3.Connection, run: dict[str, Any], drawn: dict[str, Any]) -> dict[str, Any]:
+    """Return charts with those of the run's machine behind them, over the steps of the first one."""
+    if not drawn["charts"]:
+        return drawn
+    ended = time() if run["ended"] is None else float(run["ended"])
+    window = Window("time", float(run["started"]), ended + LAST_TICK)
+    stream = machine_stream(connection, run["id"])
+    resources = Resources(connection, window, RESOURCE_POINTS, only=is_read, stream=stream)
+    steps = drawn["axes"][drawn["charts"][0]["axis"]]
+    axes: dict[tuple[float, ...], int] = {}
+    charts = []
+    for key, every in named_curves(Facts(run, (), (), resources, ended)).items():
+        values: defaultdict[float, float] = defaultdict(float)
+        for part in every:
+            for moment, value in part.items():
+                values[moment] += value
+        points = [
+            (moment, value) for moment, value in sorted(values.items()) if moment - run["started"] >= steps["time"][0]
+        ]
+        if points:
+            axis = axes.setdefault(tuple(moment for moment, _ in points), len(drawn["axes"]) + len(axes))
+            column = _rounded([value for _, value in points])
+            charts.append({"key": key, "attempt": drawn["charts"][-1]["attempt"], "last": column, "axis": axis})
+    times = [[round(moment - run["started"], 2) for moment in axis] for axis in axes]
+    added = [
+        {"step": [steps["step"][bisect_right(steps["time"], one) - 1] for one in axis], "time": axis} for axis in times
+    ]
+    return {**drawn, "axes": [*drawn["axes"], *added], "charts": [*drawn["charts"], *charts]}
 
 
 def _place(series: RunSeries) -> tuple[bool, bool, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts, bound
@@ -66,6 +66,10 @@ class CostSection(Section):
         return next(prices, None)
 
 
+def _steps(value: object) -> object:
+    return value.removesuffix("steps").strip() if isinstance(value, str) else value
+
+
 class ReportsSection(Section):
     """Reports that the daemon writes at the end of each run."""
 
@@ -77,3 +81,11 @@ class ReportsSection(Section):
             examples=["/srv/trackside/reports"],
         ),
     ] = ""
+    every: Annotated[
+        int,
+        BeforeValidator(_steps),
+        Field(
+            ge=0,
+            description="Steps between two writes of a run's files in storage.experiment-directory, such as 1000; at most one a minute. 0 for its end alone.",
+        ),
+    ] = 0

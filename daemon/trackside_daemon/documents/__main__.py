@@ -12,6 +12,7 @@ from pathlib import Path
 from trackside.os_errors import os_error_text
 from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents.experiment import write_experiment
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document
 from trackside_daemon.documents.request import Request
@@ -31,14 +32,16 @@ def main() -> int:
 
 
 def write_report(request: Request) -> str:
-    """Write the report of a run as one HTML file, which appears when it is complete, and return its path."""
+    """Write the report of a run as one HTML file, which appears when it is complete, or its directory, and return the path."""
     history = Offline(Path(request.history), lambda _: None)
     with history.reading() as connection:
         contents = read_contents(connection, request.run, CostSection(**request.prices), SIZE)
     try:
+        if request.experiments:
+            return str(write_experiment(history, contents, Path(request.experiments)))
         _replace(Path(request.file), write(document([contents])))
     except OSError as error:
-        raise ValueError(f"{request.file}: {os_error_text(error)}") from None
+        raise ValueError(f"{request.experiments or request.file}: {os_error_text(error)}") from None
     return request.file
 
 

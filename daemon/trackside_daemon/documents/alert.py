@@ -191,7 +191,7 @@ _EVIDENCE: dict[str, Evidence] = {
     "exception": _exception,
     "causes": _causes,
     "checkpoint": lambda checkpoint, _: iter([_values("last good checkpoint before", checkpoint)]),
-    "changed": _listed("changed before"),
+    "changed": _listed("changed about then"),
     "phases": _tabled("share of the time in each phase"),
     "neighbours": _tabled("heaviest processes outside of the training"),
     "ranks": _ranks,

@@ -10,7 +10,7 @@ from trackside_daemon.documents.elements import Document, Table
 from trackside_daemon.documents.groups import is_nonfinite
 from trackside_daemon.documents.run import metrics
 from trackside_daemon.model.configuration import config, result, setting
-from trackside_daemon.model.text import duration, measured, number
+from trackside_daemon.model.text import cut, duration, measured, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Row = Sequence[str]
 
+COMMAND = 60  # most letters of a command in a cell
 VALUES = 3  # most different values of a group in one cell
 
 
@@ -26,9 +27,9 @@ def document(comparison: Comparison) -> Document:
     """Return a table for each kind of values, with a column for each group."""
     groups = comparison.groups
     header = ["", *(f"{each.name} ({_members(each)})" for each in groups)]
-    commands = [_joined([_command(run) for run in each.runs]) for each in groups]
+    commands = [list(dict.fromkeys(map(_command, each.runs))) for each in groups]
     parts: dict[str, Sequence[Row]] = {
-        "differences": [("command", *commands)] if len(set(commands)) > 1 else [],
+        "differences": [("command", *map(_shown, commands))] if any(one != commands[0] for one in commands) else [],
         "configuration differences": list(_differing(groups)),
         "results": [(key, *(_result(comparison, each, key) for each in groups)) for key in comparison.results()],
         "against the baseline": list(_effects(comparison)),
@@ -41,7 +42,7 @@ def document(comparison: Comparison) -> Document:
 
 def numbers(comparison: Comparison) -> Document:
     """Return a row for each group, with the statistics of each value and its ratio to the baseline as programs read them."""
-    keys = [*comparison.results(), *_quantities(comparison)]
+    keys = list(dict.fromkeys([*comparison.results(), *_quantities(comparison)]))
     keys += [key for key in _keys(comparison) if key not in keys]
     several = any(len(each.runs) > 1 for each in comparison.groups)
     fields = ("n", "mean", "std", "low", "high") if several else ("mean",)
@@ -137,7 +138,7 @@ def _cell(found: Statistics | None, unit: str = "") -> str:
 
 def _effects(comparison: Comparison) -> Iterator[Row]:
     """Yield the ratio of each value to the baseline's, with its interval."""
-    for key in [*comparison.results(), *_quantities(comparison)] if comparison.baseline else ():
+    for key in dict.fromkeys([*comparison.results(), *_quantities(comparison)]) if comparison.baseline else ():
         row = [
             "baseline" if each is comparison.baseline else change(comparison.effect(each, key) or {})
             for each in comparison.groups
@@ -180,6 +181,11 @@ def _metrics(comparison: Comparison) -> Iterator[Row]:
 def _command(run: Run) -> str:
     """Return the command line of a run's last attempt; empty if it is not known."""
     return " ".join((run["attempt_list"] or [{}])[-1].get("command") or ())
+
+
+def _shown(commands: Sequence[str]) -> str:
+    """Return the command of a group, or how many it has: joined, they would be wider than a terminal."""
+    return f"{len(commands)} commands" if len(commands) > 1 else cut(commands[0], COMMAND)
 
 
 def _csv(value: Any) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
+from trackside_daemon.documents import run
 from trackside_daemon.documents.elements import Bar, Document, Lines, Table, columns, listing
-from trackside_daemon.model.text import duration, measured, number, percent, shown
+from trackside_daemon.model.text import duration, measured, percent, shown
 from trackside_daemon.model.time_ledger import ACCOUNTS
 
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ def _brief(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     comparison = diagnosis["comparison"]
     which = {"name": "the run before of this name"}.get(comparison["chosen"], comparison["chosen"])
     effects = [one for one in comparison["effects"] if one["ratio"] is not None and one["quantity"] != "step_time_p25"]
-    trends = [
-        f"{key} {slope} ({interval}), R² {squared}, p {p}"
-        for key, slope, interval, squared, p in _trend_rows(diagnosis["trends"])
-    ]
+    trends = list(run.trend_lines(diagnosis["trends"]))
     parts = (
         ("next time", 1, [f"{one['summary']}: {one['advice']}" for one in diagnosis["suggestions"]]),
         (
@@ -145,8 +143,8 @@ def where(labels: Sequence[str], diagnoses: Sequence[Mapping[str, Any]]) -> Iter
 
 def more(labels: Sequence[str], diagnoses: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     """Yield trends, resources, and what is not known."""
-    header = ("key", "per 1,000 steps", "95 % interval", "R²", "p-value")
-    yield labelled("trends", header, labels, [_trend_rows(one["trends"]) for one in diagnoses], "<>>>>")
+    rows_of = [run.trend_rows(one["trends"]) for one in diagnoses]
+    yield labelled("trends", run.TRENDS, labels, rows_of, "<>>>>>>")
     yield resources("resources", labels, diagnoses)
     rows = [[(one["what"], one["why"]) for one in diagnosis["unknown"]] for diagnosis in diagnoses]
     yield labelled("what is not known", ("what", "why"), labels, rows)
@@ -207,13 +205,6 @@ def _effects(diagnosis: Mapping[str, Any]) -> Iterator[Sequence[Cell]]:
         if effect["ratio"] is not None:
             values = (measured(effect[name], effect["unit"]) for name in ("value", "baseline"))
             yield _named(effect), *values, change(effect)
-
-
-def _trend_rows(trends: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    for one in trends:
-        interval = f"{number(one['low'])} to {number(one['high'])}"
-        p = "< 0.0001" if one["p"] < 0.0001 else number(one["p"])
-        yield one["key"], number(one["slope"]), interval, f"{one['r_squared']:.2f}", p
 
 
 def _quantity(row: Mapping[str, Any]) -> Iterator[str]:

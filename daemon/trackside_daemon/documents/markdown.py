@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from trackside_daemon.documents.elements import Code, bounded, bounded_lines, texts
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import escaped, markdown_rows, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trackside_daemon.documents.elements import Cell, Document, Table
-
-_SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")
 
 
 def write(document: Document) -> str:
@@ -31,9 +28,7 @@ def _table(table: Table) -> Iterator[str]:
         yield from _lines([row[0] for row in table.rows])
         return
     header = table.header or ("", "")
-    yield _row(header)
-    yield f"| {' | '.join(['---'] * len(header))} |"
-    yield from map(_row, table.rows)
+    yield from markdown_rows(map(_cells, [header, *table.rows]))
 
 
 def _lines(lines: list[Cell]) -> Iterator[str]:
@@ -45,10 +40,5 @@ def _lines(lines: list[Cell]) -> Iterator[str]:
     yield from (f"{'  ' * text.startswith(' ')}{mark}{escaped(text.strip())}" for text in texts(lines))
 
 
-def _row(cells: Iterable[Cell]) -> str:
-    return f"| {' | '.join(escaped(' / '.join(bounded_lines(cell))) for cell in cells)} |"
-
-
-def escaped(text: str) -> str:
-    """Return a text without its meaning for Markdown."""
-    return _SPECIAL.sub(r"\\\g<0>", text)
+def _cells(cells: Iterable[Cell]) -> list[str]:
+    return [" / ".join(bounded_lines(cell)) for cell in cells]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.model.text import cut, number
 
@@ -16,11 +17,38 @@ WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 40  # margins around the plot
 COLORS = ("#0b68cb", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#be185d", "#854d0e", "#475569")
 LEGEND_LETTERS = 60
+MOST_NAME = 80  # letters of a file's name
 DOTS = 200  # per inch: legible in a printed paper
 SIZE_DOTS = 100  # of an inch in the units of the SVG file
 
 
-def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+class Theme(NamedTuple):
+    """The colors of the paper, the text, the grid and the axes."""
+
+    paper: str
+    text: str
+    grid: str
+    quiet: str
+
+
+LIGHT, DARK = Theme("#fff", "#1b1f24", "#d5dae0", "#59636e"), Theme("#15191e", "#e6e9ed", "#3a424b", "#9aa4af")
+_COLOR = re.compile(f'="({"|".join(LIGHT)})"')  # no text has it, since quotes are escaped there
+
+
+def files(name: str, chart: Mapping[str, Any], axes: Sequence[Any], *, pngs: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of the SVG and PNG files of a chart, light, and dark as ``NAME-dark``."""
+    for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
+        yield f"{name}{suffix}.svg", svg(chart, axes, theme).encode()
+        if pngs:
+            yield f"{name}{suffix}.png", png([chart], axes, theme)
+
+
+def file_name(text: str) -> str:
+    """Return a text as a file's name: a run may have any name, such as ``../x``, or ``-rf``, which looks like an option."""
+    return re.sub(r"[^\w.=+-]+", "_", text, flags=re.ASCII).lstrip(".-_").rstrip("._")[:MOST_NAME] or "report"
+
+
+def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]], theme: Theme = LIGHT) -> str:
     """Return a chart of `charts` over the steps as SVG; *axes* are those of each run."""
     every = [(line, axes[line["run"]][line["axis"]]["step"]) for line in chart["lines"]]
     lines = [(line["label"], _points(line, steps)) for line, steps in every]
@@ -29,7 +57,7 @@ def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -
     values = [value for _, points in lines for _, value in points]
     across, up = _Scale(steps, LEFT, WIDTH - RIGHT), _Scale(values, HEIGHT - BOTTOM, TOP + 18 * (len(lines) > 1))
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    return "\n".join(
+    drawn = "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="#1b1f24">',
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
@@ -41,6 +69,7 @@ def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -
             "</svg>\n",
         )
     )
+    return _COLOR.sub(lambda found: f'="{theme[LIGHT.index(found[1])]}"', drawn)
 
 
 class _Scale:
@@ -111,16 +140,26 @@ def _legend(labels: Sequence[str]) -> Iterator[str]:
         yield f'<text x="{left + 17:.0f}" y="37">{escape(cut(label, min(LEGEND_LETTERS, int(wide / 8))))}{more}</text>'
 
 
-def png(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> bytes:
-    """Return a chart of `charts` over the steps as PNG; *axes* are those of each run.
+def png(
+    charts: Sequence[Mapping[str, Any]], axes: Sequence[Sequence[Mapping[str, Any]]], theme: Theme = LIGHT
+) -> bytes:
+    """Return `charts` over the steps as PNG, one below the other; *axes* are those of each run.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH / SIZE_DOTS, HEIGHT / SIZE_DOTS), dpi=DOTS, layout="constrained")
-    plot = figure.subplots()
+    size = (WIDTH / SIZE_DOTS, len(charts) * HEIGHT / SIZE_DOTS)
+    figure = Figure(figsize=size, dpi=DOTS, layout="constrained", facecolor=theme.paper)
+    for plot, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
+        _draw(plot, chart, axes, theme)
+    out = io.BytesIO()
+    figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+def _draw(plot: Any, chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]], theme: Theme) -> None:
     for place, line in enumerate(chart["lines"]):
         color, steps = COLORS[place % len(COLORS)], axes[line["run"]][line["axis"]]["step"]
         values = [math.nan if value is None else value for value in line["last"]]
@@ -129,15 +168,15 @@ def png(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -
         odd = [steps[at] for at in line.get("nonfinite", ())]
         on_axis = plot.get_xaxis_transform()  # the height is a share of the plot's
         plot.plot(odd, [0.02] * len(odd), "x", color=color, markersize=4, clip_on=False, transform=on_axis)
-    plot.set_title(_plain(chart["key"]), loc="left", fontsize=11)
-    plot.set_xlabel("step", loc="right")
-    plot.grid(axis="y", color="#d5dae0")
+    plot.set_facecolor(theme.paper)
+    plot.set_title(_plain(chart["key"]), loc="left", fontsize=11, color=theme.text)
+    plot.set_xlabel("step", loc="right", color=theme.text)
+    plot.tick_params(colors=theme.text)
+    plot.grid(axis="y", color=theme.grid)
     plot.spines[["top", "right", "left"]].set_visible(False)
+    plot.spines["bottom"].set_color(theme.quiet)
     if len(chart["lines"]) > 1:
-        plot.legend(frameon=False, fontsize=8)
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+        plot.legend(frameon=False, fontsize=8, labelcolor=theme.text)
 
 
 def _plain(text: str) -> str:

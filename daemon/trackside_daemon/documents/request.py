@@ -15,11 +15,13 @@ class Request(msgspec.Struct):
     Attributes:
         history: The directory of the history.
         run: The run's id.
-        file: The file to write.
+        file: The file to write; empty for none.
         prices: The settings of the section ``cost``.
+        experiments: The directory in which the run's own directory is written; empty for none.
     """
 
     history: str
     run: str
     file: str
     prices: dict[str, Any] = {}
+    experiments: str = ""

@@ -95,6 +95,7 @@ def document(run: Mapping[str, Any], events: Sequence[Mapping[str, Any]], rank: 
             facts("", about(run, elapsed(run, now))),
             facts("results", results(run)),
             Table(f"metrics{which}", *values(run, rank)),
+            listing("trend per 1,000 steps", trend_lines(run.get("trends", ()))),
             listing("NaN or infinite", nonfinite),
             _attempts(run, now),
             listing("resumes", [resume.get("text", "") for resume in run.get("resumes", ())]),
@@ -155,6 +156,28 @@ def values(run: Mapping[str, Any], rank: int | None = None) -> tuple[Sequence[st
     names = ("final", "best", "mean", "min", "max", "step", "count")
     rows = [[metric["key"], *(number(metric[name]) for name in names)] for metric in metrics(run, rank)]
     return ("key", *names[:-1], "samples"), rows, "<>>>>>>>", "~"
+
+
+TRENDS = ("key", "per 1,000 steps", "95 % interval", "R²", "p-value", "last tenth", "95 % interval of it")
+
+
+def trend_rows(trends: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield the rows of a table of trends, see `diagnosis.trends`."""
+    for one in trends:
+        p = "< 0.0001" if one["p"] < 0.0001 else number(one["p"])
+        late = [number(one["late"]["slope"]), _interval(one["late"])] if one.get("late") else ["-", "-"]
+        yield one["key"], number(one["slope"]), _interval(one), f"{one['r_squared']:.2f}", p, *late
+
+
+def trend_lines(trends: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each trend."""
+    for key, slope, interval, squared, p, late, late_interval in trend_rows(trends):
+        last = f", last tenth {late} ({late_interval})" if late != "-" else ""
+        yield f"{key} {slope} ({interval}), R² {squared}, p {p}{last}"
+
+
+def _interval(trend: Mapping[str, Any]) -> str:
+    return f"{number(trend['low'])} to {number(trend['high'])}"
 
 
 ALERTS = ("severity", "alert", "after", "lasted", "summary")

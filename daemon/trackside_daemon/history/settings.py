@@ -52,6 +52,13 @@ class StorageSection(Section):
         Literal["normal", "full"],
         Field(description="normal or full; with full each commit waits for the disk, and a power cut loses nothing."),
     ] = "normal"
+    experiment_directory: Annotated[
+        str,
+        Field(
+            description="Directory in which each run gets a directory with its report, plots, metrics, configuration and results at its end, and every reports.every steps. Empty for none.",
+            examples=["/srv/experiments"],
+        ),
+    ] = ""
     interval: Annotated[
         Seconds, Field(ge=0.1, description="Time between two samples of GPUs and host that the history keeps.")
     ] = 10.0

@@ -94,8 +94,10 @@ def as_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def reported_step(fields: Mapping[str, Any], pushed: int | None) -> int | None:
-    """Return the step of a checkpoint that an event reports: the one that its fields state, else the one pushed last."""
-    return next((one for one in (fields.get("step"), pushed) if isinstance(one, int) and abs(one) < INT64), None)
+    """Return the step of a checkpoint that an event reports: its field, else the one pushed last, else that of its name."""
+    named = step_of(str(fields.get("path", "")).rpartition("/")[2]) if pushed is None else None
+    found = (fields.get("step"), pushed, named)
+    return next((one for one in found if isinstance(one, int) and abs(one) < INT64), None)
 
 
 def step_of(name: str) -> int | None:

@@ -9,12 +9,14 @@ import math
 import re
 import time
 import unicodedata
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 GAP = "  "  # between the columns of a table
+_SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")  # of Markdown
 _SEPARATING = frozenset(',;"')  # separate cells of CSV, or quote them
 
 # A spreadsheet takes a cell for a formula if it begins so; Excel also accepts the wide forms. The apostrophe before it makes
@@ -53,6 +55,19 @@ def csv_line(names: Iterable[str], *, signed: bool = False) -> str:
 def csv_name(cell: str) -> str:
     """Return what a cell of `csv_line` stands for, which was read from a file."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def escaped(text: str) -> str:
+    """Return a text without its meaning for Markdown."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def markdown_rows(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a table in Markdown; the first row is its header."""
+    for place, row in enumerate(rows):
+        yield f"| {' | '.join(map(escaped, row))} |"
+        if not place:
+            yield f"| {' | '.join(['---'] * len(row))} |"
 
 
 def shown_lines(text: str) -> str:
@@ -184,6 +199,11 @@ def duration(seconds: float | None) -> str:
     large, unit, small, smaller = next(each for each in units if whole >= each[0])
     rest = whole % large // small
     return f"{number(whole // large)} {unit}" + (f" {rest} {smaller}" if rest else "")
+
+
+def rfc3339(seconds: float, digits: str = "microseconds") -> str:
+    """Return a Unix time in RFC 3339, in UTC, such as ``2026-11-29T00:40:12.250000Z``."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec=digits).replace("+00:00", "Z")
 
 
 def moment(seconds: float | None, zone: str = "") -> str:

@@ -85,7 +85,8 @@ class Run(OfRun, frozen=True, kw_only=True):
         "are not useful compute, by rank and account of the ledger of time. The run's goodput is the share of useful compute in its "
         "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
-        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings."
+        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings. trends are those of "
+        "/diagnosis for the loss and the step time."
     )
     limit: Annotated[int, Meta(le=MOST_METRICS, description="Maximum number of entries. The newest are returned.")] = (
         5000
@@ -94,8 +95,10 @@ class Run(OfRun, frozen=True, kw_only=True):
 
     def _read(self, connection: sqlite3.Connection, _live: Live) -> dict[str, Any]:
         from trackside_daemon.diagnosis.accounts import read_run
+        from trackside_daemon.diagnosis.diagnosis import trends
 
-        return read_run(connection, self.uid(connection), self.limit, self.offset)
+        uid = self.uid(connection)
+        return {**read_run(connection, uid, self.limit, self.offset), "trends": trends(connection, uid)}
 
 
 class Head(OfRun, frozen=True, kw_only=True):

@@ -134,7 +134,10 @@ class Export(Part, frozen=True, kw_only=True):
 
     path = "/runs/{id}/export"
     id: RunId
-    format: Annotated[Literal["csv", "json", "jsonl"], Meta(description="csv, json or jsonl.")] = "csv"
+    format: Annotated[
+        Literal["csv", "json", "jsonl", "long"],
+        Meta(description="csv, json or jsonl; long: a CSV with a line for each value, and labels as columns."),
+    ] = "csv"
     key: Keys = ()
     resources: Annotated[
         bool, Meta(description="true: also the GPU, host and process series of the machine in the time of the run.")

@@ -318,10 +318,21 @@ def _hardware(state: State) -> dict[str, Any]:
 
 
 def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
-    if not config.reports.path:
+    if not (config.reports.path or config.storage.experiment_directory):
         return None
-    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
-    return Reports(place, directory, lambda: costs.prices, history.writer.flush, memory=memory)
+    return Reports(
+        _place(config.reports.path, "reports.path"),
+        _place(config.storage.experiment_directory, "storage.experiment-directory"),
+        directory,
+        lambda: costs.prices,
+        history.writer.flush,
+        memory=memory,
+        every=config.reports.every,
+    )
+
+
+def _place(path: str, setting: str) -> Path | None:
+    return writable_directory(Path(path).expanduser().absolute(), setting, make=True) if path else None
 
 
 def _alerting(

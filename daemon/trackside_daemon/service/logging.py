@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from datetime import datetime, timezone
 
 from trackside_daemon.model.log_fields import ATTRIBUTE
+from trackside_daemon.model.text import rfc3339
 
 
 class _Logfmt(logging.Formatter):
@@ -32,9 +32,8 @@ def set_up(level: str, style: str) -> None:
 
 
 def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, str]:
-    moment = datetime.fromtimestamp(record.created, timezone.utc)
     fields = {
-        "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": rfc3339(record.created, "milliseconds"),
         "level": record.levelname.lower(),
         "msg": record.getMessage(),
     }

@@ -36,6 +36,7 @@ MOST_CHANGES = 16  # changes of one alert
 RUNS = 20  # newest runs among which the one before is searched
 LONGEST = 60  # characters of a value
 BEGAN_BEFORE = 60.0  # seconds before a slow-down in which the start of another run or process may have caused it
+BEGAN_AFTER = 30.0  # the same after it
 
 _FACTS = (*FACTS, "packages", "environ", "config", "hardware")  # what the start of an attempt chooses
 HEAVIEST = 3  # processes that are returned of those that use most CPU time, storage and memory each
@@ -64,15 +65,20 @@ def _other_runs(case: Case, slow: SlowDown, run: str) -> Iterator[str]:
     (started,) = case.sources.state.values(case.now, f.STARTED)
     for name in dict.fromkeys(labels[0] for labels in started if labels[0] != run):
         began = min(at for labels, at in started.items() if labels[0] == name and isinstance(at, float))
-        if slow.began - BEGAN_BEFORE <= began <= slow.ended:
+        if _could_cause(began, slow):
             yield f"run {name} began on this machine {_moment(began, slow)}"
 
 
 def _other_processes(case: Case, slow: SlowDown, neighbours: Sequence[Neighbour]) -> Iterator[str]:
     for one in neighbours:
         began = case.wall - one.age
-        if slow.began - BEGAN_BEFORE <= began <= slow.ended:
+        if _could_cause(began, slow):
             yield f"process {one.pid} ({one.command}) began on this machine {_moment(began, slow)}"
+
+
+def _could_cause(began: float, slow: SlowDown) -> bool:
+    """Return whether what began then may be why it is slow; the begin of a slow-down is known to some steps."""
+    return slow.began - BEGAN_BEFORE <= began <= min(slow.began + BEGAN_AFTER, slow.ended)
 
 
 def _moment(began: float, slow: SlowDown) -> str:

@@ -1,7 +1,8 @@
 """Templates for the texts of a rule's alert: ``{value}`` and ``{label}`` in plain text, with nothing that can be executed.
 
 The names are ``{value}``, ``{threshold}``, ``{since}``, ``{window}`` and every label of the series. A number can be written
-as ``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whole}``.
+as ``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whole}``. Our own rules also have ``{value:below}``
+and ``{value:above}``: degrees on one side of a temperature, or those on the other side if the value is negative.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?")
 FORMS = ("", "percent", "bytes", "duration", "whole")
 NUMBERS = ("value", "threshold")
 TEXTS = ("since", "window")
+_SIDES = {"below": "above", "above": "below"}
 LONGEST = 200  # characters of a label's value that are shown
 
 
@@ -39,7 +41,7 @@ def check(text: str, labels: Collection[str] | None) -> None:
         if match is None:
             raise ValueError(f"{{{field}}} is not a name; write {{value}}, {{value:percent}} or {{LABEL}}")
         name, form = match[1], match[2] or ""
-        if form not in FORMS or (form and name not in NUMBERS):
+        if form not in {*FORMS, *_SIDES} or (form and name not in NUMBERS):
             raise ValueError(f"{{{field}}}: the forms of a number are {', '.join(FORMS[1:])}; a text has none")
         if labels is not None and name not in (*NUMBERS, *TEXTS, *labels):
             raise ValueError(f"there is no {{{name}}}; there are {', '.join((*NUMBERS, *TEXTS, *labels))}")
@@ -65,6 +67,8 @@ def format_number(value: float, form: str = "") -> str:
         return number(round(value))
     if form == "duration":
         return duration(value)
+    if form in _SIDES:
+        return f"{number(round(abs(value), 1))} degrees {_SIDES[form] if value < 0 else form}"
     return byte_size(value) if form == "bytes" else number(value)
 
 
@@ -75,6 +79,10 @@ def prometheus_template(text: str) -> str:
         "bytes": 'printf "%sB" (humanize1024 $value)',
         "duration": "humanizeDuration $value",
         "whole": 'printf "%.0f" $value',
+    }
+    forms |= {
+        form: f'printf "%.1f" $value | reReplaceAll "^-" "" }}}} degrees {{{{ if lt $value 0.0 }}}}{other}{{{{ else }}}}{form}{{{{ end'
+        for form, other in _SIDES.items()
     }
 
     def replacement(match: re.Match[str]) -> str:

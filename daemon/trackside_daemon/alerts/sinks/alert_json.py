@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.alert_series import page_of, series_labels
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.alerts import CORRELATION
+from trackside_daemon.model.text import rfc3339
 from trackside_daemon.model.troubles import PREFIX
 
 if TYPE_CHECKING:
@@ -55,8 +55,3 @@ def as_json(alert: Alert, daemon: DaemonInfo, ends: float, more: Mapping[str, st
         "endsAt": rfc3339(max(ends, alert.started)),
         "generatorURL": daemon.url,
     }
-
-
-def rfc3339(seconds: float) -> str:
-    """Return a Unix time in RFC 3339, in UTC with microseconds."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

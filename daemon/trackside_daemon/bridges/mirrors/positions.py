@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -94,6 +96,11 @@ class Positions:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    # SQLite gives -wal and -shm the mode of the file, which therefore has it before they are made.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    for ending in ("", "-wal", "-shm"):  # those of earlier versions could be read by others
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + ending).chmod(0o600)
     connection = sqlite3.connect(path, check_same_thread=False)  # the thread that mirrors uses it
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -102,5 +109,4 @@ def _open(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
-    path.chmod(0o600)
     return connection

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from trackside.buckets import Buckets
+    from trackside_daemon.history.media.index import MediaFile
 
 State = dict[str, Any]
 """Facts of a target about a run, as JSON, which are stored with the positions."""
@@ -40,6 +42,14 @@ class MirroredRun(NamedTuple):
     about: dict[str, Any]
 
 
+class Medium(NamedTuple):
+    """An image, a text, a table or a histogram: what the index of the run's media has, its content, and its file."""
+
+    item: MediaFile
+    data: bytes
+    path: Path
+
+
 class Row(NamedTuple):
     """Values of one rank, step and time.
 
@@ -51,6 +61,7 @@ class Row(NamedTuple):
         time: Unix microseconds.
         values: The values by key.
         histograms: Distributions by name, for a target with ``histograms``.
+        media: Images, texts, tables and histograms, for a target without ``machine``.
     """
 
     attempt: int
@@ -60,17 +71,23 @@ class Row(NamedTuple):
     time: int
     values: dict[str, float]
     histograms: Mapping[str, Buckets] = {}
+    media: Sequence[Medium] = ()
+
+    def name(self, key: str) -> str:
+        """Return a key that also names the rank, if it is not the lowest."""
+        return key if self.lowest else f"{key}/rank_{self.rank}"
 
     def named(self) -> dict[str, float]:
-        """Return the values by keys that also name the rank, if it is not the lowest."""
-        return self.values if self.lowest else {f"{key}/rank_{self.rank}": value for key, value in self.values.items()}
+        """Return the values by `name`."""
+        return self.values if self.lowest else {self.name(key): value for key, value in self.values.items()}
 
 
 class Target(Protocol):
     """One place that samples are mirrored to. Its methods block, and are called by one thread.
 
     Attributes:
-        machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id.
+        machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id. If not, rows of runs have
+            curves of the run's machine, and media.
         histograms: Whether it accepts rows with distributions.
     """
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
-from trackside_daemon.bridges.mirrors.positions import Positions
+from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media
+from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
 from trackside_daemon.history.database import open_reader
+from trackside_daemon.history.media import index
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import serve
 from trackside_daemon.model.text import shown
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.unsent import Stream
 
 LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
+MEDIA = -1  # attempt of the positions of media, which are the files by name
 MAX_VALUES = 20_000  # values that are read and sent at once
 
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
@@ -71,6 +74,7 @@ class Mirror:
         self._ending = ending
         self._begun: set[str] = set()
         self._complete: dict[int, int] = {}
+        self._extras: dict[str, object] = {}  # what the curves and media of a run were when the target had all of them
         self._oldest: list[float] = []
         self._silent = False  # the target does not answer: only find what waits
         self._failing_since: float | None = None
@@ -104,7 +108,8 @@ class Mirror:
         return self._handle_result(failures)
 
     def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
-        for stream in streams(connection, run.id, every_rank=self._every_rank):
+        every = streams(connection, run.id, every_rank=self._every_rank)
+        for stream in every:
             # The number of pushes grows with each batch, so a stream without new ones costs one query.
             while self._complete.get(stream.id) != stream.pushes and not self._ending():
                 is_complete = self._send_next(connection, run, stream)
@@ -115,6 +120,8 @@ class Mirror:
             while self._target.histograms and run.id and not self._silent:
                 if not self._send_layers(connection, run, stream):
                     break
+        if run.id and not self._target.machine and not self._silent:
+            self._send_extras(connection, run, every)
         if run.ended is not None and not self._ending() and not self._silent:
             state = self._target.end(run, self._prepared(run))
             self._positions.finish(run.id, state, run.end)
@@ -155,6 +162,28 @@ class Mirror:
             self._positions.advance(stream.place, {LAYERS: sent}, state)
         return bool(rows) and not self._ending()
 
+    def _send_extras(self, connection: sqlite3.Connection, run: MirroredRun, every: Sequence[Stream]) -> None:
+        """Send the curves of a run's machine and its media, of attempts whose first pushes the target has."""
+        history = self._history.parent
+        now = int(time.time()) // PACE, run.end, len(every), index.version(history, run.id)
+        if self._extras.get(run.id) == now:
+            return
+        begun = [stream for stream in every if self._positions.sent(stream.place) or not stream.place.attempt]
+        for stream in begun:
+            while stream.lowest and not self._ending():
+                newest, sent = stream.place.attempt == every[-1].place.attempt, self._positions.sent(stream.place)
+                rows, reached = unsent_curves(connection, run, stream, sent, newest=newest)
+                if not reached:
+                    break
+                state = self._deliver(run, rows, self._prepared(run)) if rows else self._positions.state(run.id)
+                self._positions.advance(stream.place, reached, state)
+        place, places = RankPlace(run.id, MEDIA, 0), [stream.place for stream in begun]
+        while not self._ending() and (rows := unsent_media(history, places, self._positions.sent(place), run.id)):
+            state = self._deliver(run, rows, self._prepared(run))
+            self._positions.advance(place, {one.item.file: 1 for row in rows for one in row.media}, state)
+        if not self._ending():
+            self._extras[run.id] = now
+
     def _prepared(self, run: MirroredRun) -> State:
         state = self._positions.state(run.id)
         if run.id not in self._begun:
@@ -164,7 +193,7 @@ class Mirror:
 
     def _deliver(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """Send rows, and halve those that the target will never accept, until it is clear which ones these are."""
-        count = sum(len(row.values) for row in rows)
+        count = sum(len(row.values) + len(row.media) for row in rows)
         try:
             state = self._target.send(run, rows, state)
         except SendError as error:

@@ -7,16 +7,17 @@ import re
 from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorization
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.http_client import http_request
-from trackside_daemon.http_client.errors import SettingError
+from trackside_daemon.http_client.errors import SendError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
+    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
 
 SETTING = "bridges.mlflow"
 BATCH = 1000  # metrics in one request, the server's limit
@@ -49,6 +50,11 @@ class MlflowServer:
         """See `Target`."""
         if "run" not in state:
             state = {"run": self._found(run) or self._created(run)}
+        if "artifacts" not in state:
+            info = self._client.get("runs/get", run_id=state["run"]).get("run", {}).get("info", {})
+            place = urlsplit(str(info.get("artifact_uri", "")))
+            kept_by_server = place.scheme == "mlflow-artifacts"
+            state = {**state, "artifacts": place.path.strip("/") if kept_by_server else ""}
         return state
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
@@ -57,6 +63,9 @@ class MlflowServer:
         metrics = iter(_metrics(rows))
         while batch := list(islice(metrics, BATCH)):
             self._client.post("runs/log-batch", {"run_id": state["run"], "metrics": batch})
+        for row in rows:
+            for one in row.media:
+                self._store(one, f"{_key(row.name(one.item.key))}/step-{row.step}-{one.item.file}", state["artifacts"])
         return state
 
     def end(self, run: MirroredRun, state: State) -> State:
@@ -68,6 +77,17 @@ class MlflowServer:
 
     def close(self) -> None:
         """See `Target`."""
+
+    def _store(self, medium: Medium, name: str, artifacts: str) -> None:
+        """Store an artifact; its name is the same when it is sent again."""
+        if not artifacts:
+            raise SendError("artifacts of this run are not kept by the server itself", "never")
+        try:
+            self._client.put(f"{artifacts}/media/{name}", medium.data)
+        except SendError as error:
+            if error.retry == "later":  # as of a server that keeps none: metrics go on
+                raise SendError(str(error), "never") from None
+            raise
 
     def _experiment_number(self) -> str:
         if not self._experiment_id:

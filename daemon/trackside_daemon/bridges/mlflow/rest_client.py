@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
@@ -46,6 +46,16 @@ class RestClient:
             SendError: The server did not accept it.
         """
         return self._request("POST", path, json.dumps(body).encode())
+
+    def put(self, path: str, content: bytes) -> None:
+        """Store an artifact, if the server keeps artifacts itself.
+
+        Raises:
+            SendError: The server did not accept it.
+        """
+        url = f"{self.url}/api/2.0/mlflow-artifacts/artifacts/{quote(path)}"
+        headers = {"Content-Type": "application/octet-stream", **self._headers}
+        http_request.request("PUT", url, content, headers, self._context)
 
     def pages(self, path: str, name: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the elements of a list that the server sends in pages, as answers to JSON.

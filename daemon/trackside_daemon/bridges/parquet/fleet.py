@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 QUESTIONS = {
     "worst 20 runs by lost GPU hours": "SELECT name, run, host, state, round(lost_gpu_hours, 4) AS lost_gpu_hours, "
-    "round(gpu_hours, 4) AS gpu_hours, causes[1].cause AS cause FROM runs ORDER BY runs.lost_gpu_hours DESC, run LIMIT 20",
+    "round(gpu_hours, 4) AS gpu_hours, causes[1].cause AS cause FROM runs WHERE NOT coalesce(list_contains(tags, 'benchmark'), false) ORDER BY runs.lost_gpu_hours DESC, run LIMIT 20",
     "lost GPU hours by cause": "SELECT one.cause AS cause, count(*) AS runs, round(sum(one.gpu_hours), 4) AS gpu_hours "
     "FROM (SELECT unnest(causes) AS one FROM runs) WHERE one.gpu_hours > 0 GROUP BY ALL ORDER BY sum(one.gpu_hours) DESC, cause",
     "lost GPU hours by month": "SELECT strftime(started, '%Y-%m') AS month, count(*) AS runs, round(sum(gpu_hours), 1) AS gpu_hours, "

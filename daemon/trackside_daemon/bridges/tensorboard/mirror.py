@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -15,12 +16,12 @@ from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
 from trackside_daemon.history.read.layers import cells
 from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.text import markdown_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside.buckets import Buckets
-    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
+    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
     from trackside_daemon.http_client.errors import Retry
 
 NAME_BYTES = 200  # of a run's folder; a file system allows 255, with the id
@@ -126,16 +127,38 @@ def encoded_event(row: Row) -> bytes:
         for key, value in row.named().items()
     )
     histograms = (
-        _bytes(1, _bytes(1, name.encode("utf-8", "replace")) + _bytes(5, _histogram(one)))
+        _bytes(1, _bytes(1, name.encode("utf-8", "replace")) + _bytes(5, _histogram(list(cells(one)))))
         for name, one in row.histograms.items()
     )
+    media = (
+        _bytes(1, _bytes(1, row.name(one.item.key).encode("utf-8", "replace")) + _medium(one)) for one in row.media
+    )
     step = b"\x10" + encoded_varint(row.step) if row.step else b""
-    return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join([*values, *histograms]))
+    return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join([*values, *histograms, *media]))
 
 
-def _histogram(buckets: Buckets) -> bytes:
-    """Return a HistogramProto: what is between two buckets is one without values."""
-    every = list(cells(buckets))
+def _medium(medium: Medium) -> bytes:
+    """Return an image, a histogram, or a text, which a table is in Markdown, as fields of a Summary.Value."""
+    if medium.item.kind == "image":
+        size = b"\x08" + encoded_varint(medium.item.height) + b"\x10" + encoded_varint(medium.item.width)
+        return _bytes(4, size + b"\x18\x04" + _bytes(4, medium.data))
+    if medium.item.kind == "histogram":
+        found = json.loads(medium.data)
+        return _bytes(5, _histogram(list(zip(found["edges"], found["edges"][1:], found["counts"], strict=False))))
+    text = medium.data if medium.item.kind == "text" else _markdown(json.loads(medium.data)).encode("utf-8", "replace")
+    # A tensor of one text, with the name of the plugin and the class of data that TensorBoard wants of it.
+    return _bytes(8, b"\x08\x07" + _bytes(2, _bytes(2, b"\x08\x01")) + _bytes(8, text)) + _bytes(
+        9, _bytes(1, _bytes(1, b"text")) + b"\x20\x02"
+    )
+
+
+def _markdown(table: dict[str, Any]) -> str:
+    lines = markdown_rows([" ".join(str(cell).split()) for cell in row] for row in (table["columns"], *table["rows"]))
+    return "\n".join([*lines, *([f"\n{table['omitted']} more rows"] if table["omitted"] else [])])
+
+
+def _histogram(every: Sequence[tuple[float, float, int]]) -> bytes:
+    """Return a HistogramProto of buckets with their ends: what is between two of them is one without values."""
     limits: list[float] = []
     counts: list[int] = []
     for low, high, count in every:

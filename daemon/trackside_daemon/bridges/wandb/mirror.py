@@ -6,10 +6,14 @@ the run and ends it again. The end does not show whether the server has accepted
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+from base64 import b64encode
 from contextlib import suppress
+from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +24,7 @@ from trackside_daemon.http_client.errors import SendError, SettingError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
+    from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
 
 STEP_KEY = "trackside/step"
 
@@ -78,7 +82,12 @@ class WandbClient:
             opened.define_metric("*", step_metric=STEP_KEY)
             for number, row in rows:
                 values = {**row.named(), STEP_KEY: row.step, "_timestamp": row.time / 1e6}
-                opened.log({**values, "trackside/attempt": row.attempt} if row.attempt else values, step=number)
+                media: dict[str, Any] = {}
+                for one in row.media:
+                    with suppress(Exception):  # one that the client refuses costs only itself
+                        media[row.name(one.item.key)] = self._medium(one)
+                attempt = {"trackside/attempt": row.attempt} if row.attempt else {}
+                opened.log({**values, **media, **attempt}, step=number)
             path = f"{opened.entity}/{opened.project}/{opened.id}"
             opened.finish(exit_code=exit_code)
             online = self._settings["mode"] == "online"
@@ -90,6 +99,22 @@ class WandbClient:
         if stored < count:
             log = self._directory() / "wandb" / "debug-internal.log"
             raise SendError(f"the server of W&B has not accepted all rows; the reason is in {log}")
+
+    def _medium(self, medium: Medium) -> Any:
+        """Return an image, a text, a table or a histogram as the client has them."""
+        kind, data = medium.item.kind, medium.data
+        if kind == "text":
+            return self._wandb.Html(f"<pre>{escape(data.decode('utf-8', 'replace'))}</pre>", inject=False)
+        if kind == "image" and find_spec("PIL"):
+            return self._wandb.Image(str(medium.path))
+        if kind == "image":
+            encoded = b64encode(data).decode()
+            return self._wandb.Html(f'<img src="data:image/png;base64,{encoded}">', inject=False)
+        found = json.loads(data)
+        if kind == "histogram":
+            return self._wandb.Histogram(np_histogram=(found["counts"], found["edges"]))
+        rows = [[None if cell is None else str(cell) for cell in row] for row in found["rows"]]
+        return self._wandb.Table(columns=found["columns"], data=rows)
 
     def _opened(self, run: MirroredRun) -> Any:
         settings, directory = self._settings, self._directory()

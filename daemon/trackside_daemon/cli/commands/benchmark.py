@@ -113,7 +113,10 @@ def _measured(options: Options, request: Request) -> dict[str, Any]:
         run.finish("stopped" if ended else "failed")
         failures = "; ".join(f"{one.variant}: {one.reason}" for one in measured.failures)
         fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
-    found = None if daemon is None else processes.disturbances(daemon, run.id, begun, time.time())
+    # A model in PyTorch has its weights, and on a GPU its device's memory; a function or an endpoint may be on either.
+    facts = measured.facts.values()
+    gpus = not facts or not all("device_memory_bytes" not in one and "weights_bytes" in one for one in facts)
+    found = None if daemon is None else processes.disturbances(daemon, run.id, begun, time.time(), gpus=gpus)
     if found is None:
         measured.notes.append("no daemon watched the machine: whether something disturbed it is unknown")
     contents = {**results(measured), "ended": ended, "unfit": "; ".join(found or ()), "run": run.id}

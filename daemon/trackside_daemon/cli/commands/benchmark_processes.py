@@ -100,8 +100,11 @@ def _death(error: WorkerFailed) -> str:
     return f"its process ended: {error}"
 
 
-def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> list[str] | None:
-    """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer."""
+def disturbances(daemon: ApiSource, run: str, begun: float, ended: float, *, gpus: bool = True) -> list[str] | None:
+    """Return in a line each what disturbed a measurement between two Unix times; None if the daemon does not answer.
+
+    Without *gpus* the targets ran on processors, and what GPUs did is left out.
+    """
     keys = tuple(family.name for family in DISTURBANCES)
     try:
         series = daemon.ask(Series(run=(run,), key=keys, by="time", first=begun, last=ended))["series"]
@@ -109,6 +112,8 @@ def disturbances(daemon: ApiSource, run: str, begun: float, ended: float) -> lis
         return None
     found = []
     for family, (most, text) in DISTURBANCES.items():
+        if not gpus and family in {gpu.CLOCK_LIMITED, gpu.PROCESSES}:
+            continue
         values = [one["points"] for one in series if _shows(one["key"], family) and one["points"]]
         if family.kind == "counter":
             increase = max((points[-1][4] - points[0][2] for points in values), default=0.0)

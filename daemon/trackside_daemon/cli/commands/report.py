@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from trackside_daemon.cli.output import FORMS, SHORT, form_of, written
 
 MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be distinguished
 STANDARD_OUTPUT = Path("-")
-MOST_NAME = 80  # letters of a file's name
 
 
 def report(
@@ -44,7 +42,9 @@ def report(
     plots: Annotated[
         Path | None,
         typer.Option(
-            help="Also write an SVG and a PNG file of each chart to this directory.", metavar="DIR", show_default=False
+            help="Also write an SVG and a PNG file of each chart, light and dark, to this directory.",
+            metavar="DIR",
+            show_default=False,
         ),
     ] = None,
     storage_path: StoragePath = None,
@@ -56,6 +56,7 @@ def report(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.documents.plots import file_name
         from trackside_daemon.documents.report import document
         from trackside_daemon.questions.diagnosis import SIZE, Report
 
@@ -67,7 +68,7 @@ def report(
         reports = [source.ask(Report(id=text, size=SIZE // len(runs))) for text in runs]
         text = json.dumps({"reports": reports}) + "\n" if form == "json" else written(document(reports), form)
         suffix = {name: short for short, name in SHORT.items()} | {"html": "html"}
-        output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{suffix.get(form, form)}")
+        output = output or Path(f"{file_name(reports[0]['run']['name'])}.{suffix.get(form, form)}")
         if output == STANDARD_OUTPUT:
             typer.echo(text, nl=False)
         else:
@@ -87,23 +88,17 @@ def _form_of_file(output: Path | None) -> str:
 
 def _write_plots(reports: list[dict[str, Any]], directory: Path) -> int:
     """Write each chart, and return their number."""
-    from trackside_daemon.documents.plots import png, svg
+    from trackside_daemon.documents.plots import file_name, files
     from trackside_daemon.documents.report import charts
 
     draws_png = find_spec("matplotlib") is not None
     if not draws_png:
         warn("without matplotlib there are only SVG files; for PNG: pip install 'trackside[plots]'")
     directory.mkdir(parents=True, exist_ok=True)
-    axes = [report["axes"] for report in reports]
     drawn = charts(reports)
+    axes = [report["axes"] for report in reports]
     for place, chart in enumerate(drawn, 1):
-        name = f"{place:0{len(str(len(drawn)))}}-{_file_name(chart['key'])}"
-        (directory / f"{name}.svg").write_text(svg(chart, axes), encoding="utf-8")
-        if draws_png:
-            (directory / f"{name}.png").write_bytes(png(chart, axes))
+        named = f"{place:0{len(str(len(drawn)))}}-{file_name(chart['key'])}"
+        for name, content in files(named, chart, axes, pngs=draws_png):
+            (directory / name).write_bytes(content)
     return len(drawn)
-
-
-def _file_name(text: str) -> str:
-    """Return a text as a file's name: a run may have any name, such as ``../x``, or ``-rf``, which looks like an option."""
-    return re.sub(r"[^\w.=+-]+", "_", text, flags=re.ASCII).lstrip(".-_").rstrip("._")[:MOST_NAME] or "report"

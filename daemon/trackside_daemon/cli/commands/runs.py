@@ -207,6 +207,9 @@ def export(
     resources: Annotated[
         bool, typer.Option("--resources", help="Also the GPU, host and process series of the time of the run.")
     ] = False,
+    long: Annotated[
+        bool, typer.Option("--long", help="CSV with a line for each value: time, metric, labels, value.")
+    ] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
@@ -214,7 +217,7 @@ def export(
 
     csv is a table of samples; json and jsonl also contain everything else about the run.
 
-    trackside import reads all three formats.
+    trackside import reads all three formats, but no CSV with --long.
     """
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
@@ -222,11 +225,13 @@ def export(
 
         if form not in EXPORTS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(EXPORTS)}")
+        if long and form != "csv":
+            raise CommandError(f"--long is a CSV, and --format={form} is not; leave one of them out")
         source = find_history(storage_path, url)
         found = source.ask(questions.Run(id=run, limit=0))
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        wanted = Export(id=found["id"], format=cast("Format", form), resources=resources)
+        wanted = Export(id=found["id"], format="long" if long else cast("Format", form), resources=resources)
         save(source.export(wanted), form, output)
 
 

@@ -35,8 +35,9 @@ from trackside_daemon.history.read.series import (
     samples,
 )
 from trackside_daemon.history.schema import BLOCK_BITS
+from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import as_json
-from trackside_daemon.model.text import csv_line
+from trackside_daemon.model.text import csv_line, rfc3339
 
 if TYPE_CHECKING:
     import sqlite3
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.merging import Chunk, Line
 
-Format = Literal["csv", "json", "jsonl"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+Format = Literal["csv", "json", "jsonl", "long"]
+FORMATS: tuple[Format, ...] = get_args(Format)[:3]  # those that an import reads
 COLUMNS = ("attempt", "rank", "step", "time")  # the first columns of our CSV; one column per key follows
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
@@ -88,8 +89,18 @@ def export(database: Readable, uid: str, form: Format, selection: Selection = AL
         "csv": _csv,
         "json": _json,
         "jsonl": _jsonl,
+        "long": _long,
     }
     return _encode_chunks(write[form](database, run, selection))
+
+
+def rows(database: Readable, uid: str, selection: Selection) -> Iterator[tuple[int, int, int, dict[str, float]]]:
+    """Yield attempt, step, time in microseconds and values of each push of the lowest rank of each attempt."""
+    lowest: dict[int, int] = {}
+    for attempt, rank, series in _ranks(database, uid, selection, GROUP):
+        if lowest.setdefault(attempt, rank) == rank:
+            for step, time, places, values in merge(_all_samples(database, series, selection.window)):
+                yield attempt, step, time, {series[at].key: value for at, value in zip(places, values, strict=True)}
 
 
 def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
@@ -142,6 +153,30 @@ def _csv_lines(
                 cells[column[number]] = repr(value)  # the shortest text from which the same float is read
             begin = f"{place},{step}" if place else ",,"
             yield f"{begin},{_seconds(time)},{','.join(cells)}\n"
+
+
+def _long(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
+    """Yield a line of CSV for each value, with a column for each label that a series of the machine has."""
+    machine = machine_series(database, run["id"], selection.window) if selection.resources else None
+    of_series = [series_labels(series.key) for series in machine.series] if machine else []
+    labels = sorted({name for one in of_series for name in one} - set(COLUMNS))
+    yield csv_line(["time", "metric", *COLUMNS[:3], *labels, "value"])
+    nothing = "," * len(labels)
+    for attempt, rank, series in _ranks(database, run["id"], selection, GROUP):
+        keys = [csv_line([one.key]).rstrip("\n") for one in series]
+        for step, time, places, values in merge(_all_samples(database, series, selection.window)):
+            moment = rfc3339(time / 1e6)
+            for place, value in zip(places, values, strict=True):
+                yield f"{moment},{keys[place]},{attempt},{rank},{step}{nothing},{value!r}\n"
+    if machine:
+        heads = [
+            csv_line([series.key.partition("{")[0], *(own.get(name, "") for name in (*COLUMNS[:3], *labels))])
+            for series, own in zip(machine.series, of_series, strict=True)
+        ]
+        for _, time, places, values in machine.lines(database):
+            moment = rfc3339(time / 1e6)
+            for place, value in zip(places, values, strict=True):
+                yield f"{moment},{heads[place].rstrip(chr(10))},{value!r}\n"
 
 
 def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 There is a folder per run and a file per kind: ``RUN/samples.jsonl``, ``runs.jsonl``, ``events.jsonl`` and
 ``alerts.jsonl``; ``host/`` has the lines of the machine. A full file becomes ``samples.1.jsonl``, the next one
-``samples.2.jsonl``, and so on: the file without a number is the newest, followed by the highest number. No file is ever
-deleted or synced: after a power cut, the history is the copy that is complete.
+``samples.2.jsonl``, and so on: the file without a number is the newest, followed by the highest number. Of a kind of a run,
+the newest `KEPT` full files are kept. ``host/gpu_metrics_YYYYMMDD.jsonl`` has a flat line for each GPU and time, with the
+time in RFC 3339; the last `DAYS` days are kept. No file is synced: after a power cut, the history is the copy that is
+complete.
 
-Times are Unix seconds with microseconds; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
+Other times are Unix seconds with microseconds; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.history.directory import make_private, writable_directory
+from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint, as_json
+from trackside_daemon.model.families import gpu
 from trackside_daemon.model.records import (
     AccountUpdated,
     Alert,
@@ -36,6 +40,7 @@ from trackside_daemon.model.records import (
     Silence,
 )
 from trackside_daemon.model.session import RankRef
+from trackside_daemon.model.text import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +51,10 @@ if TYPE_CHECKING:
 
 OPTION = "--storage.jsonl"
 HOST = "host"
+GPU = gpu.UTILIZATION.name.removesuffix("utilization_ratio")  # begins the names of all families of GPUs
 ROTATE_BYTES = 256 * 1024 * 1024
+KEPT = 16
+DAYS = 31
 OPEN_FILES = 64
 SESSIONS = 16_384  # sessions to remember, those used last; each takes some 200 bytes
 
@@ -148,7 +156,22 @@ class RotatingFiles:
         path = self._path(name)
         numbered = re.compile(rf"{re.escape(path.stem)}\.(\d{{1,18}})\.jsonl", re.ASCII)
         rotated = (numbered.fullmatch(entry.name) for entry in path.parent.iterdir())
-        path.rename(self._path(name, 1 + max((int(match[1]) for match in rotated if match), default=0)))
+        numbers = sorted(int(match[1]) for match in rotated if match)
+        path.rename(self._path(name, 1 + max(numbers, default=0)))
+        for number in numbers[: max(0, len(numbers) + 1 - KEPT)]:
+            self._path(name, number).unlink(missing_ok=True)
+
+    def keep_newest(self, parent: str, pattern: str, most: int) -> None:
+        """Delete files of a folder whose names have a day, except those of the newest days."""
+        found = [
+            (match[1], path)
+            for path in (self._directory / parent).iterdir()
+            if (match := re.fullmatch(pattern, path.name))
+        ]
+        days = sorted({day for day, _ in found})[-most:]
+        for day, path in found:
+            if day not in days:
+                path.unlink(missing_ok=True)
 
     def _close_file(self, name: str) -> None:
         os.close(self._open.pop(name))
@@ -169,6 +192,7 @@ class JsonLines:
     def __init__(self, directory: Path, rotate_bytes: int = ROTATE_BYTES, open_files: int = OPEN_FILES) -> None:
         self._files = RotatingFiles(writable_directory(directory, OPTION, make=True), rotate_bytes, open_files)
         self._sessions: OrderedDict[bytes, RankRef] = OrderedDict()
+        self._day = ""
 
     def write(self, records: Iterable[Record]) -> None:
         """Append committed records in their order.
@@ -178,6 +202,9 @@ class JsonLines:
         """
         lines: dict[tuple[str, str], list[bytes]] = {}
         for record in records:
+            if isinstance(record, MachineSample) and (by_gpu := list(_gpu_lines(record))):
+                day = rfc3339(record.time)[:10].replace("-", "")
+                lines.setdefault((HOST, f"gpu_metrics_{day}"), []).extend(by_gpu)
             run, kind, written = self._lines(record)
             if written:
                 lines.setdefault((HOST if run is None else folder(run), kind), []).extend(written)
@@ -187,6 +214,10 @@ class JsonLines:
                 self._files.append(f"{parent}/{kind}", batch)
             except OSError as error:
                 failure = failure or error
+        days = {kind for parent, kind in lines if parent == HOST and kind.startswith("gpu_metrics_")}
+        if days and max(days) != self._day:
+            self._day = max(days)
+            self._files.keep_newest(HOST, r"gpu_metrics_(\d{8})(?:\.\d+)?\.jsonl", DAYS)
         if failure is not None:
             raise failure
 
@@ -322,6 +353,26 @@ def _silence(record: Silence) -> dict[str, Any]:
 
 def _machine_sample(record: MachineSample) -> dict[str, Any]:
     return {"time": _round(record.time), "values": record.values}
+
+
+def _gpu_lines(record: MachineSample) -> Iterator[bytes]:
+    """Yield a flat line for each GPU: its values by their families without ``trackside_gpu_``, and further labels behind."""
+    gpus: dict[str, dict[str, Any]] = {}
+    for name, value in record.values.items():
+        family = name.partition("{")[0]
+        if not family.startswith(GPU) or family.endswith("_info"):
+            continue
+        labels = series_labels(name)
+        index = labels.pop("gpu", "")
+        uuid = labels.pop("uuid", "")
+        if index and not labels.keys() & {"pid", "run", "rank"}:
+            first = {
+                "timestamp": rfc3339(record.time),
+                "gpu_index": int(index) if index.isdigit() else index,
+                "uuid": uuid,
+            }
+            gpus.setdefault(index, first)["_".join((family.removeprefix(GPU), *labels.values()))] = value
+    return map(_line, gpus.values())
 
 
 def _rows(record: BatchIngested) -> Iterator[bytes]:

@@ -55,6 +55,14 @@ def directory_of(history: Path, run: str) -> Path:
     return history / DIRECTORY / sha256(run.encode("utf-8", "replace")).hexdigest()[:32]
 
 
+def version(history: Path, run: str) -> tuple[int, int] | None:
+    """Return what changes whenever a run gets or loses media; None without any."""
+    with suppress(OSError):
+        found = (directory_of(history, run) / INDEX).stat()
+        return found.st_mtime_ns, found.st_size
+    return None
+
+
 def read(history: Path, run: str) -> list[MediaFile]:
     """Return the files of a run that exist, the oldest first; a damaged line, as after a power cut, is left out."""
     directory = directory_of(history, run)

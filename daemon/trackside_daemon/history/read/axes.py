@@ -47,7 +47,7 @@ def read_axes(connection: sqlite3.Connection, stream: int, tail: LogTail, blocks
     Raises:
         ValueError: A block is damaged.
     """
-    series = _longest(connection, stream, tail)
+    series = longest(connection, stream, tail)
     if series is None:
         return []
     first, last = series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS
@@ -80,7 +80,7 @@ def push_times(
     return (min(known) / 1e6, max(known) / 1e6) if known else None
 
 
-def _longest(connection: sqlite3.Connection, stream: int, tail: LogTail) -> StoredSeries | None:
+def longest(connection: sqlite3.Connection, stream: int, tail: LogTail) -> StoredSeries | None:
     """Return the series of a stream that has the most samples; None without one."""
     among = "(SELECT key, end FROM series WHERE stream = ? LIMIT ?)"
     query = f"SELECT key FROM {among} ORDER BY end DESC LIMIT 1"  # noqa: S608

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Ask = Callable[[str, str], tuple[frozenset[int], Sequence[Answer]]]
     AskLayers = Callable[[str, int], frozenset[int]]
 
-TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
+TYPES = {"csv": "text/csv", "long": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 # What a run wrote is hostile: it has the type of its kind, which the store has checked, and nothing runs or embeds it.
 MEDIA_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",

@@ -55,8 +55,8 @@ def _hot(thresholds: ThresholdsSection) -> list[Rule]:
         unless=(Query(gpu.THERMAL_MARGIN, SLOWDOWN), Query(threshold, SLOWDOWN)),
     )
     variants = (
-        ("margin", margin, "GPU {gpu} is {value} degrees below the temperature at which it slows down"),
-        ("threshold", before, "GPU {gpu} is at {value} degrees relative to the temperature at which it slows down"),
+        ("margin", margin, "GPU {gpu} is {value:below} the temperature at which it slows down"),
+        ("threshold", before, "GPU {gpu} is {value:above} the temperature at which it slows down"),
         ("fixed", fixed, "GPU {gpu} is at {value} degrees Celsius"),
     )
     return [
