@@ -141,10 +141,10 @@ def test_an_export_has_them_and_an_import_restores_them(history: History, form: 
     assert [one.key for one in trackside.open("id-2", path=history.directory).media("t", kind="text")] == ["t"]
 
 
-def test_they_are_deleted_with_their_run(history: History) -> None:
-    store = MediaStore(history.directory)
+def test_they_are_deleted_with_their_run(tmp_path: Path) -> None:
+    store = MediaStore(tmp_path)  # of no open history, which would sweep runs that it does not have
     store.write(SESSION, 1, [item("text", b"one")], 0)
     store.write(opened("other").session, 1, [item("text", b"one")], 0)
     store.sweep(["other"])
-    assert index.read(history.directory, RUN) == []
-    assert index.read(history.directory, "other")
+    assert index.read(tmp_path, RUN) == []
+    assert index.read(tmp_path, "other")
