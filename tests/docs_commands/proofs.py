@@ -71,6 +71,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"export PATH=", Runs()),
     (r"ln -s ", Needs("root")),
     (r"(openssl|printf) ", Elsewhere(SECRET)),
+    (r"jq ", Elsewhere("tests/history/test_jsonl.py")),
     (r"kubectl kustomize ", Elsewhere(KUSTOMIZE)),
     (r"(.*\| )?kubectl ", Needs("a cluster")),
     (r"(TROUBLE=nan )?docker ", Needs("Docker|a cluster")),
