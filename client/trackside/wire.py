@@ -68,9 +68,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
-            ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
-            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping``, ``layers?``, ``pace`` and
-            ``cancel?``, which ends a profile. The last three have no answer, and older clients ignore them.
+            ``profile``, ``memory``, ``modules``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``modules?``, ``ping``, ``layers?``, ``pace`` and
+            ``cancel?``, which ends a profile or ``modules``. The last three have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; the milliseconds of ``pace``, for which a
@@ -721,6 +721,50 @@ class MemorySnapshot(msgspec.Struct, omit_defaults=True):
     errors: list[str] = []
 
 
+class ModulesQuestion(msgspec.Struct):
+    """A request for the calls of a watched model's modules during the next *steps*, within so many *seconds*."""
+
+    steps: Count
+    seconds: Amount
+
+
+class ModuleCall(msgspec.Struct, array_like=True, frozen=True):
+    """A call of a module.
+
+    Attributes:
+        place: The module's place among the names.
+        step: Number of the step, from 0.
+        thread: The thread that called it.
+        begin: When, in seconds of an arbitrary clock.
+        seconds: Duration on the host, with the modules that it calls.
+        output_bytes: Memory of what it and the modules that it calls put out.
+        allocated: Growth of a GPU's memory in use in bytes.
+        gpu_begin: Seconds from the begin of the recording until a GPU began with it.
+        gpu_seconds: Duration on the GPU.
+    """
+
+    place: Count
+    step: Count
+    thread: Count
+    begin: float
+    seconds: Amount
+    output_bytes: Count = 0
+    allocated: int = 0
+    gpu_begin: float = 0.0
+    gpu_seconds: Amount = 0.0
+
+
+class ModuleCalls(msgspec.Struct, omit_defaults=True):
+    """Calls of a model's modules in whole *steps*: by name and class; *compiled* ones are left out. Or why there are none."""
+
+    names: list[str] = []
+    classes: list[str] = []
+    steps: Count = 0
+    calls: list[ModuleCall] = []
+    compiled: Count = 0
+    error: str = ""
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
@@ -740,6 +784,8 @@ Body = (
     | ProfileQuestion
     | Profile
     | MemorySnapshot
+    | ModulesQuestion
+    | ModuleCalls
     | Welcome
     | Nack
     | Refused
@@ -757,6 +803,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "steps": OptimizerSteps,
     "profile": Profile,
     "memory": MemorySnapshot,
+    "modules": ModuleCalls,
     "pong": None,
     "welcome": Welcome,
     "hello?": None,
@@ -768,6 +815,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "steps?": StepsQuestion,
     "profile?": ProfileQuestion,
     "memory?": None,
+    "modules?": ModulesQuestion,
     "ping": None,
     "layers?": None,
     "pace": None,

@@ -28,6 +28,9 @@ from trackside.wire import (
     Histogram,
     Identity,
     MemorySnapshot,
+    ModuleCall,
+    ModuleCalls,
+    ModulesQuestion,
     Nack,
     OptimizerSteps,
     ProcessInfo,
@@ -192,6 +195,15 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
             b"\xa5sites\x91\x93\x91\xaftrain.py:3 main\x05\x01\xa6errors\x91\xa4none"
         ),
     ),
+    "modules": (
+        4,
+        ModuleCalls(["a.mlp"], ["Linear"], 2, [ModuleCall(0, 1, 7, 1.0, 0.5, 64, 32, 0.25, 0.5)], 1, "none"),
+        b"\x93\xa7modules" + SESSION_BYTES + b"\x04",
+        (
+            b"\x86\xa5names\x91\xa5a.mlp\xa7classes\x91\xa6Linear\xa5steps\x02"
+            b"\xa5calls\x91\x99\x00\x01\x07\xcb?\xf0\x00\x00\x00\x00\x00\x00\xcb?\xe0\x00\x00\x00\x00\x00\x00@ \xcb?\xd0\x00\x00\x00\x00\x00\x00\xcb?\xe0\x00\x00\x00\x00\x00\x00\xa8compiled\x01\xa5error\xa4none"
+        ),
+    ),
     "pong": (4, None, b"\x93\xa4pong" + SESSION_BYTES + b"\x04", b""),
     "welcome": (7, None, b"\x93\xa7welcome" + SESSION_BYTES + b"\x07", b""),
     "hello?": (0, None, b"\x93\xa6hello?" + SESSION_BYTES + b"\x00", b""),
@@ -213,6 +225,12 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
         b"\x82\xa7seconds\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa6stacks\xc3",
     ),
     "memory?": (4, None, b"\x93\xa7memory?" + SESSION_BYTES + b"\x04", b""),
+    "modules?": (
+        4,
+        ModulesQuestion(10, 2.5),
+        b"\x93\xa8modules?" + SESSION_BYTES + b"\x04",
+        b"\x82\xa5steps\n\xa7seconds\xcb@\x04\x00\x00\x00\x00\x00\x00",
+    ),
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
     "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
     "pace": (2000, None, b"\x93\xa4pace" + SESSION_BYTES + b"\xcd\x07\xd0", b""),

@@ -9,6 +9,7 @@ from detector_feed import alarms, feed, same_in_parts_and_beforehand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.learning_rate import LearningRate
 
 
@@ -92,3 +93,36 @@ def test_a_rate_that_was_never_more_than_nothing_is_reported() -> None:
     assert (found.at, found.severity) == (100, "warning")
     assert "has been 1e-08 since step 0; nothing was learned" in found.text
     assert not feed(LearningRate(), [*([1e-3] * 100), *([1e-8] * 300)])
+
+
+def of_steps(total: int) -> Context:
+    context = Context()
+    context.total_steps = total
+    return context
+
+
+def test_a_rate_that_falls_too_low_in_mid_run_is_told_until_it_rises() -> None:
+    rates = [*([1e-4] * 400), *([1e-9] * 1600), *([1e-4] * 5)]
+    fed = feed(LearningRate(), rates, context=of_steps(3000))
+    assert [(finding.at, finding.severity, finding.over) for finding in fed] == [
+        (500, "warning", False),
+        (2000, "warning", True),
+    ]
+    assert "1e-08 or less since step 400, 1e-09 at step 500, and 2,500 of 3,000 steps remain" in fed[0].text
+    assert alarms(feed(LearningRate(), rates)) == [1400]
+    assert not feed(LearningRate(least=1e-10), rates, context=of_steps(3000))
+
+
+@pytest.mark.parametrize("total", [2000, None])
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [*warm(200), *cosine(1600, least=1e-9), *([1e-9] * 200)],
+        [rate for _ in range(5) for rate in cosine(400)],
+        [*warm(1900, most=5e-9), *([1e-3] * 100)],
+    ],
+    ids=["rests at the end", "restarts", "warm-up"],
+)
+def test_a_rate_that_is_low_at_the_end_of_a_schedule_is_not_told(rates: list[float], total: int | None) -> None:
+    context = of_steps(total) if total else Context()
+    assert not [finding for finding in feed(LearningRate(), rates, context=context) if "or less" in finding.text]

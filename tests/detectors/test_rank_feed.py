@@ -32,6 +32,12 @@ def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int
     return session_opened(session, hello, f"name-{run}", attempt, 1.7e9)
 
 
+def opened_of(steps: int) -> SessionOpened:
+    return session_opened(
+        b"s", Hello(Identity("id", "name-id"), Clock(SHIFT, 0), SHIFT, Totals(), total_steps=steps), "name-id", 0, 1.7e9
+    )
+
+
 def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[float] = ()) -> Block:
     """Return a block of steps from *first* on, each a second long or as long as *seconds* gives."""
     rows = len(next(iter(columns.values())))
@@ -261,3 +267,11 @@ def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pau
     assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0)) == []
     (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
     assert found.alert == "SlowStep"
+
+
+@pytest.mark.parametrize(("total", "places"), [(3000, [500]), (550, [])])
+def test_a_low_learning_rate_is_told_if_the_run_has_many_more_steps(
+    watch: RankWatch, total: int, places: list[int]
+) -> None:
+    pushed = block(0, {"learning_rate": [*([1e-4] * 400), *([1e-9] * 150)]})
+    assert [int(found.time - 1.7e9) for found in told(watch, opened_of(total), taken(pushed))] == places

@@ -38,6 +38,20 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
     assert "needs 40 ms per step, without waiting, 1.33 times the 30 ms of the median rank" in alarm.summary
 
 
+def test_a_straggler_is_told_against_its_own_past() -> None:
+    run = Running(4)
+    slow = 3000  # the steps after which one rank slows down
+    train(run, 900, lambda rank, steps: {"forward": steps * 0.03 + max(0, steps - slow) * 0.015 * (rank == 1)}, 4)
+    (alarm,) = run.trouble
+    assert "Before, it took 30 ms: now 1.50 times its own past." in alarm.description
+    assert alarm.evidence["past"] == pytest.approx(0.03)
+    always = Running(4)
+    train(always, 400, lambda rank, steps: {"forward": steps * (0.045 if rank == 1 else 0.03)}, 4)
+    (alarm,) = always.trouble
+    assert "It was not faster before, as far as is known." in alarm.description
+    assert "past" not in alarm.evidence
+
+
 def test_how_far_ranks_are_behind_is_on_the_page_until_the_run_ends() -> None:
     run = Running(4)
     train(run, 40, lambda rank, steps: {"forward": steps * (0.045 if rank == 1 else 0.03)}, 4)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from histories import BEGIN, column, finished, history, opened
 
-from trackside_daemon.diagnosis.performance import read_performance
+from trackside_daemon.diagnosis.performance import _against_past, read_performance
 from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.training_counters import INTERVAL, MOST_RANKS, TrainingCounters
 from trackside_daemon.model.families import training as f
@@ -69,6 +69,8 @@ def test_rates_own_times_and_waits_follow_from_recorded_counters(tmp_path: Path)
         assert (slow["own"][4], slow["wait"][4]) == pytest.approx((0.1, 0.0))
         assert (fast["own"][4], fast["wait"][4]) == pytest.approx((0.05, 0.05))
         assert (slow["ratio"][4], fast["ratio"][4]) == pytest.approx((0.1 / 0.075, 0.05 / 0.075))
+        assert slow["past"][:8] == [None] * 8
+        assert slow["past"][8] == pytest.approx(1.0, rel=0.01)
         part = read(5, (BEGIN + 20, BEGIN + 30))
         assert (part["times"][0], part["times"][-1]) == pytest.approx((BEGIN + 22, BEGIN + 30))
         assert part["ranks"][1]["own"] == pytest.approx([0.1] * 5)
@@ -82,3 +84,9 @@ def test_a_run_without_counters_has_the_duration_of_its_steps_alone(tmp_path: Pa
     assert found["step"]["p50"][0] == pytest.approx(1.0)
     assert found["step"]["p50"][-1] is None
     assert (found["tokens_per_second"], found["phases"], found["ranks"]) == ([], {}, [])
+
+
+def test_a_rank_that_became_slow_is_seen_against_its_own_past() -> None:
+    ratios = _against_past([*([0.1] * 8), None, 0.1, 0.2])
+    assert ratios[:9] == [None] * 9
+    assert ratios[9:] == pytest.approx([1.0, 2.0])

@@ -16,6 +16,8 @@ from trackside.wire import MediaItem
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import MachineSample, RunState
+from trackside_daemon.service.assembly import _reports
+from trackside_daemon.service.config import Config
 from trackside_daemon.service.reports import Reports
 
 if TYPE_CHECKING:
@@ -152,3 +154,13 @@ def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -
         "loss-dark.svg",
         ".trackside.json",
     }
+
+
+def test_steps_without_a_directory_of_experiments_are_said_to_have_no_effect(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config.model_validate({"reports": {"every": "1000 steps"}})
+    unused: Any = None
+    assert _reports(config, place, unused, unused, 1 << 29) is None
+    (line,) = caplog.messages
+    assert line == "reports.every has no effect: set storage.experiment-directory, the directory that it writes to"

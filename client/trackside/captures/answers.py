@@ -13,7 +13,7 @@ from trackside.wire import Stacks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Body, MemorySnapshot, Profile, ProfileQuestion
+    from trackside.wire import Body, MemorySnapshot, ModuleCalls, ModulesQuestion, Profile, ProfileQuestion
 
 
 class Answer(NamedTuple):
@@ -45,8 +45,17 @@ def profile(question: ProfileQuestion) -> Profile:
     return profiler.profile(question)
 
 
+def modules(question: ModulesQuestion) -> ModuleCalls:
+    """Record the calls of modules."""
+    from trackside.captures import modules as recorder
+
+    return recorder.modules(question)
+
+
 def cancel_profile() -> None:
-    """End the profile that this process records; its answer has the reason."""
+    """End the profile, or the calls of modules, that this process records; its answer has the reason."""
+    if (recorder := sys.modules.get("trackside.captures.modules")) is not None:
+        recorder.end()
     if (profiler := sys.modules.get("trackside.captures.profiler")) is not None:
         profiler.end()
 
@@ -56,6 +65,7 @@ ANSWERS = {
     "flight?": Answer("flight", lambda _: flight()),
     "steps?": Answer("steps", lambda question: optimizer_steps(question.seconds)),
     "profile?": Answer("profile", profile, is_slow=True),
+    "modules?": Answer("modules", modules, is_slow=True),
     "memory?": Answer("memory", lambda _: memory(), is_slow=True),
     "ping": Answer("pong", lambda _: None),
 }

@@ -285,23 +285,29 @@ def _modules(model: Any, patterns: Sequence[str], what: str) -> list[tuple[str, 
     """Return the modules with these names or patterns, without those in compiled code, where hooks do not run."""
     if not patterns:
         return []
-    every = [(name, plain_name(name), module) for name, module in model.named_modules() if name]
-    found = [one for one in every if any(fnmatchcase(one[1], pattern) for pattern in patterns)]
-    compiled = [name for name, module in model.named_modules() if _is_compiled(module)]
-    seen = [
-        (plain, module)
-        for name, plain, module in found
-        if not any(f"{name}.".startswith(_below(one)) for one in compiled)
-    ]
+    every = [(plain_name(name), module) for name, module in model.named_modules() if name]
+    found = [one for one in every if any(fnmatchcase(one[0], pattern) for pattern in patterns)]
+    matched = {id(module) for _, module in found}
+    seen = [one for one in uncompiled_modules(model) if id(one[1]) in matched]
     wanted = ", ".join(patterns)
     if not found:
-        some = ", ".join(plain for _, plain, _ in every[:8])
+        some = ", ".join(plain for plain, _ in every[:8])
         warn(
             f"observe: {what}: no module of {type(model).__name__} matches {wanted}; it has {some}{', …' * (len(every) > 8)}"
         )
     elif len(seen) < len(found):
         warn(f"observe: {what}: {len(found) - len(seen)} of the modules {wanted} are compiled, and cannot be observed")
     return seen[:LAYERS]
+
+
+def uncompiled_modules(model: Any) -> list[tuple[str, Any]]:
+    """Return name and module of the model and of those in it, without those in compiled code, where hooks do not run."""
+    compiled = [_below(name) for name, module in model.named_modules() if _is_compiled(module)]
+    return [
+        (plain_name(name), module)
+        for name, module in model.named_modules()
+        if not any(f"{name}.".startswith(one) for one in compiled)
+    ]
 
 
 def _below(name: str) -> str:

@@ -11,10 +11,12 @@ import weakref
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from trackside.captures.modules import WATCHERS
 from trackside.numbers import is_on_device
 from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.hooks import unwrapped
+from trackside.pytorch.module_calls import ModuleRecording
 from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.observer import Choice, Observer
 from trackside.pytorch.overhead_budget import OverheadBudget
@@ -96,6 +98,7 @@ class Watcher:
         self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
         self._stages: StepStages | None = None
         self._observer: Observer | None = None
+        self._modules: ModuleRecording | None = None
         self._handles: dict[str, Any] = {}
         try:
             self._parameters = Parameters(model, queue.session.identity.rank)
@@ -105,12 +108,13 @@ class Watcher:
                 self._attach(model, optimizer)
                 self._describe(model)
                 _watchers[model] = self
+                WATCHERS.add(self)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle watches nothing: the hooks are those of this model.
-        return {"_ended": True, "_stages": None, "_observer": None, "_handles": {}}
+        return {"_ended": True, "_stages": None, "_observer": None, "_modules": None, "_handles": {}}
 
     @classmethod
     def of(cls, queue: RowQueue, model: Any) -> Watcher | None:
@@ -139,6 +143,13 @@ class Watcher:
             self._observer.burst(self._steps, self._all_layers)
         self._wakes = 0
 
+    def record_modules(self, steps: int) -> ModuleRecording | None:
+        """Record the calls of the model's modules from the next step on; any thread may call this."""
+        if self._ended or not self._queue.is_open:
+            return None
+        self._modules = recording = ModuleRecording(steps, self._modules)
+        return recording
+
     def stop(self) -> None:
         """Stop measuring and timing; not to be called by a hook of an optimizer."""
         if self._stages is not None:
@@ -150,6 +161,8 @@ class Watcher:
         self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
         if self._observer is not None:
             self._observer.stop()
+        if self._modules is not None:
+            self._modules.stop()
         _over.extend(self._handles.values())
         self._handles = {}
 
@@ -206,7 +219,7 @@ class Watcher:
             self._steps += 1
             if stages is not None and stages.is_timing:
                 stages.optimizer_stepped()
-            elif self._steps < self._wakes and self._queue.session.layers is self._request:
+            elif self._steps < self._wakes and self._queue.session.layers is self._request and self._modules is None:
                 return
         self._safely(self._end, optimizer)
 
@@ -306,6 +319,7 @@ class Watcher:
         if self._observes(self._steps):
             self._observing(Observer.measure_after, self._parameters.trained())
             self._observing(Observer.finish)
+        self._record_calls()
         self._record_step_time()
         self._poll()
         request = self._queue.session.layers
@@ -323,6 +337,13 @@ class Watcher:
         if stages is not None:
             wakes.append(stages.next_step)
         self._wakes = min(wakes)
+
+    def _record_calls(self) -> None:
+        recording = self._modules
+        if recording is not None:
+            model = next((model for model, watcher in _watchers.items() if watcher is self), None)
+            if not recording.continues(model) and self._modules is recording:
+                self._modules = None
 
     def _record_step_time(self) -> None:
         """Record the mean duration of the steps since the last call, without the measurements."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.history.layer_rows import LayerFrame
-    from trackside_daemon.history.read.latest_samples import Samples
+    from trackside_daemon.history.read.latest_samples import LiveStream, Samples
     from trackside_daemon.history.read.series import Readable
 
 RANKS = 2048  # most ranks that are read
@@ -47,11 +47,11 @@ class PastRanks:
     def __init__(self, history: Readable, roles: Roles = BY_NAME) -> None:
         self._roles = roles
         self._snapshot = ExitStack()
-        self._left: deque[tuple[int, Identity, dict[str, str]]] = deque()
+        self._left: deque[LiveStream] = deque()
         with self._stop_at_error():
             self._connection = self._snapshot.enter_context(history.reading())
             # The lowest rank of each run first, since the pace of the run follows from it.
-            self._left.extend(sorted(live_streams(self._connection, RANKS), key=lambda stream: stream[1].rank))
+            self._left.extend(sorted(live_streams(self._connection, RANKS), key=lambda stream: stream.identity.rank))
         ranks = max(1, len(self._left))
         self._count = max(STEPS, min(MOST_STEPS, ALL_STEPS // ranks))
         self._frames = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // ranks))
@@ -59,16 +59,16 @@ class PastRanks:
     @property
     def left(self) -> list[Identity]:
         """The ranks that `next` will return."""
-        return [identity for _, identity, _ in self._left]
+        return [stream.identity for stream in self._left]
 
     def next(self) -> Past | None:
         """Return the past of the next rank; None if there is none, or it cannot be read."""
         with self._stop_at_error():
             if self._left:
-                stream, identity, stated = self._left.popleft()
+                stream, identity, stated, total = self._left.popleft()
                 samples = last_samples(self._connection, stream, self._roles.of_run(stated).of, self._count)
                 layers = _layers(last_frames(self._connection, stream, self._frames))
-                return _past(identity, samples)._replace(roles=stated, layers=layers)
+                return _past(identity, samples)._replace(roles=stated, layers=layers, total_steps=total)
         self.close()
         return None
 

@@ -54,6 +54,7 @@ class Past(NamedTuple):
         pushes: Time, in Unix seconds, and step of each push, in order of time.
         roles: Roles of keys that the run states.
         layers: The last measurements of the rank's layers, in order of time.
+        total_steps: The steps that the run is to make; None if it does not state them.
     """
 
     identity: Identity
@@ -61,6 +62,7 @@ class Past(NamedTuple):
     pushes: Sequence[tuple[float, int]]
     roles: Mapping[str, str] = {}
     layers: Sequence[PastLayers] = ()
+    total_steps: int | None = None
 
 
 class Detection(NamedTuple):
@@ -124,9 +126,20 @@ class Context:
         gradients: The norm of the gradients divided by its recent median, by step, of the samples that were pushed together
             with the column, and of some before.
         slow: The slow steps so far, which `SlowStep` counts.
+        total_steps: The steps that the run is to make; None if it does not state them.
     """
 
-    __slots__ = ("derived", "gradients", "learning_rate", "losses", "phase", "rates", "rates_raised", "slow")
+    __slots__ = (
+        "derived",
+        "gradients",
+        "learning_rate",
+        "losses",
+        "phase",
+        "rates",
+        "rates_raised",
+        "slow",
+        "total_steps",
+    )
 
     def __init__(self) -> None:
         self.phase = ""
@@ -137,6 +150,7 @@ class Context:
         self.losses: dict[int, float] = {}
         self.gradients: dict[int, float] = {}
         self.slow = SlowSteps()
+        self.total_steps: int | None = None
 
     def rate_at(self, step: int) -> float | None:
         """Return the learning rate at a recent step; None before the first."""

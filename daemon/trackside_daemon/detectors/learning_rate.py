@@ -25,35 +25,49 @@ NOTHING = 1e-8
 STEPS_AT_ZERO = 100
 SAMPLES_AT_ZERO = 3  # The first rate of a warm-up and the last of a decay are zero. For this long, zero is a mistake.
 
+# A schedule reaches a rate this low within its last hundredth, or within that of each of its cycles.
+ENDS = 0.01  # share of the run's steps
+REMAINS = 0.1  # share of the run's steps that remain, below which the end is near, and may be intended
+STEPS_LOW, SAMPLES_LOW, LOW = 1000, 100, 0.1  # without a number of steps: also as a share of the steps before
+
 
 class LearningRate:
     """`LearningRateOutOfRange`: a rate below zero, above *most*, not finite, *jump* times the one before, or zero for 100 steps.
 
-    Yields a detection when a fault begins and when it ends. A jump ends with the next rate that is not a jump.
+    Or one that has fallen to *least* or below long before the run's end. Yields a detection when a fault begins and when it
+    ends. A jump ends with the next rate that is not a jump.
     """
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
 
     def __init__(
-        self, *, most: float = DEFAULTS.learning_rate_most, jump: float = DEFAULTS.learning_rate_jump_ratio
+        self,
+        *,
+        most: float = DEFAULTS.learning_rate_most,
+        least: float = DEFAULTS.learning_rate_least,
+        jump: float = DEFAULTS.learning_rate_jump_ratio,
     ) -> None:
         self._most = most
+        self._least = least
+        self._usual = max(NOTHING, least)  # a rate above needs no look
         self._jump = jump
         self._seen = 0
         self._last = 0.0
         self._greatest = 0.0
         self._zeros = Streak()
+        self._lows = Streak()
         self._wrong = ""
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next learning rates show."""
-        zeros = self._zeros
+        zeros, lows = self._zeros, self._lows
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
-            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or zeros.count):
+            usual = self._usual < rate <= self._greatest and rate <= self._most
+            if usual and not (self._wrong or zeros.count or lows.count):
                 self._seen += 1
                 self._last = rate
                 continue
-            kind, text = self._judge(step, rate)
+            kind, text = self._judge(step, rate, context.total_steps)
             if kind and kind != self._wrong:
                 # A great rate at the start, or by a schedule, may be intended, as with clipped gradients.
                 intended = kind == "great" and (not self._greatest or rate <= ABOVE * self._greatest)
@@ -64,7 +78,7 @@ class LearningRate:
             self._wrong = kind
             self._remember(rate)
 
-    def _judge(self, step: int, rate: float) -> tuple[str, str]:
+    def _judge(self, step: int, rate: float, total: int | None) -> tuple[str, str]:
         """Return the kind of fault, empty for none, and its description."""
         if not isfinite(rate):
             return "not finite", f"the learning rate is {rate} at step {step:,}"
@@ -80,7 +94,7 @@ class LearningRate:
                 f"the learning rate rose to {rate:.3g} at step {step:,}, {rate / self._last:.3g} times the {self._last:.3g} "
                 f"of the step before and {rate / self._greatest:.3g} times the greatest so far"
             )
-        return "", ""
+        return self._low(step, rate, total)
 
     def _zero(self, step: int, rate: float) -> tuple[str, str]:
         zeros = self._zeros
@@ -90,6 +104,29 @@ class LearningRate:
         size = f"{rate:.3g}" if rate else "zero"
         text = f"the learning rate has been {size} since step {zeros.since:,}"
         return "zero", f"{text}; nothing was learned up to step {step:,}"
+
+    def _low(self, step: int, rate: float, total: int | None) -> tuple[str, str]:
+        lows = self._lows
+        if not rate <= self._least < self._greatest:
+            lows.count = 0
+            return "", ""
+        lows.add(step)
+        lasted = step - lows.since
+        if total:
+            left = total - step
+            too_low = (
+                lasted >= max(STEPS_AT_ZERO, ENDS * total) and lows.count >= SAMPLES_AT_ZERO and left > REMAINS * total
+            )
+            rest = f", and {left:,} of {total:,} steps remain"
+        else:
+            too_low = lasted >= max(STEPS_LOW, LOW * lows.since) and lows.count >= SAMPLES_LOW
+            rest = ""
+        if not too_low and self._wrong != "low":
+            return "", ""
+        return "low", (
+            f"the learning rate has been {self._least:.3g} or less since step {lows.since:,}, {rate:.3g} at step {step:,}{rest}: "
+            f"next to nothing is learned"
+        )
 
     def _remember(self, rate: float) -> None:
         if isfinite(rate) and rate >= 0:

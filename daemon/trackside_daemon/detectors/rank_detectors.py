@@ -45,7 +45,13 @@ _APART = ("", "duration", "memory")
 # Detectors of a key by its role: their classes, and for each argument the threshold that it gets. ``lost`` is no threshold, but the
 # least loss by slow steps in seconds.
 _DETECTORS: dict[str, dict[Callable[..., Detector], dict[str, str]]] = {
-    "rate": {LearningRate: {"most": "learning_rate_most", "jump": "learning_rate_jump_ratio"}},
+    "rate": {
+        LearningRate: {
+            "most": "learning_rate_most",
+            "least": "learning_rate_least",
+            "jump": "learning_rate_jump_ratio",
+        }
+    },
     "part": {NonFiniteNorm: {}},
     "gradient": {
         NonFiniteNorm: {},

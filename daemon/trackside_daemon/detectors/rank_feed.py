@@ -68,12 +68,14 @@ class _RankFeed:
         self.has_ended = False
         self.is_gone = False  # it cannot come back without another session
         self.slow = SlowSteps()
+        self.total_steps: int | None = None
         self._restart()
 
     def _restart(self) -> None:
         """Let the detectors learn anew."""
         self._detectors = RankDetectors(self._thresholds, lost=LOST, roles=self._roles)
         self._detectors.context.slow, self._detectors.readings = self.slow, self.readings
+        self._detectors.context.total_steps = self.total_steps
         self._layers = LayerDetectors()
         self._durations = StepDurations()
         self._firing = Firing()
@@ -84,6 +86,12 @@ class _RankFeed:
     def join(self) -> None:
         """Note that another process continues the rank: the time between the two is no step duration."""
         self._durations = StepDurations()
+
+    def expect(self, steps: int | None) -> None:
+        """Note the steps that the run is to make, if it states them."""
+        if steps is None:
+            return
+        self.total_steps = self._detectors.context.total_steps = steps
 
     def pause(self, phase: str, seconds: float) -> None:
         """Note seconds of evaluation and checkpoints, such as *phase*, during the steps that have ended now."""
@@ -130,6 +138,7 @@ class _RankFeed:
 
     def restore(self, past: Past) -> set[tuple[str, str]]:
         """Learn from samples of before this daemon; return alert and key of what fires by them."""
+        self.expect(past.total_steps)
         for columns in past.columns:
             watched = {key: column for key, column in columns.items() if self._roles.of(key)}
             self._pushes_durations = self._pushes_durations or DURATION in watched
@@ -344,6 +353,8 @@ class RankWatch:
         if rank is not None and rank.attempt == session.attempt and not record.again:
             rank.join()
             rank.is_gone = False
+        if rank is not None and rank.attempt == session.attempt:
+            rank.expect(record.hello.total_steps)
 
     def _feed(self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]) -> _RankFeed:
         return _RankFeed(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))

@@ -45,6 +45,9 @@ class DetectorThresholds(Section):
         float, bound("GradientVanishing: factor by which a norm is smaller than usual.", least=1.0)
     ] = 10.0
     learning_rate_most: Annotated[float, bound("LearningRateOutOfRange: maximum learning rate.")] = 10.0
+    learning_rate_least: Annotated[
+        float, bound("LearningRateOutOfRange: rate that is too low, unless the run's end is near.")
+    ] = 1e-8
     learning_rate_jump_ratio: Annotated[
         float, bound("LearningRateOutOfRange: sudden increase, as a multiple of the rate before.", least=1.0)
     ] = 10.0

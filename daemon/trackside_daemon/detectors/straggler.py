@@ -5,6 +5,7 @@ The step time is the same on all ranks, because they wait for the slowest.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -31,6 +32,8 @@ SHARE, CALM = 0.6, 0.3
 # A rank is slow in a window at `alerts.thresholds.straggler-ratio` times the time of the median rank, and SCORE robust
 # deviations above it.
 SCORE = 4.0
+
+BEFORE = 8  # windows that a rank's own past has at least
 
 NOISE = 0.02  # share of the time of the median rank by which equal ranks differ
 _MASK = (1 << WINDOWS) - 1
@@ -62,6 +65,7 @@ class Straggler:
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
+        self._past: dict[int, deque[float]] = {}  # its times in the last windows in which it was not slow
         # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
         self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window
         self._steps = 0.0
@@ -125,7 +129,10 @@ class Straggler:
         spread = _lower_median(abs(time - usual) for time in times.values())
         least = max(self._slower * usual, usual + SCORE * (NORMAL * spread + NOISE * usual))
         for number, time in times.items():
-            self._slow[number] = (self._slow.get(number, 0) << 1 | (time > least > 0)) & _MASK
+            is_slow = time > least > 0
+            self._slow[number] = (self._slow.get(number, 0) << 1 | is_slow) & _MASK
+            if not is_slow:
+                self._past.setdefault(number, deque(maxlen=WINDOWS)).append(time)
         slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}
         if self._reported is not None and self._share(self._reported) <= CALM:
             yield from self.end(clock)
@@ -141,11 +148,18 @@ class Straggler:
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {duration(usual)}" if usual > 0 else "while others take no time"
         summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank{more}"
+        past = self._past.get(number, ())
+        own = _lower_median(past) if len(past) >= BEFORE else 0.0
+        before = (
+            f"Before, it took {duration(own)}: now {time / own:.2f} times its own past. "
+            if own > 0
+            else "It was not faster before, as far as is known. "
+        )
         text = (
-            f"It was slow in {percent(self._share(number))} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
+            f"{before}It was slow in {percent(self._share(number))} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
             f"wait for it. {TROUBLES['StragglerRank'].advice()}"
         )
-        evidence = {"value": time, "usual": usual}
+        evidence = {"value": time, "usual": usual} | ({"past": own} if own > 0 else {})
         return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
 
 

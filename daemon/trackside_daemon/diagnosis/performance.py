@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 EVER = Window("time")
 POINTS = 120  # parts of the time
+BEFORE = 8  # parts that a rank's own past has at least
 BLOCKS = 32  # evenly spaced blocks of steps that are read of an attempt
 LATE = 10.0  # seconds after the end in which the last counters come
 
@@ -55,7 +56,8 @@ def read_performance(
         ``step``: ``p50`` and ``p99`` of the seconds per step of the lowest rank, ``tokens_per_second`` and
         ``samples_per_second`` over all ranks, ``mfu``, and by phase ``phases``, seconds per step as means over the ranks;
         ``ranks``: for each its ``rank``, and lists ``own`` (seconds per step in which it waits for no other rank), ``wait``, and
-        ``ratio``: ``own`` over that of the median rank, unknown where most ranks made no step.
+        ``ratio``: ``own`` over that of the median rank, unknown where most ranks made no step; ``past``: ``own`` over the median
+        of the rank's own parts before, unknown before there are `BEFORE` of them.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -178,6 +180,7 @@ def _ranks(
             "own": own[rank],
             "wait": wait[rank],
             "ratio": [_ratio(*pair) for pair in zip(own[rank], usual, strict=True)],
+            "past": _against_past(own[rank]),
         }
         for rank in known
     ]
@@ -187,6 +190,17 @@ def _usual(part: Sequence[float | None]) -> float | None:
     """Return the own time of the median rank; None where few ranks made steps."""
     present = [value for value in part if value is not None]
     return median(present) if 2 * len(present) > len(part) else None
+
+
+def _against_past(own: _Parts) -> _Parts:
+    """Return each part's own time as a ratio of the median of those before it."""
+    before: list[float] = []
+    ratios: _Parts = []
+    for value in own:
+        ratios.append(_ratio(value, median(before)) if len(before) >= BEFORE else None)
+        if value is not None:
+            insort(before, value)
+    return ratios
 
 
 def _ratio(value: float | None, usual: float | None) -> float | None:

@@ -38,6 +38,7 @@ ANSWERS = {
     "steps": "steps?",
     "profile": "profile?",
     "memory": "memory?",
+    "modules": "modules?",
     "pong": "ping",
 }  # the kinds of answers, each with the kind of its question
 UNNUMBERED = ("beat", *ANSWERS)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 from msgspec.structs import asdict
 
-KindName = Literal["profile", "stacks", "flight_recorder", "memory", "layers"]
+KindName = Literal["profile", "stacks", "flight_recorder", "memory", "layers", "modules"]
 State = Literal["asked", "recording", "written", "summarised", "failed"]
 Trigger = Literal["person", "api", "alert", "plan"]
 KINDS, STATES, TRIGGERS = get_args(KindName), get_args(State), get_args(Trigger)

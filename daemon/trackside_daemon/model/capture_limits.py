@@ -30,6 +30,7 @@ TAKES: dict[str, Takes] = {
     **dict.fromkeys(KINDS, Takes()),
     "profile": Takes(10, ("seconds", "shapes", "stacks", "memory")),
     "layers": Takes(100),
+    "modules": Takes(10),
 }
 
 

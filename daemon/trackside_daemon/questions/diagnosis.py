@@ -62,7 +62,7 @@ class Performance(OfRun, frozen=True, kw_only=True):
         "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
         "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
         "the ranks. In ranks, own is the seconds per step in which a rank waits for no other one, wait those in "
-        "which it waits for the slowest one, and ratio its own over that of the median rank. straggler_ratio is the ratio from which "
+        "which it waits for the slowest one, ratio its own over that of the median rank, and past its own over the median of its own parts before. straggler_ratio is the ratio from which "
         "StragglerRank counts a rank as slow. They are of the lowest 64 ranks (most_ranks), if they name phases."
     )
     first: FirstTime = msgspec.field(default=None, name="from")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -318,6 +319,10 @@ def _hardware(state: State) -> dict[str, Any]:
 
 
 def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
+    if config.reports.every and not config.storage.experiment_directory:
+        logging.getLogger("trackside").warning(
+            "reports.every has no effect: set storage.experiment-directory, the directory that it writes to"
+        )
     if not (config.reports.path or config.storage.experiment_directory):
         return None
     return Reports(

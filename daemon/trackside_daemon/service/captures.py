@@ -13,6 +13,7 @@ from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.layers import Layers
 from trackside_daemon.captures.kinds.memory import Memory
+from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
 from trackside_daemon.captures.kinds.stacks import Stacks
 from trackside_daemon.captures.kineto.recorder import Kineto
@@ -83,6 +84,7 @@ class CaptureParts:
                 FlightRecorder(requests.ask),
                 Memory(requests.ask, processes, PROC),
                 Layers(history.database, requests.command_layers, step_seconds),
+                Modules(requests.ask, step_seconds),
             ],
             partial(_ranks, requests, processes),
             lambda batch: push([batch]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.layers import Layers
 from trackside_daemon.captures.kinds.memory import Memory
+from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
 from trackside_daemon.captures.kinds.stacks import Stacks
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.kinds.kind import Kind
     from trackside_daemon.model.capture import Capture
 
-BY_NAME: dict[str, type[Kind]] = {kind.name: kind for kind in (Profiles, Stacks, FlightRecorder, Memory, Layers)}
+BY_NAME: dict[str, type[Kind]] = {
+    kind.name: kind for kind in (Profiles, Stacks, FlightRecorder, Memory, Layers, Modules)
+}
 DIFFERENCES = 8  # lines about changes since the reference
 
 

@@ -51,6 +51,12 @@ def capture(
             help="Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
         ),
     ] = False,
+    modules: Annotated[
+        bool,
+        typer.Option(
+            "--modules", help="Record the time and the activations of each module of a watched model instead."
+        ),
+    ] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:
@@ -62,9 +68,10 @@ def capture(
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-        if layers and memory:
-            raise CommandError("--layers, --memory: give one of them")
-        kind: KindName = "layers" if layers else "memory" if memory else "profile"
+        chosen: dict[KindName, bool] = {"layers": layers, "memory": memory, "modules": modules}
+        kind, *others = [name for name, wanted in chosen.items() if wanted] or ["profile"]
+        if others:
+            raise CommandError(f"{', '.join(f'--{name}' for name in (kind, *others))}: give one of them")
         asked = Asked(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
         try:
             asked.options()

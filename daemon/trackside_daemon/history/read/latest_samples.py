@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.roles import usable
 from trackside.wire import Identity
@@ -23,8 +23,17 @@ Samples = tuple["array[int]", "array[int]", "array[float]"]
 """Steps, times in Unix microseconds, values."""
 
 
-def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity, dict[str, str]]]:
-    """Return stream, identity and stated roles of attempts that have not ended: newest runs first, then lowest ranks."""
+class LiveStream(NamedTuple):
+    """A rank of an attempt that has not ended, and what it has stated: roles of keys, and the number of steps."""
+
+    id: int
+    identity: Identity
+    roles: dict[str, str]
+    total_steps: int | None
+
+
+def live_streams(connection: sqlite3.Connection, limit: int) -> list[LiveStream]:
+    """Return the ranks of attempts that have not ended: newest runs first, then lowest ranks."""
     rows = connection.execute(
         "SELECT stream.id, run.uid, run.name, attempt.number, stream.rank, attempt.about FROM attempt "
         "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
@@ -32,7 +41,12 @@ def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, 
         (limit,),
     )
     return [
-        (stream, Identity(uid, name, attempt, rank, world=stored.get("world_size", 1)), usable(stored.get("roles")))
+        LiveStream(
+            stream,
+            Identity(uid, name, attempt, rank, world=stored.get("world_size", 1)),
+            usable(stored.get("roles")),
+            stored.get("total_steps"),
+        )
         for stream, uid, name, attempt, rank, about in rows
         for stored in [json.loads(about or "{}") or {}]
     ]

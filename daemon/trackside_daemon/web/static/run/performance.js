@@ -12,7 +12,7 @@ import { scrollTable } from "/static/run/tables.js";
 const RELOAD_MS = 10_000;
 const POINTS = 120;
 const HEADS = [["Rank"], ["State"], ["Step", "number"], ["Own time a step", "number"], ["× median", "number"],
-  ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
+  ["× its past", "number"], ["Wait a step", "number"], ["GPU"], ["Utilization", "number"], ["GPU memory", "number"]];
 
 export class Performance {
   constructor(/** @type {Run} */ run, signal) {
@@ -90,7 +90,8 @@ export class Performance {
   #ranks(found, states) {
     const byRank = new Map(states.map((item) => [item.rank, { ...item }]));
     for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank,
-      own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row) });
+      own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row),
+      past: row.past?.findLast(Number.isFinite) });
     for (const gpu of this.gpus ?? []) for (const { run, rank } of gpu.ranks) if (run === this.id && byRank.has(rank))
       byRank.get(rank).gpu = gpu;
     const rows = [...byRank.values()].sort((a, b) => (b.ratio ?? 0) - (a.ratio ?? 0) || a.rank - b.rank);
@@ -137,18 +138,19 @@ function toPoints(times, values, from = -Infinity, to = Infinity) {
 }
 
 function rankRow(first) {
-  const [state, step, own, ratio, wait, gpu, utilization, memory] = [h("td"),
-    ...Array.from({ length: 4 }, () => h("td.number")), h("td"), h("td.number"), h("td.number")];
+  const [state, step, own, ratio, past, wait, gpu, utilization, memory] = [h("td"),
+    ...Array.from({ length: 5 }, () => h("td.number")), h("td"), h("td.number"), h("td.number")];
   const word = badge();
   state.append(word);
-  const row = h("tr", {}, h("th", { scope: "row" }, String(first.rank)), state, step, own, ratio, wait, gpu,
+  const row = h("tr", {}, h("th", { scope: "row" }, String(first.rank)), state, step, own, ratio, past, wait, gpu,
     utilization, memory);
   row.update = (item) => {
     word.update(item.state);
     row.classList.toggle("slow", item.slow);
     const device = item.gpu;
     const texts = [[step, number(item.step)], [own, span(item.own)],
-      [ratio, number(item.ratio, 3)], [wait, span(item.wait)], [gpu, device ? `GPU ${device.gpu}` : ""],
+      [ratio, number(item.ratio, 3)], [past, number(item.past, 3)], [wait, span(item.wait)],
+      [gpu, device ? `GPU ${device.gpu}` : ""],
       [utilization, percent(device?.utilization_ratio)], [memory, bytes(device?.memory_used_bytes)]];
     for (const [cell, text] of texts) setText(cell, text);
   };
