@@ -60,7 +60,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline.pipeline import STAGES
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs

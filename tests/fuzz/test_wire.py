@@ -63,7 +63,7 @@ from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.history_access import encode_json
 from trackside_daemon.web.exposition import render

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
-from trackside.stacks import stacks
+from trackside.interpreter import stacks
 from trackside.wire import Stacks
 
 if TYPE_CHECKING:

@@ -52,8 +52,7 @@ from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
-from trackside_daemon.pipeline.batch_queue import BatchQueue
-from trackside_daemon.pipeline.pipeline import Pipeline
+from trackside_daemon.pipeline.pipeline import BatchQueue, Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
@@ -61,7 +60,7 @@ from trackside_daemon.service.captures import CaptureParts
 from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.machine_history import MachineHistory

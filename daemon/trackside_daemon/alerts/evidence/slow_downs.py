@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from trackside_daemon.alerts.evidence.sources import Case
-    from trackside_daemon.collectors.process.process_names import ProcessKey
-    from trackside_daemon.collectors.process.process_tree import Stat
+    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.model.records import Alert
 
 MOST_CHANGES = 16  # changes of one alert

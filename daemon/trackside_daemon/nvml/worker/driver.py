@@ -6,19 +6,56 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.reader_groups import selected_groups
+from trackside_daemon.nvml.reader_groups import GROUPS, selected_groups
 from trackside_daemon.nvml.readers.identity import identity, text_or_empty
 from trackside_daemon.nvml.readers.unsupported import lasts
 from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING, GpuReading, Reading
 from trackside_daemon.nvml.worker.events import DriverUnbind, GpuEvents
 from trackside_daemon.nvml.worker.gpu import Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml
-from trackside_daemon.nvml.worker.slow_driver import CycleBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from trackside_daemon.nvml.reader_groups import Group
+
+
+MAX_SLOW_CYCLES = 3  # number of successive cycles longer than the interval after which a reader is skipped
+
+# The reader of MIG is not optional: without it the other readers would describe another layout of the GPU.
+OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {
+    "processes",
+    "process-utilization",
+    "row-remap-banks",
+}
+
+
+class CycleBudget:
+    """Count of successive cycles that took longer than the interval."""
+
+    def __init__(self) -> None:
+        self._slow_cycles = 0
+
+    def record_cycle(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
+        """Record the duration of a cycle; after too many slow ones, skip the most expensive optional reader.
+
+        Args:
+            seconds: Duration of the cycle.
+            interval: Seconds between the starts of two cycles.
+            gpus: GPUs read in the cycle.
+        """
+        self._slow_cycles = self._slow_cycles + 1 if seconds > interval else 0
+        if self._slow_cycles < MAX_SLOW_CYCLES:
+            return
+        self._slow_cycles = 0
+        costs = {name: sum(gpu.seconds.get(name, 0.0) for gpu in gpus) for name in OPTIONAL}
+        costliest = max(costs, key=lambda name: costs[name])
+        if not costs[costliest]:
+            return
+        why = f"it took {costs[costliest]:.2f} s of a cycle that is longer than the interval"
+        for gpu in gpus:
+            # Until `PROBE_SECONDS` are over, after which the reader is tried again.
+            gpu.unsupported.add(costliest, why)
 
 
 QUARANTINED = "a worker hung at it, so it is skipped for a while"
