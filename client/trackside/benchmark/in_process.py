@@ -153,7 +153,7 @@ def _findings(
     targets: Mapping[str, Any], loads: Sequence[Load], seconds: float, *, is_compared: bool = True
 ) -> Iterator[Finding]:
     if is_compared and len(targets) > 1 and not any(type(one) is Function for one in targets.values()):
-        from trackside.benchmark.agreement import agreements
+        from trackside.benchmark.torch_model import agreements
 
         yield from agreements(targets, max(load.length for load in loads))
     yield from measure({name: timed(target.prepare) for name, target in targets.items()}, loads, seconds)

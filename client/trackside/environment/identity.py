@@ -1,4 +1,4 @@
-"""Determine the run, rank and attempt of this process from the launcher's environment.
+"""Determine the run, rank, attempt and GPUs of this process from the launcher's environment.
 
 The client alone decides the run's id, so that a run has one without a daemon, and all ranks on all nodes agree.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from trackside.environment.git import commit
-from trackside.environment.visible_gpus import visible_gpus
 from trackside.packing import writable
 from trackside.redact import redact_text
 from trackside.wire import Identity
@@ -352,3 +352,32 @@ def ray_run(environ: Mapping[str, str]) -> tuple[str, str] | None:
     except Exception:  # noqa: BLE001  a task or an actor of the user's own, or another version of Ray
         return None
     return writable(name), writable(f"ray-{session.removeprefix('session_')}-{name}")
+
+
+def visible_gpus(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES; of several only the one that the local rank uses by convention.
+
+    CUDA reads up to the first entry that is neither a number nor a UUID, and sees no GPU if an entry comes twice. Its
+    numbers begin with the fastest GPU. If they follow the bus, as nvidia-smi's do, ``3`` is returned as ``PCI-3``.
+
+    Returns:
+        Empty if the variable is not set, and ``none`` if it hides every GPU.
+    """
+    order = "PCI-" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else ""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return ()
+    entries = (entry.strip() for entry in visible.split(","))
+    read = tuple(takewhile(lambda entry: entry.isdecimal() or entry.startswith(("GPU-", "MIG-")), entries))
+    if not read or len(set(read)) < len(read):
+        return ("none",)
+    own = read[local_rank : local_rank + 1] or read
+    return tuple(f"{order}{entry}" if entry.isdecimal() else entry for entry in own)
+
+
+def gpu_name(environ: Mapping[str, str], index: int) -> str:
+    """Return the name of a GPU by its *index* in this process, for a PyTorch that has no UUID of it."""
+    entries = visible_gpus(environ, index)
+    if len(entries) == 1 and entries[0] != "none":
+        return entries[0]
+    return f"PCI-{index}" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else str(index)
