@@ -57,7 +57,7 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.sessions import stored_session
+from trackside_daemon.history.read.attempts import stored_session
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.state import State

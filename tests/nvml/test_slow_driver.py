@@ -8,8 +8,7 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.reader_groups import selected_groups
-from trackside_daemon.nvml.worker.driver import MAX_SLOW_CYCLES, CycleBudget, Driver
-from trackside_daemon.nvml.worker.gpu import Gpu
+from trackside_daemon.nvml.worker.driver import MAX_SLOW_CYCLES, CycleBudget, Driver, Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:

@@ -17,17 +17,16 @@ from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
-from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.diagnosis.accounts import read_goodput
+from trackside_daemon.diagnosis.accounts import EVERY, goodput_batch, read_goodput
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts, read_begin
-from trackside_daemon.diagnosis.live_goodput import EVERY, goodput_batch
 from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.directory import (
     UnavailableError,

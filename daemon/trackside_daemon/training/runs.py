@@ -19,11 +19,10 @@ from trackside_daemon.training.admission import Admission, bounded, numbered, po
 from trackside_daemon.training.attempts import AttemptNumbers
 from trackside_daemon.training.end_state import is_open, verdict
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.lost_time import LostTime
+from trackside_daemon.training.lost_time import CurrentStalls, LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
-from trackside_daemon.training.stalls import CurrentStalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

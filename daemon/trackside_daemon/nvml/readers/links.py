@@ -6,8 +6,8 @@ import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import MAX_COUNT, call_if_supported, read_supported, series
 from trackside_daemon.nvml.readers.fields import Field, is_source, read_field_by_link, read_field_sum, read_fields
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, call_if_supported, read_supported, series
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
