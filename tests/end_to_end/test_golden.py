@@ -42,7 +42,7 @@ from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.diagnosis.accounts import goodput_batch
-from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
+from trackside_daemon.diagnosis.costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions

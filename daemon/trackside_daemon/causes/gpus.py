@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, series_evidence
-from trackside_daemon.causes.level import level
-from trackside_daemon.causes.readings import Rise
+from trackside_daemon.causes.readings import Rise, level
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.text import byte_size, percent, shown, with_unit
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Kind, series_evidence
-from trackside_daemon.causes.level import Level
-from trackside_daemon.causes.readings import LEAST_WAIT, Rise
+from trackside_daemon.causes.readings import LEAST_WAIT, Level, Rise
 from trackside_daemon.model.families import cgroup, host, process, training
 from trackside_daemon.model.text import byte_size, duration, number
 

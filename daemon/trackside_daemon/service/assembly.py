@@ -25,8 +25,8 @@ from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.diagnosis.accounts import EVERY, goodput_batch, read_goodput
+from trackside_daemon.diagnosis.costs import LiveCosts, read_begin
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.live_costs import LiveCosts, read_begin
 from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.directory import (
     UnavailableError,

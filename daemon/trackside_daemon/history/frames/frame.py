@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trackside_daemon.history.frames.decoding import Integers, Values
-    from trackside_daemon.history.frames.rank_series import Column, Rows
+    from trackside_daemon.history.frames.rank_series import Column, Integers, Rows, Values
 
 
 IDENTITY = ("attempt", "rank", "step", "time")  # the first columns of a table; a column for each key follows
