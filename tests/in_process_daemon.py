@@ -28,7 +28,7 @@ from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from trackside.captures.plan import plan
-from trackside.environment.config import as_json
+import msgspec
+
+from trackside.environment.config import as_json, as_mapping, plain
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
@@ -22,6 +23,7 @@ from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.training_log import warn
 from trackside.transport.session import Session
+from trackside.wire import ProfilePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +31,22 @@ if TYPE_CHECKING:
     from trackside.pytorch.watcher import Watcher
     from trackside.totals.phases import Mark
     from trackside.wire import Identity
+
+
+def plan(profile: Any) -> ProfilePlan | None:
+    """Return a plan from its fields, of a mapping or an object of OmegaConf; None after one warning if it is none."""
+    if profile is None:
+        return None
+    known = ProfilePlan.__struct_fields__
+    try:
+        fields = plain(as_mapping(profile))
+        if unknown := fields.keys() - set(known):
+            raise ValueError(f"{', '.join(map(repr, unknown))} is none of its fields, which are {', '.join(known)}")  # noqa: TRY301
+        return msgspec.convert(fields, ProfilePlan)
+    except Exception as error:  # noqa: BLE001  a mapping of the user's own may raise anything
+        warn(f"profile: {error!s:.300}; the run goes on without this plan")
+        return None
+
 
 T = TypeVar("T")
 

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import cancel_recording
-from trackside.environment.exception_text import exception_fields
-from trackside.environment.exit_status import outcome, watch_exit_calls
-from trackside.environment.notebook import after_cells
+from trackside.environment.exit_status import exception_fields, outcome, watch_exit_calls
 from trackside.training_log import warn
 from trackside.transport.close_timeout import flush_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def after_cells(callback: Callable[[], object]) -> bool:
+    """Call *callback* after each cell from now on, and return whether there are any."""
+    with suppress(Exception):  # no IPython, or one that only a library has imported
+        # IPython passes the result to a callback with a parameter.
+        sys.modules["IPython"].get_ipython().events.register("post_run_cell", lambda _: callback())
+        return True
+    return False
+
 
 try:
     from trackside.transport.sender import Sender

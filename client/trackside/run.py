@@ -5,12 +5,10 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trackside.environment.exception_text import exception_fields
-from trackside.environment.exit_status import STATUSES, outcome
+from trackside.environment.exit_status import STATUSES, exception_fields, outcome
 from trackside.limits import ROWS_WAITING
-from trackside.media.histograms import histogram_json
 from trackside.media.pixels import read
-from trackside.media.tables import table_json
+from trackside.media.tables import histogram_json, table_json
 from trackside.media.unsent import text_bytes
 from trackside.numbers import read_number
 from trackside.pytorch.observer import choice

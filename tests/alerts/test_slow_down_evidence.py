@@ -15,8 +15,7 @@ from trackside_daemon.alerts.evidence import slow_downs
 from trackside_daemon.alerts.evidence.gathering import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import KERNEL_THREAD, changes, heaviest, read_processes, slow_down
 from trackside_daemon.alerts.evidence.sources import Case, Sources
-from trackside_daemon.causes.level import SlowDown
-from trackside_daemon.causes.readings import Neighbour
+from trackside_daemon.causes.readings import Neighbour, SlowDown
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from trackside import default_run
-from trackside.auto import pytorch, saved_files
+from trackside.auto import pytorch
 from trackside.auto.hooks import failures, hooks
 from trackside.auto.method_wrapping import replace_methods
 
@@ -41,10 +41,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     made = Run()
     for owner in (torch, torch.serialization):
         monkeypatch.setattr(owner, "save", torch.save)
-    monkeypatch.setattr(saved_files, "auto_run", lambda: made)
+    monkeypatch.setattr(pytorch, "auto_run", lambda: made)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(saved_files, "PAUSE_SECONDS", 3600.0)
-    monkeypatch.setitem(sys.modules, saved_files.CLIENT, default_run)
+    monkeypatch.setattr(pytorch, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setitem(sys.modules, pytorch.CLIENT, default_run)
     monkeypatch.setattr(pytorch, "watches", [SimpleNamespace(is_paused=False)])
     replace_methods("torch", [("save", "pytorch.save")])
     return made
@@ -83,14 +83,14 @@ def test_a_folder_is_reported_once_a_step_and_what_is_no_checkpoint_never(
     monkeypatch.chdir(tmp_path)
     for number in range(30):
         torch.save({}, f"prediction-{number}.pt")
-    assert len(run.events) == 1 + saved_files.EACH_STEP
+    assert len(run.events) == 1 + pytorch.EACH_STEP
     run.step = 3
     with monkeypatch.context() as without:
-        without.delitem(sys.modules, saved_files.CLIENT)  # nothing has trained
+        without.delitem(sys.modules, pytorch.CLIENT)  # nothing has trained
         torch.save({}, "early.pt")
     run.queue = None  # no run is open, and this opens none
     torch.save({}, "late.pt")
-    assert len(run.events) == 1 + saved_files.EACH_STEP
+    assert len(run.events) == 1 + pytorch.EACH_STEP
 
 
 def test_saving_raises_and_is_pickled_as_before_and_a_fault_is_reported_once(

@@ -39,8 +39,7 @@ from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
-from trackside_daemon.captures.hang.cases import Absent
-from trackside_daemon.captures.hang.dump import rank_dump
+from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.captures.kinds.by_name import BY_NAME
 from trackside_daemon.captures.kinds.memory import RankMemory

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 import trackside
-from trackside.benchmark.agreement import agreements
 from trackside.benchmark.intervals import Interval
 from trackside.benchmark.rounds import TargetError
-from trackside.benchmark.torch_model import Model
+from trackside.benchmark.torch_model import Model, agreements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ import trackside
 from trackside_daemon.bridges.following import Follower
 from trackside_daemon.bridges.protobuf import VARINT
 from trackside_daemon.bridges.tensorboard.mirror import encoded_record
-from trackside_daemon.bridges.wandb.log_file import MAGIC
+from trackside_daemon.bridges.wandb.log_run import MAGIC
 
 FILES = Path(__file__).parent / "files"
 

@@ -10,8 +10,7 @@ import pytest
 from bridges.wandb_logs import MAKERS, expected, fragment, logged, offline, row
 from processes import require
 
-from trackside_daemon.bridges.wandb.log_file import MAGIC
-from trackside_daemon.bridges.wandb.log_run import LogRun
+from trackside_daemon.bridges.wandb.log_run import MAGIC, LogRun
 from trackside_daemon.history.files.items import Push, RunHeader
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from processes import eventually
 
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.protobuf import fields
-from trackside_daemon.bridges.wandb.log_file import BLOCK_BYTES, MAGIC, LogFile
+from trackside_daemon.bridges.wandb.log_run import BLOCK_BYTES, MAGIC, LogFile
 from trackside_daemon.history.files.left_out import LeftOut
 
 if TYPE_CHECKING:

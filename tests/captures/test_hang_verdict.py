@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures.hang.cases import Absent
-from trackside_daemon.captures.hang.dump import RankDump, rank_dump
+from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.verdict import Verdict, verdict
 
 STACK = ["/usr/lib/python3.11/runpy.py:9 run", "/home/me/train.py:12 main", "/x/site-packages/torch/d.py:7 all_reduce"]

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import trackside
-from trackside.captures.plan import plan
+from trackside.default_run import plan
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.automatic import PlannedCaptures
 from trackside_daemon.captures.captures import CaptureError, Request

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside_daemon.causes.engine import compared, conclusion, of_slow_down
-from trackside_daemon.causes.level import SlowDown, counter_level
-from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings
+from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings, SlowDown, counter_level
 from trackside_daemon.history.read.resources import Resource
 
 if TYPE_CHECKING:

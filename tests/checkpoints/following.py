@@ -11,8 +11,8 @@ from session_records import session_opened
 
 from trackside.wire import Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.checkpoints.audit.audit import audit
+from trackside_daemon.checkpoints.audit.files import scan
 from trackside_daemon.checkpoints.audit.request import AuditRequest
-from trackside_daemon.checkpoints.audit.scan import scan
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.linux.worker_process import WorkerFailed

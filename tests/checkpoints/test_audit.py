@@ -14,9 +14,9 @@ import pytest
 from processes import require
 
 from trackside_daemon.checkpoints.audit.audit import audit
+from trackside_daemon.checkpoints.audit.files import scan
 from trackside_daemon.checkpoints.audit.reading import PIECE, SMALL, Reader
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
-from trackside_daemon.checkpoints.audit.scan import scan
 
 require("torch")
 require("safetensors")

@@ -15,7 +15,7 @@ from checkpoints.following import WALL, Following, record_of
 from processes import DEADLINE, eventually
 
 from trackside.checkpoints.file_names import checkpoint_of
-from trackside_daemon.checkpoints.audit import scan
+from trackside_daemon.checkpoints.audit import files
 from trackside_daemon.checkpoints.audit.request import MODULE, REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
@@ -311,13 +311,13 @@ def test_what_no_file_can_have_costs_only_itself(following: Following, tmp_path:
 
 
 def test_directories_share_the_room_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "ENTRIES", 4)
+    monkeypatch.setattr(files, "ENTRIES", 4)
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
         for number in range(3):
             (tmp_path / place / f"{number}.pt").touch()
             (tmp_path / place / f"{number}.jpg").touch()
-    places = scan.scan(ScanRequest(tuple(str(tmp_path / place) for place in ("a", "b")))).places
+    places = files.scan(ScanRequest(tuple(str(tmp_path / place) for place in ("a", "b")))).places
     assert [len(entries) for entries in places.values()] == [2, 2]
 
 
@@ -373,7 +373,7 @@ def test_a_run_of_another_user_claims_nothing(following: Following, tmp_path: Pa
 def test_only_a_user_s_own_files_are_listed(tmp_path: Path) -> None:
     own = save(tmp_path / "step-1.pt")
     request = ScanRequest((str(tmp_path),), (str(own), str(tmp_path)), os.getuid() + 1)
-    found = scan.scan(request)
+    found = files.scan(request)
     assert (found.places, found.paths) == ({str(tmp_path): []}, dict.fromkeys(request.paths, REFUSED))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import trackside
-from trackside.pytorch.architecture import LENGTH, architecture
+from trackside.pytorch.parameters import LENGTH, architecture
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from processes import eventually
 import trackside
 from trackside import row_queue
 from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
-from trackside.media.histograms import histogram_json
 from trackside.media.pixels import Pixels, read
 from trackside.media.png import PngError, check, encode
-from trackside.media.tables import COLUMNS, ROWS, table_json
+from trackside.media.tables import COLUMNS, ROWS, histogram_json, table_json
 from trackside.transport import session as session_module
 from trackside.transport.session import OLDER
 from trackside.wire import MediaItem, Pushes, Welcome

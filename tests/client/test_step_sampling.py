@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from trackside.pytorch import step_sampling as sampling_module
-from trackside.pytorch.step_sampling import StepSampler
+from trackside.pytorch import overhead_budget as sampling_module
+from trackside.pytorch.overhead_budget import StepSampler
 
 SHARE, COST = 0.001, 25e-6
 

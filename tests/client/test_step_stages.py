@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import trackside
 from trackside.pytorch import step_stages as stages_module
-from trackside.pytorch.step_sampling import StepSampler
+from trackside.pytorch.overhead_budget import StepSampler
 from trackside.pytorch.step_stages import StepStages
 from trackside.totals.phases import Mark
 from trackside.wire import Device, Memory

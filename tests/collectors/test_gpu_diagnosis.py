@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.collectors.gpu.gpu_diagnosis import GpuFault, faults
+from trackside_daemon.collectors.gpu.gpu import GpuFault, faults
 from trackside_daemon.nvml.reading import GpuReading
 from trackside_daemon.nvml.simulation.simulate import simulate
 

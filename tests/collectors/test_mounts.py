@@ -11,8 +11,15 @@ from collectors.mountinfo import Table
 from scripted_workers import Clock
 
 from trackside_daemon.collectors.base import NothingToCollect
-from trackside_daemon.collectors.host.filesystem.mount_table import Mount, MountTable, parse
-from trackside_daemon.collectors.host.filesystem.mounts import LINKS, READ_AGAIN, READ_AT_MOST, Mounts
+from trackside_daemon.collectors.host.filesystem.mounts import (
+    LINKS,
+    READ_AGAIN,
+    READ_AT_MOST,
+    Mount,
+    Mounts,
+    MountTable,
+    parse,
+)
 
 
 @pytest.fixture

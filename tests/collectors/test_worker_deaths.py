@@ -10,7 +10,7 @@ from collectors.dying import MIB, NONE, WALL, WHOSE, Training, kill
 from collectors.trees import member
 
 from trackside.wire import ResourceUsage
-from trackside_daemon.collectors.process.process_names import ProcessKey
+from trackside_daemon.collectors.process.process_tree import ProcessKey
 from trackside_daemon.collectors.process.shm import MEMORY_SECONDS, ShmHistory, ShmUse
 from trackside_daemon.collectors.process.worker_deaths import (
     CAUSES,

@@ -16,7 +16,7 @@ from collectors.dying import NONE, Training, await_end, children, kill, process
 from processes import DEADLINE, eventually
 
 from trackside_daemon.collectors.process import worker_deaths as worker_exit
-from trackside_daemon.collectors.process.process_names import ProcessKey
+from trackside_daemon.collectors.process.process_tree import ProcessKey
 from trackside_daemon.collectors.process.worker_deaths import LAG_SECONDS, SELF_INFLICTED, SETTLE_SECONDS
 from trackside_daemon.linux import process_exit
 

@@ -14,8 +14,7 @@ from session_records import batch_ingested
 from trackside.distributions import p_value, t_quantile
 from trackside.packing import pack
 from trackside.wire import Block
-from trackside_daemon.diagnosis.baseline import find_baseline
-from trackside_daemon.diagnosis.comparison import as_json, compare
+from trackside_daemon.diagnosis.comparison import as_json, compare, find_baseline
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
 from trackside_daemon.diagnosis.settings import CostSection

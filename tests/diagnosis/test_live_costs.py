@@ -10,8 +10,8 @@ from in_process_daemon import InProcessDaemon
 from processes import eventually
 from wire_messages import moment
 
+from trackside_daemon.diagnosis.costs import Begin, LiveCosts, read_begin
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts, read_begin
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.metric import Batch, Sample

@@ -9,8 +9,7 @@ from diagnosis.simulated_job import Job, SimulatedJob
 from in_process_daemon import InProcessDaemon
 from processes import eventually
 
-from trackside_daemon.diagnosis.accounts import read_goodput, read_run
-from trackside_daemon.diagnosis.live_goodput import goodput_batch
+from trackside_daemon.diagnosis.accounts import goodput_batch, read_goodput, read_run
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State

@@ -41,8 +41,8 @@ from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_feed import RankWatch
-from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
-from trackside_daemon.diagnosis.live_goodput import goodput_batch
+from trackside_daemon.diagnosis.accounts import goodput_batch
+from trackside_daemon.diagnosis.costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions
@@ -60,7 +60,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline.pipeline import STAGES
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs

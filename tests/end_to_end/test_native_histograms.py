@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.totals.histogram import empty, observe
+from trackside.totals.session_totals import empty, observe
 from trackside.wire import DURATION_BUCKETS, Histogram
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State

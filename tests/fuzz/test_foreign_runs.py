@@ -29,8 +29,8 @@ from trackside_daemon.bridges.mirrors.target import Row
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventRecords
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
-from trackside_daemon.bridges.wandb import log_file
-from trackside_daemon.bridges.wandb.log_file import MAGIC, LogFile
+from trackside_daemon.bridges.wandb import log_run
+from trackside_daemon.bridges.wandb.log_run import MAGIC, LogFile
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.items import FormatError, Push
 from trackside_daemon.history.files.left_out import LeftOut
@@ -99,7 +99,7 @@ def json_document() -> bytes:
 @contextmanager
 def small_blocks() -> Iterator[None]:
     """Make the blocks of W&B's logs so small that some fit into an input."""
-    with mock.patch.object(log_file, "BLOCK_BYTES", 512), mock.patch.object(wandb_logs, "BLOCK_BYTES", 512):
+    with mock.patch.object(log_run, "BLOCK_BYTES", 512), mock.patch.object(wandb_logs, "BLOCK_BYTES", 512):
         yield
 
 

@@ -57,13 +57,13 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.read import alert_reader, reader
-from trackside_daemon.history.read.sessions import stored_session
+from trackside_daemon.history.read.attempts import stored_session
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.history_access import encode_json
 from trackside_daemon.web.exposition import render

@@ -22,7 +22,7 @@ import trackside
 from trackside_daemon.history import codec
 from trackside_daemon.history.codec import encode_axis
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.frames import decoding
+from trackside_daemon.history.frames import rank_series
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record import run_changes
 
@@ -231,14 +231,14 @@ def test_it_needs_neither_the_daemon_s_libraries_nor_numpy(directory: Path) -> N
 def test_values_are_decoded_as_the_history_does(values: list[float]) -> None:
     data = codec.encode_values(array("d", values))
     out = np.empty(len(values))
-    decoding.decode_values(data, out)
+    rank_series.decode_values(data, out)
     assert bits(out.tolist()) == bits(codec.decode_values(data))
 
 
 @given(INTEGERS)
 def test_steps_and_times_are_decoded_as_the_history_does(column: list[int]) -> None:
     steps, times = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
-    decoding.decode_axis(encode_axis(array("q", column), array("q", column[::-1])), steps, times)
+    rank_series.decode_axis(encode_axis(array("q", column), array("q", column[::-1])), steps, times)
     assert (steps.tolist(), times.tolist()) == (column, column[::-1])
 
 
@@ -247,7 +247,7 @@ def test_damaged_bytes_are_recognized(values: list[float], data: st.DataObject) 
     whole = codec.encode_values(array("d", values))
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(ValueError, match=r"damaged|unknown|invalid literal"):
-        decoding.decode_values(cut, np.empty(len(values)))
+        rank_series.decode_values(cut, np.empty(len(values)))
 
 
 def test_the_page_s_code_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

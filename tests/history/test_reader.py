@@ -15,7 +15,7 @@ from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.selection import count
-from trackside_daemon.history.read import attempts, live_values, reader, sessions
+from trackside_daemon.history.read import attempts, live_values, reader
 from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 
@@ -190,7 +190,7 @@ def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
         assert attempts.last_attempt(connection, "b") == (0, None)
         assert attempts.last_attempt(connection, "zzz") is None
         assert sorted(one.run for _, one in attempts.unended(connection)) == ["aa2", "b", "b"]
-        assert sessions.stored_session(connection, b"?" * 16) is None
+        assert attempts.stored_session(connection, b"?" * 16) is None
         with pytest.raises(UnknownRunError):
             reader.run(connection, "zzz")
 

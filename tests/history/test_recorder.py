@@ -10,7 +10,7 @@ from processes import DEADLINE
 
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.read import reader, series
-from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample

@@ -23,7 +23,7 @@ from session_records import batch_ingested
 from trackside_daemon.history import schema, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.read import sessions
+from trackside_daemon.history.read import attempts
 from trackside_daemon.history.read.series import EVERYTHING
 from trackside_daemon.model.records import Account, AccountUpdated
 
@@ -361,7 +361,7 @@ def look(place: Path, steps: int, acknowledged: list[int]) -> list[int]:
     found = []
     for one in range(4):
         with database.reading() as connection:
-            known = sessions.stored_session(connection, session_id(one))
+            known = attempts.stored_session(connection, session_id(one))
         committed = 0 if known is None else known.committed
         found.append(max(committed, acknowledged[one]))
         if known is None:

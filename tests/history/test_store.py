@@ -13,7 +13,7 @@ from session_records import batch_ingested
 
 from trackside.redact import REDACTED
 from trackside.wire import ProcessInfo
-from trackside_daemon.history.read import alert_reader, reader, sessions
+from trackside_daemon.history.read import alert_reader, attempts, reader
 from trackside_daemon.history.sanitize import clean
 from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
 
@@ -102,7 +102,7 @@ def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.apply(taken(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
-        assert sessions.stored_session(connection, ONE) == sessions.StoredSession(9, 0, unowned="run", run="run")
+        assert attempts.stored_session(connection, ONE) == attempts.StoredSession(9, 0, unowned="run", run="run")
 
 
 def test_what_nobody_knows_is_ignored(bench: Bench) -> None:

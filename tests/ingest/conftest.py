@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wire_messages import FakeSession
 
-    from trackside_daemon.history.read.sessions import StoredSession
+    from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import Receipt
     from trackside_daemon.model.metric import Metric
 

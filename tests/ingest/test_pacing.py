@@ -8,7 +8,7 @@ from trackside.wire import Envelope, open_envelope
 from trackside_daemon.ingest.client_session import ClientSession, Shared
 from trackside_daemon.ingest.messages import MessageLimits
 from trackside_daemon.ingest.requests import Pacing
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.runs import Runs
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from wire_messages import FakeSession
 
 from trackside.wire import Hello, ProcessInfo, Welcome, decode_body
-from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.greeting import QUIET_SECONDS
 from trackside_daemon.model.records import BatchIngested, Event, SessionOpened

@@ -13,7 +13,7 @@ from served_sockets import ServedSocket
 from wire_messages import Client, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
-from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
@@ -24,9 +24,8 @@ from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
-from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING
-from trackside_daemon.pipeline.pipeline import Pipeline
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from wire_messages import WALL, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
-from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest import greeting as module
 from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.readers.busy import BusyTime
-from trackside_daemon.nvml.readers.sample_cursor import MAX_EMPTY_CYCLES
+from trackside_daemon.nvml.readers.busy import MAX_EMPTY_CYCLES, BusyTime
 from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.library import CountedNvml

@@ -9,8 +9,7 @@ import pytest
 from nvml.conftest import FUNCTIONS
 
 from trackside_daemon.nvml.reader_groups import SLOW_SECONDS, selected_groups
-from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.gpu import Gpu
+from trackside_daemon.nvml.worker.driver import Driver, Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml
 
 FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.readers import clocks, fabric, fields, gpm, health, links, mig, thermal
+from trackside_daemon.nvml.readers import clocks, fields, gpm, health, links, mig, thermal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -203,4 +203,4 @@ def test_each_condition_of_the_fabric_has_its_bits(condition: str, word: str, tr
     for name, is_so in ((true, True), (false, False)):
         info = pynvml.c_nvmlGpuFabricInfo_v3_t()
         info.healthMask = getattr(pynvml, f"{prefix}{word}_{name}") << shift
-        assert fabric._problems(pynvml, info) == {"registration_failed": False, condition: is_so}
+        assert links._problems(pynvml, info) == {"registration_failed": False, condition: is_so}

@@ -19,10 +19,8 @@ from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
 from trackside_daemon.nvml.simulation.boards import BOARDS
-from trackside_daemon.nvml.simulation.calls import SimulatedCalls
-from trackside_daemon.nvml.simulation.fault_times import LOST_SECONDS
-from trackside_daemon.nvml.simulation.faults import FAULTS
-from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
+from trackside_daemon.nvml.simulation.faults import FAULTS, LOST_SECONDS
+from trackside_daemon.nvml.simulation.simulate import SimulatedCalls, WorkerStart, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path

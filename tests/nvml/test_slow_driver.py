@@ -8,10 +8,8 @@ import pynvml
 import pytest
 
 from trackside_daemon.nvml.reader_groups import selected_groups
-from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.gpu import Gpu
+from trackside_daemon.nvml.worker.driver import MAX_SLOW_CYCLES, CycleBudget, Driver, Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml
-from trackside_daemon.nvml.worker.slow_driver import MAX_SLOW_CYCLES, CycleBudget
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading

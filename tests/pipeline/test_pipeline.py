@@ -24,8 +24,7 @@ from trackside_daemon.model.records import BatchIngested
 from trackside_daemon.model.session import SessionRef
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline import pipeline as module
-from trackside_daemon.pipeline.batch_queue import PUSHED_BYTES, PUSHES_WAITING, TICKS_WAITING
-from trackside_daemon.pipeline.pipeline import Pipeline
+from trackside_daemon.pipeline.pipeline import PUSHED_BYTES, PUSHES_WAITING, TICKS_WAITING, Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from trackside.wire import ProcessInfo, Totals
 from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import SessionOpened
-from trackside_daemon.training.export_limits import BURST, MOST, RATE
+from trackside_daemon.training.admission import BURST, MOST, RATE
 
 LONG = "A" * 2**21
 IDENTITIES: list[dict[str, Any]] = [

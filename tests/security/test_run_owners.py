@@ -23,7 +23,7 @@ from wire_messages import WALL, FakeSession
 
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.spool import Record, Spool
-from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.connection import Connection, Peer

@@ -19,7 +19,7 @@ from wire_messages import FakeSession, RunsHarness
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import RunState
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.export_limits import BURST, OwnerRate
+from trackside_daemon.training.admission import BURST, OwnerRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

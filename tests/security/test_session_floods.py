@@ -15,7 +15,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.messages import TEXT_BYTES
 from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
-from trackside_daemon.training.export_limits import BURST
+from trackside_daemon.training.admission import BURST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

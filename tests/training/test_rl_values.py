@@ -9,7 +9,7 @@ import msgspec
 
 from trackside.totals.session_totals import SessionTotals
 from trackside.wire import Device, Totals
-from trackside_daemon.training.rl_values import RlValues, rl_totals
+from trackside_daemon.training.rank import RlValues, rl_totals
 
 LABELS = ("run", "0")
 

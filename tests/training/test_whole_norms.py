@@ -14,7 +14,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.rank import RankStatus
 from trackside_daemon.training.run import RankSession, RunStatus
 from trackside_daemon.training.runs import Runs

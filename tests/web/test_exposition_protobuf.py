@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from trackside.buckets import duration_index
-from trackside.totals.histogram import empty, observe
+from trackside.totals.session_totals import empty, observe
 from trackside.wire import DURATION_BUCKETS, Histogram
 from trackside_daemon.bridges.protobuf import double, integer, message, messages, signed, text, varint
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample

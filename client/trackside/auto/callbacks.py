@@ -8,14 +8,14 @@ from __future__ import annotations
 from functools import cache, wraps
 from typing import Any
 
-from trackside.auto.hooks import quick_import
 from trackside.auto.method_wrapping import after, muted
 from trackside.auto.pytorch import pause
+from trackside.interpreter import without_collection
 
 
 @cache
 def _auto_callback() -> Any:
-    with quick_import():
+    with without_collection():  # a collection takes longer than the import
         from trackside.integrations.lightning import TracksideCallback
 
     class AutoCallback(TracksideCallback):
@@ -72,7 +72,7 @@ def push_logged(original: Any, hook: str) -> Any:
 
 def add_transformers(defaults: list[Any], hook: str) -> list[Any]:
     """Add the callback to the default callbacks."""
-    with quick_import():
+    with without_collection():  # a collection takes longer than the import
         from trackside.integrations.transformers import TracksideCallback
 
     class AutoCallback(TracksideCallback):

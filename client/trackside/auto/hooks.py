@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from trackside.interpreter import without_collection
 from trackside.pytorch.hooks import uncompiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trackside.auto.run import AutoRun
 
@@ -65,21 +65,9 @@ def auto_run() -> AutoRun:
 
 
 def _make_run() -> AutoRun:
-    with quick_import():
+    with without_collection():  # a collection takes longer than the import
         from trackside.auto.run import AutoRun
     return AutoRun(failures)
-
-
-@contextmanager
-def quick_import() -> Iterator[None]:
-    """Import without collections of garbage: with PyTorch's objects in memory, they take longer than the import."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:

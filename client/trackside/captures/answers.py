@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
-from trackside.stacks import stacks
+from trackside.captures.memory import memory
+from trackside.interpreter import stacks
 from trackside.wire import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Body, MemorySnapshot, ModuleCalls, ModulesQuestion, Profile, ProfileQuestion
+    from trackside.wire import Body, ModuleCalls, ModulesQuestion, Profile, ProfileQuestion
 
 
 class Answer(NamedTuple):
@@ -29,13 +30,6 @@ class Answer(NamedTuple):
     kind: str
     make: Callable[[Any], Body]
     is_slow: bool = False
-
-
-def memory() -> MemorySnapshot:
-    """Return a snapshot of memory."""
-    from trackside.captures.memory import memory
-
-    return memory()
 
 
 def profile(question: ProfileQuestion) -> Profile:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import sys
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside.interpreter import stacks, without_collection
 from trackside.limits import CAPTURE_RANKS, FLIGHT_ENTRIES, FLIGHT_GROUPS
-from trackside.stacks import stacks
 from trackside.wire import Flight, FlightEntry, FlightGroup
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def flight() -> Flight:
     PyTorch is not imported for this. A process without a recorder has no groups.
     """
     threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
-    with _without_collection():
+    with without_collection():  # the entries would make it examine the whole process
         groups = _groups()
     return Flight(dict(threads[:THREADS]), groups)
 
@@ -74,18 +73,6 @@ def _tails(dump: dict[str, Any]) -> dict[tuple[str, ...], deque[Any]]:
         key = entry["profiling_name"].partition(":")[0], *entry["process_group"][:2]
         tails.setdefault(key, deque(maxlen=FLIGHT_ENTRIES)).append(entry)
     return tails
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Turn the garbage collector off: the entries would make it examine the whole process, for up to 0.1 s."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _dumps() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Determine the run, rank and attempt of this process from the launcher's environment.
+"""Determine the run, rank, attempt and GPUs of this process from the launcher's environment.
 
 The client alone decides the run's id, so that a run has one without a daemon, and all ranks on all nodes agree.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from trackside.environment.git import commit
-from trackside.environment.ray_context import ray_run
-from trackside.environment.visible_gpus import visible_gpus
 from trackside.packing import writable
 from trackside.redact import redact_text
 from trackside.wire import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -333,3 +333,51 @@ def boot_id(proc: Path) -> str:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+def ray_run(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the name and the id of this worker's Ray Train run or Ray Tune trial; None outside of one.
+
+    The name is the experiment's or the trial's. A run that Ray restarts keeps its id.
+    """
+    if "RAY_JOB_ID" not in environ:  # only workers have it, and outside of one Ray's contexts print warnings
+        return None
+    tuning = "TUNE_ORIG_WORKING_DIR" in environ and "RANK" not in environ
+    try:
+        context = sys.modules["ray.tune" if tuning else "ray.train"].get_context()
+        if tuning:
+            return writable(context.get_trial_name()), writable(f"ray-{context.get_trial_id()}")
+        name = context.get_experiment_name()
+        session = sys.modules["ray"].get_runtime_context().get_session_name()
+    except Exception:  # noqa: BLE001  a task or an actor of the user's own, or another version of Ray
+        return None
+    return writable(name), writable(f"ray-{session.removeprefix('session_')}-{name}")
+
+
+def visible_gpus(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES; of several only the one that the local rank uses by convention.
+
+    CUDA reads up to the first entry that is neither a number nor a UUID, and sees no GPU if an entry comes twice. Its
+    numbers begin with the fastest GPU. If they follow the bus, as nvidia-smi's do, ``3`` is returned as ``PCI-3``.
+
+    Returns:
+        Empty if the variable is not set, and ``none`` if it hides every GPU.
+    """
+    order = "PCI-" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else ""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return ()
+    entries = (entry.strip() for entry in visible.split(","))
+    read = tuple(takewhile(lambda entry: entry.isdecimal() or entry.startswith(("GPU-", "MIG-")), entries))
+    if not read or len(set(read)) < len(read):
+        return ("none",)
+    own = read[local_rank : local_rank + 1] or read
+    return tuple(f"{order}{entry}" if entry.isdecimal() else entry for entry in own)
+
+
+def gpu_name(environ: Mapping[str, str], index: int) -> str:
+    """Return the name of a GPU by its *index* in this process, for a PyTorch that has no UUID of it."""
+    entries = visible_gpus(environ, index)
+    if len(entries) == 1 and entries[0] != "none":
+        return entries[0]
+    return f"PCI-{index}" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else str(index)

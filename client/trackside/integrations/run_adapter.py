@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.default_run import init, open_run
 from trackside.environment.config import as_mapping, plain
-from trackside.environment.exception_text import exception_fields
-from trackside.environment.exit_status import outcome
-from trackside.environment.ray_context import ray_run
+from trackside.environment.exit_status import exception_fields, outcome
+from trackside.environment.identity import ray_run
 from trackside.training_log import warn
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Hooks on models and optimizers that cannot disturb the training."""
+"""Hooks on models and optimizers that cannot disturb the training, and the autograd nodes on which some are put."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -66,3 +67,34 @@ def remove_all(handles: list[Any]) -> None:
     """Remove the hooks of some handles, and empty the list."""
     while handles:
         handles.pop().remove()
+
+
+NODES = 8  # number of tensors in the output of a forward, the first ones, whose gradients are awaited
+DEPTH = 3  # depth to which nested outputs are searched for tensors
+
+
+def gradient_nodes(output: Any) -> list[Any]:
+    """Return the autograd nodes of the first tensors in *output*, each once."""
+    nodes: list[Any] = []
+    _search(output, nodes, DEPTH)
+    return list(dict.fromkeys(nodes))
+
+
+def _search(output: Any, nodes: list[Any], depth: int) -> None:
+    if output is None or len(nodes) >= NODES:
+        return
+    node = getattr(output, "grad_fn", None)
+    if node is not None:
+        nodes.append(node)
+    elif depth and type(output).__module__ != "torch":  # not into a tensor without a gradient
+        for part in _parts(output):
+            _search(part, nodes, depth - 1)
+
+
+def _parts(output: Any) -> list[Any]:
+    """Return the elements of a collection or the fields of a data class; of anything else none."""
+    if isinstance(output, (tuple, list)):
+        return list(output[:NODES])
+    if hasattr(output, "values") and hasattr(output, "keys"):
+        return list(output.values())
+    return list(vars(output).values()) if hasattr(output, "__dataclass_fields__") else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from trackside.environment.visible_gpus import gpu_name
+from trackside.environment.identity import gpu_name
 from trackside.training_log import warn
 from trackside.wire import Memory
 

@@ -1,7 +1,8 @@
-"""The parameters of a watched model, and the part of them that this rank counts. None is kept alive."""
+"""The parameters of a watched model: the part that this rank counts, and all by module. None is kept alive."""
 
 from __future__ import annotations
 
+import json
 import weakref
 from fnmatch import fnmatchcase
 from math import gcd
@@ -11,6 +12,7 @@ from trackside.numbers import local_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
 
 # Parts of a parameter's name that compiling and wrapping insert.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -232,3 +234,52 @@ def _counts(parameter: Any, model: Any, *, plain: bool) -> bool:
     if here is None or _is_replica(model):
         return False
     return all(here[dim] == 0 for dim, place in enumerate(placements) if place.is_replicate())
+
+
+KIND = "model"  # kind of the event that has the description
+LENGTH = 3000  # most characters of the modules as JSON, so that the event has room
+
+
+def architecture(model: Any) -> dict[str, Any]:
+    """Return the architecture of a ``torch.nn.Module``, wherever its parameters are: nothing is read from a device.
+
+    Returns:
+        ``class``; ``parameters``, ``trainable`` and ``bytes`` of all parameters, shared ones once; ``modules``: name, class,
+        parameters, data type and device of each module with parameters, or of their parents if there are too many.
+    """
+    named = [(plain_name(name), one) for name, one in model.named_parameters()]
+    owners = [(_owner(name), one) for name, one in named]
+    # Of a wrapper and what it wraps, which have the same name, the latter comes last.
+    classes = {_owner(plain_name(f"{name}.weight")): type(module).__name__ for name, module in model.named_modules()}
+    depth = max((owner.count(".") + 1 for owner, _ in owners), default=1)
+    while len(json.dumps(modules := _modules(owners, classes, depth))) > LENGTH and depth > 1:
+        depth -= 1
+    while (length := len(json.dumps(modules))) > LENGTH:
+        modules = modules[: len(modules) * LENGTH // length]  # fewer each time, without a try for each of many
+    return {
+        "class": classes[""],
+        "parameters": sum(one.numel() for _, one in named),
+        "trainable": sum(one.numel() for _, one in named if one.requires_grad),
+        "bytes": sum(one.numel() * one.element_size() for _, one in named),
+        "modules": modules,
+    }
+
+
+def _owner(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
+
+
+def _modules(owners: list[tuple[str, Any]], classes: dict[str, str], depth: int) -> list[list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for owner, one in owners:
+        groups.setdefault(".".join(owner.split(".")[:depth]), []).append(one)
+    return [
+        [
+            name,
+            classes.get(name, ""),
+            sum(one.numel() for one in group),
+            ", ".join(dict.fromkeys(str(one.dtype).removeprefix("torch.") for one in group)),
+            ", ".join(dict.fromkeys(str(one.device) for one in group)),
+        ]
+        for name, group in groups.items()
+    ]

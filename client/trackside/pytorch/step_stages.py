@@ -21,11 +21,10 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.pytorch.autograd import gradient_nodes
 from trackside.pytorch.cuda_timer import EVENTS, CudaDevices, CudaTimer
-from trackside.pytorch.hooks import Hook, remove_all, unwrapped
+from trackside.pytorch.hooks import Hook, gradient_nodes, remove_all, unwrapped
 from trackside.pytorch.memory import GpuMemory
-from trackside.pytorch.step_sampling import StepSampler
+from trackside.pytorch.overhead_budget import StepSampler
 from trackside.totals.phases import TIMED, Mark
 from trackside.wire import Device
 

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from trackside.captures.modules import WATCHERS
 from trackside.numbers import is_on_device
 from trackside.pending_values import STEP_SKIPPED
-from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.module_calls import ModuleRecording
 from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.observer import Choice, Observer
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import (
+    KIND,
     Parameters,
     UncountableError,
+    architecture,
     layer_positions,
     local_gradient,
     local_values,

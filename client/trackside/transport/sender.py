@@ -26,8 +26,7 @@ from trackside.os_errors import os_error_text
 from trackside.packing import writable
 from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
-from trackside.transport.connection import Waker, connect, new_context
-from trackside.transport.native_thread import native_thread
+from trackside.transport.connection import Waker, connect, native_thread, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.resend_wait import LONGEST_SECONDS, ResendWait
 from trackside.transport.session import Session
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.captures.answers import Answer
-    from trackside.transport.native_thread import Unpatched
+    from trackside.transport.connection import Unpatched
 
 # Interval at which rows are drained. A push is sent within this and a little more, or within the time that the daemon
 # requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.

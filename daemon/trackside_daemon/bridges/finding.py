@@ -83,7 +83,7 @@ def find_runs(
 def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
     """Return the runs in a file; none if it is of no other tool."""
     from trackside_daemon.bridges import sqlite_file
-    from trackside_daemon.bridges.wandb.log_file import MAGIC
+    from trackside_daemon.bridges.wandb.log_run import MAGIC
 
     with open_foreign(path) if root else path.open("rb") as file:
         head = file.read(PEEK_BYTES)

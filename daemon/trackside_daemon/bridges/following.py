@@ -41,7 +41,6 @@ class Follower:
         warn: Receives a line about each problem.
         since: Only runs that were written at this Unix time or later.
         name: Name of the runs; empty for that of each.
-        ending: Returns True when no time is left.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Follower:
         *,
         since: float = 0.0,
         name: str = "",
-        ending: Callable[[], bool] = lambda: False,
     ) -> None:
         self._places = places
         self._environ = environ
@@ -61,7 +59,6 @@ class Follower:
         self._warn = warn
         self._since = since
         self._name = name
-        self._ending = ending
         self._runs: dict[str, _FollowedRun] = {}
         self._find_at = 0.0
         self._warned = LogOnce(100)
@@ -78,7 +75,7 @@ class Follower:
         pushed = 0
         for followed in self._runs.values():
             try:
-                pushed += followed.poll(self._ending, final=final)
+                pushed += followed.poll(final=final)
             except (ForeignRunError, OSError) as error:
                 self._warn_once(str(error))
         return pushed
@@ -136,7 +133,7 @@ class _FollowedRun:
         """A value was pushed, and the run has not ended."""
         return self._session is not None and self._session.is_open
 
-    def poll(self, ending: Callable[[], bool], *, final: bool) -> int:
+    def poll(self, *, final: bool) -> int:
         """Push what is new, and return the number of samples; see `Follower.poll`."""
         if self._session is not None and not self._session.is_open:  # the tool has recorded the end of the run
             return 0
@@ -156,7 +153,7 @@ class _FollowedRun:
             values = dict(self._new(item))
             if values:
                 pushed += len(values)
-                self._push(item, values, ending)
+                self._push(item, values)
         if self._session is not None:
             self._describe(self._session)
         return pushed
@@ -185,10 +182,10 @@ class _FollowedRun:
                 self._pushed[key] += 1
                 yield key, value
 
-    def _push(self, push: Push, values: dict[str, float], ending: Callable[[], bool]) -> None:
+    def _push(self, push: Push, values: dict[str, float]) -> None:
         if self._session is None:
             self._described = dict(self.run.config)
             self._session = trackside.init(self._name, id=self.run.id, config=self._described, tags=self.run.tags)
         moment = time.monotonic_ns() - (time.time_ns() - push.time * 1000)
-        while not self._session.queue.record(moment, push.step, values) and not ending():
+        while not self._session.queue.record(moment, push.step, values):
             time.sleep(FULL_SECONDS)

@@ -169,9 +169,9 @@ class ForeignRun(ABC):
         return RunHeader({"id": "", "name": "", "attempt_list": attempts, "tags": list(self.tags)})
 
 
-def id_of(tool: str, path: Path, name: str = "") -> str:
+def id_of(tool: str, path: Path) -> str:
     """Return the id of a run that has none of its own: it follows from its place."""
-    return hashlib.sha256(f"{tool}\0{path.resolve()}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return hashlib.sha256(f"{tool}\0{path.resolve()}\0".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def name_of(path: PurePath, root: PurePath) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.causes import attempts, clocks, cpus, gpus, memory, other_alerts, steps, storage
+from trackside_daemon.causes import attempts, gpus, machine, other_alerts, steps
 from trackside_daemon.causes.cause import LostTime
-from trackside_daemon.causes.straggler import STRAGGLER
 from trackside_daemon.model.families import gpu, host, process, training
 from trackside_daemon.model.text import percent
 
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
 
 # The special ones draw their seconds of a run first, and those of the accounts have the rest.
 CAUSES = (
-    *(clocks.CLOCK, gpus.NEIGHBOUR, gpus.LANES, gpus.XIDS, gpus.FAILING),
-    *(memory.PRESSURE, storage.SLOW, cpus.STEAL, cpus.LIMIT, cpus.CONTENTION, steps.FIRST_BATCHES, cpus.PAGE_FAULTS),
+    *(gpus.CLOCK, gpus.NEIGHBOUR, gpus.LANES, gpus.XIDS, gpus.FAILING),
+    *(machine.MEMORY, machine.STORAGE, machine.STEAL, machine.LIMIT, machine.CONTENTION),
+    *(steps.FIRST_BATCHES, machine.PAGE_FAULTS),
     *(gpus.UNUSED, *gpus.PROFILED, gpus.IDLE_WITHIN),
-    *(clocks.THROTTLED, STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
+    *(gpus.THROTTLED, steps.STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
     *(attempts.START_UP, attempts.RESTART, attempts.REPEATED, attempts.STALL, attempts.IDLE_END, attempts.WASTED),
     *(attempts.RESUME, other_alerts.SLOWDOWN, attempts.FAILED, other_alerts.ALERTS, other_alerts.BEST_EVALUATION),
 )

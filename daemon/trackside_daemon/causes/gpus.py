@@ -1,4 +1,4 @@
-"""Other processes on the ranks' GPUs, errors and narrow links, GPUs that are idle, and steps that wait for the host."""
+"""Other processes on the ranks' GPUs, errors and narrow links, low clocks, idle GPUs, and steps that wait for the host."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from trackside_daemon.causes.cause import Evidence, Kind, series_evidence
-from trackside_daemon.causes.clocks import SLOWER
-from trackside_daemon.causes.level import level
-from trackside_daemon.causes.readings import Rise
+from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, series_evidence
+from trackside_daemon.causes.readings import Rise, level
 from trackside_daemon.model.families import gpu as gpu_families
-from trackside_daemon.model.text import byte_size, percent, shown
+from trackside_daemon.model.text import byte_size, percent, shown, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.causes.cause import Cause, LostTime
     from trackside_daemon.causes.readings import Readings
     from trackside_daemon.history.read.resources import Resource
+
 
 ERRORS = {
     gpu_families.ECC_ERRORS: "ECC errors",
@@ -198,4 +197,73 @@ IDLE_WITHIN = Kind(
     gpu_families.UTILIZATION.name,
     ("compute",),
     lost=_idle_in_steps,
+)
+
+
+SLOWER = 0.97  # a clock or a number of lanes below this share of its usual one explains something
+IDLE_CLOCK = "gpu_idle"  # reason of a low clock that follows from too little work
+
+# Words for the reasons of a low clock, the ones that say most first.
+_REASONS = {
+    "hw_thermal": "thermal slowdown by the hardware",
+    "sw_thermal": "thermal slowdown by the driver",
+    "hw_power_brake": "power brake",
+    "hw_slowdown": "slowdown by the hardware",
+    "sw_power_cap": "power limit",
+    "sync_boost": "the clock of another GPU",
+    "applications_clocks": "set application clocks",
+}
+
+
+def _slower_clock(readings: Readings) -> Iterator[Rise]:
+    for labels, clock in readings.of(gpu_families.CLOCK, domain="sm"):
+        if not clock.fell(SLOWER):
+            continue
+        active = _clock_limits(readings, labels["gpu"])
+        reasons = [text for reason, text in _REASONS.items() if reason in active]
+        # An idle GPU lowers its clock by itself.
+        if IDLE_CLOCK in active and not reasons:
+            continue
+        reasons += [
+            f"its limit was lowered from {with_unit(power.usual, 'W')} to {with_unit(power.now, 'W')}"
+            for _, power in readings.of(gpu_families.POWER_LIMIT, gpu=labels["gpu"], limit="enforced")
+            if power.fell(SLOWER)
+        ]
+        why = f": {', '.join(reasons)}" if reasons else ""
+        what = f"the clock of GPU {labels['gpu']}"
+        yield readings.slower("gpu_clock", what, clock, lambda hertz: with_unit(hertz, "Hz"), more=why)
+
+
+def _clock_limits(readings: Readings, number: str) -> set[str]:
+    """Return the reasons that lowered a GPU's clock during the slow-down."""
+    slow = readings.slow
+    return {
+        one.labels.get("reason", "")
+        for one in readings.series(gpu_families.CLOCK_LIMIT_ACTIVE, gpu=number)
+        if any(value for time, value in one.points if time >= slow.began) and one.points[-1][0] >= slow.began
+    }
+
+
+def _throttled(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Add what the other ranks waited for the one with the lowest clock: the run is as slow as that one."""
+    for lost, account in drawn_accounts(kind, time):
+        most = max(entries.get("throttled", 0.0) for entries in time.by_rank.values())
+        waited = time.draw(most - lost, "communication", "compute", least=0.0)
+        yield kind.found(time, lost + waited, account)
+
+
+CLOCK = Kind(
+    "gpu_clock",
+    families=(gpu_families.CLOCK, gpu_families.CLOCK_LIMIT_ACTIVE, gpu_families.POWER_LIMIT),
+    rose=_slower_clock,
+)
+THROTTLED = Kind(
+    "throttled",
+    "heat or a power brake held the GPUs' clocks down",
+    "improve the cooling, move the job to another node, or set a power limit on purpose",
+    f"{gpu_families.CLOCK_LIMIT_ACTIVE.name}, {gpu_families.TEMPERATURE.name}",
+    ("throttled",),
+    low=0.3,
+    alerts=("GpuThrottled", "GpuHot"),
+    lost=_throttled,
 )

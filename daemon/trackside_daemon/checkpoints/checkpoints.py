@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
-from trackside_daemon.checkpoints.directories import Directories, Scans, written_files
-from trackside_daemon.checkpoints.runs_here import RunsHere
+from trackside_daemon.checkpoints.directories import Directories, RunsHere, Scans, written_files
 from trackside_daemon.checkpoints.tracked import Tracked, Waits, findings, samples
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import COMPLETE, GONE, INT64, WRITING, Checkpoint, reported_step, step_of

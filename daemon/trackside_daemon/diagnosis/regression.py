@@ -14,8 +14,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
-from trackside_daemon.diagnosis.baseline import find_baseline
-from trackside_daemon.diagnosis.comparison import Effect, compared
+from trackside_daemon.diagnosis.comparison import Effect, compared, find_baseline
 from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackside_daemon.diagnosis.baseline import Baseline
+    from trackside_daemon.diagnosis.comparison import Baseline
     from trackside_daemon.history.read.series import Readable
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch

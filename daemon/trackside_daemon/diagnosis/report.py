@@ -22,7 +22,7 @@ from trackside_daemon.history.files import media_lines
 from trackside_daemon.history.media import index
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.layer_ranking import alerts_by_layer, ranked
+from trackside_daemon.history.read.layers import alerts_by_layer, ranked
 from trackside_daemon.history.read.resources import Resources, machine_stream
 from trackside_daemon.history.read.series import LOSSES, Window
 from trackside_daemon.model.configuration import changes
@@ -62,7 +62,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
 
     Returns:
         ``run``, ``diagnosis``, ``alerts``, ``events``; ``layers``: those of an observed model that stand out most, as
-        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``; ``media``: see `read_media`;
+        `layers.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``; ``media``: see `read_media`;
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
         the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.documents import diagnosis, run
 from trackside_daemon.documents.diagnosis import labelled
 from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, Media, Table, columns
-from trackside_daemon.history.read import layer_ranking
+from trackside_daemon.history.read import layers
 from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.text import cut, duration, number, shown
 
@@ -84,7 +84,7 @@ def _details(reports: Sequence[Contents]) -> Iterator[Table]:
     yield from diagnosis.more(labels, [report["diagnosis"] for report in reports])
     yield listed("alerts and events over the time of the run", ("what", "when"), _lanes)
     yield listed("alerts", run.ALERTS, lambda report: run.alerts(report["run"], report["alerts"]))
-    yield listed("layers that stand out", layer_ranking.HEADER, lambda report: map(layer_ranking.row, report["layers"]))
+    yield listed("layers that stand out", layers.HEADER, lambda report: map(layers.row, report["layers"]))
     yield listed("captures", ("capture", "after", "summary"), _captures)
     yield listed("events", run.EVENT, lambda report: run.happened(report["run"], report["events"]))
     for report in reports:

@@ -17,7 +17,7 @@ from trackside_daemon.history.directory import UnreadableError, network_file_sys
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
-from trackside_daemon.history.read.sessions import stored_session
+from trackside_daemon.history.read.attempts import stored_session
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
     from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
-    from trackside_daemon.history.read.sessions import StoredSession
+    from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.metric import Batch

@@ -26,8 +26,8 @@ from trackside_daemon.ingest.messages import CAUSE_BYTES, events
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, correlation_of, process_of
+from trackside_daemon.training.admission import cut
 from trackside_daemon.training.end_state import verdict
-from trackside_daemon.training.export_limits import cut
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 

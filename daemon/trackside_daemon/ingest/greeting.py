@@ -17,13 +17,13 @@ from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.records import Event
 from trackside_daemon.model.session import correlation_of, process_of
-from trackside_daemon.training.export_limits import cut, numbered
+from trackside_daemon.training.admission import cut, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trackside.wire import Hello, Identity
-    from trackside_daemon.history.read.sessions import StoredSession
+    from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import Shared
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.ingest.messages import Family

@@ -20,7 +20,7 @@ from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.model.text import byte_size
-from trackside_daemon.training.export_limits import OwnerRate, cut, redacted
+from trackside_daemon.training.admission import OwnerRate, cut, redacted
 from trackside_daemon.training.totals import bounded
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trackside.wire import Hello, Identity
-    from trackside_daemon.history.read.sessions import StoredSession
+    from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import ClientSession, Receipt
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.ingest.requests import Question

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.export_limits import BURST, RATE, Limits, OwnerRate, cut
+from trackside_daemon.training.admission import BURST, RATE, Limits, OwnerRate, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable

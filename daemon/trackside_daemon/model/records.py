@@ -33,7 +33,7 @@ USER_ALERT = "user_alert"
 # The kind of the event with the verdict on a resumed attempt; its fields are those of `checkpoints.resumes`.
 CONTINUITY = "continuity"
 
-# The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
+# The kind of the event with the modules of a watched model: `trackside.pytorch.parameters`.
 MODEL = "model"
 
 

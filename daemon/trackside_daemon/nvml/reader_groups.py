@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.nvml.readers import basic, clocks, fabric, fields, gpm, health, links, thermal
+from trackside_daemon.nvml.readers import basic, clocks, fields, gpm, health, links, thermal
 from trackside_daemon.nvml.readers.busy import BusyTime
 from trackside_daemon.nvml.readers.mig import MigReader
 from trackside_daemon.nvml.readers.processes import Accounting, Processes, ProcessUtilization
@@ -74,7 +74,7 @@ GROUPS: dict[str, Group] = {
     "remapped-rows": _slow(health.remapped_rows),
     "row-remap-banks": _slow(health.row_remap_banks),
     "retired-pages": _slow(health.retired_pages),
-    "fabric": _slow(fabric.fabric),
+    "fabric": _slow(links.fabric),
     "persistence": _slow(health.persistence),
     "processes": Group(Processes),
     "process-utilization": Group(ProcessUtilization),

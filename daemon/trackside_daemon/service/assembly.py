@@ -18,17 +18,16 @@ from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
-from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
-from trackside_daemon.diagnosis.accounts import read_goodput
+from trackside_daemon.diagnosis.accounts import EVERY, goodput_batch, read_goodput
+from trackside_daemon.diagnosis.costs import LiveCosts, read_begin
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.live_costs import LiveCosts, read_begin
-from trackside_daemon.diagnosis.live_goodput import EVERY, goodput_batch
 from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.directory import (
     UnavailableError,
@@ -53,8 +52,7 @@ from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
-from trackside_daemon.pipeline.batch_queue import BatchQueue
-from trackside_daemon.pipeline.pipeline import Pipeline
+from trackside_daemon.pipeline.pipeline import BatchQueue, Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
@@ -62,7 +60,7 @@ from trackside_daemon.service.captures import CaptureParts
 from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
-from trackside_daemon.training.export_limits import Limits
+from trackside_daemon.training.admission import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.machine_history import MachineHistory

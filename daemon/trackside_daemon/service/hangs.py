@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.escalation import Escalation
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.hang.cases import Absent
-from trackside_daemon.captures.hang.dump import rank_dump
+from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.model.capture import AlertLink
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside.wire import Flight
-    from trackside_daemon.captures.hang.dump import RankDump
+    from trackside_daemon.captures.hang.cases import RankDump
     from trackside_daemon.captures.hang.verdict import Verdict
     from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.collectors.process.process import Process

@@ -5,22 +5,64 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.rl_keys import PHASES, meaning
 from trackside_daemon.model.families import models as model_families
 from trackside_daemon.model.families import training as f
+from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.training.layer_values import LayerValues
 from trackside_daemon.training.lost_time import LostTime
-from trackside_daemon.training.rl_values import RlValues, rl_totals
 from trackside_daemon.training.totals import bounded, summed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from trackside.rl_keys import Meaning
     from trackside.wire import CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.metric import Metric
     from trackside_daemon.model.stall import Stall
+
+
+class RlValues:
+    """The key that counts for each quantity: of several, the one that `trackside.rl_keys.KEYS` has first.
+
+    Args:
+        labels: The rank's labels.
+    """
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self._labels = labels
+        self._keys: dict[str, tuple[str, Meaning]] = {}
+
+    def register(self, key: str) -> None:
+        """Register a key that the rank pushes."""
+        found = meaning(key)
+        if found is None or found.quantity not in STATES:
+            return
+        known = self._keys.get(found.quantity)
+        if known is None or found.preference < known[1].preference:
+            self._keys[found.quantity] = key, found
+
+    def samples(self, newest: Mapping[str, float]) -> list[Sample]:
+        """Return the quantities of the newest values; values that are not finite, such as RLlib's, are left out."""
+        return [
+            Sample(STATES[quantity], self._labels, found.factor * newest[key])
+            for quantity, (key, found) in self._keys.items()
+            if key in newest and isfinite(newest[key])
+        ]
+
+
+def rl_totals(totals: Totals, labels: tuple[str, ...]) -> list[Sample]:
+    """Return the counters: times of a rank with phases of generation from its phases, everything else from its pushes."""
+    amounts = {} if totals.device is None else dict(totals.device.amounts)
+    if not PHASES["generate"].isdisjoint(totals.phases):
+        for quantity, role in PHASE_ROLES.items():
+            if spent := sum(totals.phases.get(phase, 0.0) for phase in PHASES[role]):
+                amounts[quantity] = spent
+    return [Sample(TOTALS[quantity], labels, amount) for quantity, amount in amounts.items() if quantity in TOTALS]
+
 
 RECENT = 0.2  # weight of the newest batch in the recent step duration, from which the remaining time is estimated
 

@@ -15,16 +15,14 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.model.session import Owner, correlation_of, process_of
-from trackside_daemon.training.admission import Admission
+from trackside_daemon.training.admission import Admission, bounded, numbered, pod
 from trackside_daemon.training.attempts import AttemptNumbers
 from trackside_daemon.training.end_state import is_open, verdict
-from trackside_daemon.training.export_limits import bounded, numbered, pod
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.lost_time import LostTime
+from trackside_daemon.training.lost_time import CurrentStalls, LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
-from trackside_daemon.training.stalls import CurrentStalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import Process
     from trackside_daemon.model.stall import Stall
+    from trackside_daemon.training.admission import Limits
     from trackside_daemon.training.end_state import Exit
-    from trackside_daemon.training.export_limits import Limits
     from trackside_daemon.training.moment import Moment
 
 log = logging.getLogger("trackside")

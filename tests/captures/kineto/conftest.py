@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside.captures.kineto import socket_directory
-from trackside_daemon.captures.kineto.pollers import Pollers
-from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
+from trackside_daemon.captures.kineto.profiler_socket import Pollers, ProfilerSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

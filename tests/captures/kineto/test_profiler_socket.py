@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trackside_daemon.captures.kineto.pollers import Pollers
+    from trackside_daemon.captures.kineto.profiler_socket import Pollers
 
 STRANGER = 54321
 SEEDS = (request(), request(os.getpid()), registration(os.getpid()), datagram(b"req", b"\xff" * 40), b"")

@@ -14,7 +14,7 @@ from processes import eventually
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto import recorder as module
 from trackside_daemon.captures.kineto import windows
-from trackside_daemon.captures.kineto.pollers import Poller
+from trackside_daemon.captures.kineto.profiler_socket import Poller
 from trackside_daemon.captures.kineto.recorder import BUSY, UNREACHED, KinetoRecorder
 from trackside_daemon.captures.kineto.windows import Windows
 from trackside_daemon.model.answer import Answer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from trackside_daemon.captures.kineto.pollers import Pollers
+    from trackside_daemon.captures.kineto.profiler_socket import Pollers
 
 Outcomes = dict[int, "Path | str"]
 STEP = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from captures.summary.traces import Writer
 
-from trackside_daemon.captures.summary.calls import nest, user_source
+from trackside_daemon.captures.summary.tables import nest, user_source
 from trackside_daemon.captures.summary.trace import decode
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class _Lane:
         channel: Messages in flight, also those of earlier workers.
         message: Message that is being sent; None for none.
         since: Unix time at which its sending began.
-        backoff: Latest back-off, in seconds.
+        backoff: Back-off after failures.
         retry: Time of the monotonic clock before which nothing is sent.
         ended: A message could not be sent while the daemon stops, which has no time for a retry.
     """
@@ -97,7 +97,7 @@ class _Lane:
     channel: Channel = field(default_factory=Channel)
     message: Message | None = None
     since: float | None = None
-    backoff: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_SECONDS, LONGEST_SECONDS, jitter=True))
     retry: float = 0.0
     ended: bool = False
 
@@ -236,7 +236,8 @@ class SinkWorker:
             if self.error:
                 log.info("alerts.sinks: %s works again", self.sink.name)
             self.error, self.success = "", time.time()
-            lane.backoff = lane.retry = 0.0
+            lane.backoff.reset()
+            lane.retry = 0.0
             return self.outbox.sent(message, now)
         self.failures += 1
         # The same error is logged once, not at each retry.
@@ -245,10 +246,6 @@ class SinkWorker:
             self.error = str(error)
         self.outbox.failed(message, now, never=error.retry == "never")
         if error.retry != "never":
-            # A person must fix the cause, so a quick retry would not help.
-            longest = error.retry == "later"
-            lane.backoff = LONGEST_SECONDS if longest else min(max(2 * lane.backoff, FIRST_SECONDS), LONGEST_SECONDS)
-            # The jitter keeps many daemons from retrying at the same moment.
-            lane.retry = now + lane.backoff * (1 - random.random() / 2)  # noqa: S311  no secret
+            lane.retry = now + lane.backoff.next_delay(longest=error.retry == "later")
             lane.ended = self._flushing
         return ()

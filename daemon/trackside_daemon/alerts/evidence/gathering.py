@@ -16,7 +16,7 @@ from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
 from trackside_daemon.alerts.evidence.sources import Case
-from trackside_daemon.causes.level import BEFORE
+from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import Resource

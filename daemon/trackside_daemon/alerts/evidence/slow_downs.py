@@ -7,10 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.causes import level
 from trackside_daemon.causes.engine import FAMILIES, compared, conclusion, of_slow_down
-from trackside_daemon.causes.level import BEFORE, SlowDown
-from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings
+from trackside_daemon.causes.readings import BEFORE, Neighbour, RankPlace, Readings, SlowDown
 from trackside_daemon.collectors.kernel_files import number, read
 from trackside_daemon.collectors.process.process_tree import read_stat
 from trackside_daemon.history.read import reader
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from trackside_daemon.alerts.evidence.sources import Case
-    from trackside_daemon.collectors.process.process_names import ProcessKey
-    from trackside_daemon.collectors.process.process_tree import Stat
+    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.model.records import Alert
 
 MOST_CHANGES = 16  # changes of one alert
@@ -94,7 +91,7 @@ def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
         if len(attempts) == 1:
             earlier = _run_before(connection, case, attempts[0]["started"])
             attempts[:0] = reader.head(connection, earlier)["attempt_list"][-1:] if earlier else []
-    if len(attempts) < 2 or not (slow.lasting or attempts[1]["started"] >= slow.began - level.BEFORE):
+    if len(attempts) < 2 or not (slow.lasting or attempts[1]["started"] >= slow.began - BEFORE):
         return
     then = f"in run {earlier}" if earlier else f"before attempt {attempts[1]['attempt']}"
     before, now = (flat({name: attempt.get(name) for name in _FACTS}) for attempt in attempts)

@@ -14,6 +14,7 @@ import msgspec
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 
@@ -86,7 +87,7 @@ class _Mirror:
         self._status = Status()
         self._before = Status()
         self._error = ""
-        self._backoff = 0.0
+        self._backoff = Backoff(ASK_SECONDS, LONGEST_SECONDS)
         self._retry = 0.0
 
     def ask(self) -> None:
@@ -106,7 +107,7 @@ class _Mirror:
         if status is None:
             return
         self._status = status
-        self._backoff = 0.0
+        self._backoff.reset()
         self._report(self._status.error)
 
     def samples(self, now: float) -> list[Sample]:
@@ -137,8 +138,7 @@ class _Mirror:
             success=last.success or before.success,
         )
         self._status = Status(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
-        self._backoff = min(max(2 * self._backoff, ASK_SECONDS), LONGEST_SECONDS)
-        self._retry = time.monotonic() + self._backoff
+        self._retry = time.monotonic() + self._backoff.next_delay()
         self._report(error)
 
     def _report(self, error: str) -> None:

@@ -110,17 +110,17 @@ class Target(Protocol):
         """
         ...
 
-    def end(self, run: MirroredRun, state: State) -> State:
-        """Record the end of a run, after its last rows.
+    def end(self, run: MirroredRun, state: State) -> State:  # noqa: ARG002  most targets do without
+        """Record the end of a run, after its last rows; by default nothing has to be done.
 
         Raises:
             SendError: The target did not accept it.
         """
-        ...
+        return state
 
     def close(self) -> None:
-        """Release everything."""
-        ...
+        """Release everything; by default there is nothing."""
+        return
 
 
 @runtime_checkable

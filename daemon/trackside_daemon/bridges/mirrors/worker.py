@@ -7,7 +7,6 @@ sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process end
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 import sys
 import threading
@@ -26,6 +25,7 @@ from trackside_daemon.history.database import open_reader
 from trackside_daemon.history.media import index
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.linux.worker_call import serve
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Mirror:
         self._oldest: list[float] = []
         self._silent = False  # the target does not answer: only find what waits
         self._failing_since: float | None = None
-        self._backoff = 0.0
+        self._backoff = Backoff(FIRST_SECONDS, LONGEST_SECONDS, jitter=True)
 
     def poll(self) -> float:
         """Send what is new, and return the seconds for which to wait after a failure; 0 after none."""
@@ -213,7 +213,7 @@ class Mirror:
         if not failures:
             self.status.error = ""
             self._failing_since = None
-            self._backoff = 0.0
+            self._backoff.reset()
             return 0.0
         # Something waits at least since then, also if it is the end of a run, or nobody knows what it is.
         self._failing_since = self._failing_since or time.time()
@@ -222,9 +222,7 @@ class Mirror:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         self.status.error = f"{failures[0]}{more}"
         self._begun.clear()
-        longest = failures[-1].retry != "soon"  # a person must fix the cause
-        self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
-        return self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret
+        return self._backoff.next_delay(longest=failures[-1].retry != "soon")
 
 
 def _of_run(run: MirroredRun, error: SendError) -> SendError:

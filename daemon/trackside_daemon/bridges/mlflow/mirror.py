@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from trackside_daemon.bridges.mirrors.target import Target
 from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorization
 from trackside_daemon.bridges.wandb.log_run import flattened
 from trackside_daemon.http_client import http_request
@@ -28,7 +29,7 @@ RUN_TAG = "trackside.run"
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "lost": "FAILED", "stopped": "KILLED"}
 
 
-class MlflowServer:
+class MlflowServer(Target):
     """See `trackside_daemon.bridges.mirrors.target.Target`.
 
     A metric that is sent again has the same key, time, step and value, and databases of MLflow keep it once.
@@ -74,9 +75,6 @@ class MlflowServer:
         status = _STATUSES.get(run.state, "FINISHED")
         self._client.post("runs/update", {"run_id": state["run"], "status": status, "end_time": ended})
         return state
-
-    def close(self) -> None:
-        """See `Target`."""
 
     def _store(self, medium: Medium, name: str, artifacts: str) -> None:
         """Store an artifact; its name is the same when it is sent again."""

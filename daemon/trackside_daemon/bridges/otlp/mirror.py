@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.bridges.mirrors.target import Target
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SettingError
@@ -28,7 +29,7 @@ Points = dict[Series, dict[int, float]]
 """The last value of each millisecond, by series: servers keep one value for each."""
 
 
-class OtlpServer:
+class OtlpServer(Target):
     """See `trackside_daemon.bridges.mirrors.target.Target`.
 
     A point that is sent again has the same series and time, and servers keep it once.
@@ -68,14 +69,6 @@ class OtlpServer:
         if points:
             self._post(points)
         return {**state, "sums": sums}
-
-    def end(self, run: MirroredRun, state: State) -> State:
-        """See `Target`."""
-        del run
-        return state
-
-    def close(self) -> None:
-        """See `Target`."""
 
     def _post(self, points: Points) -> None:
         headers = {**self._headers(), "Content-Type": "application/x-protobuf"}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun
-    from trackside_daemon.history.frames.decoding import Integers
+    from trackside_daemon.history.frames.rank_series import Integers
     from trackside_daemon.history.read.series import StoredSeries
 
 GROUP_ROWS = 60_000  # rows that are in memory, and in a row group

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.os_errors import file_error_text
 from trackside.packing import encoded_varint
+from trackside_daemon.bridges.mirrors.target import Target
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
 from trackside_daemon.history.read.layers import cells
@@ -28,7 +29,7 @@ NAME_BYTES = 200  # of a run's folder; a file system allows 255, with the id
 _VERSION = b"brain.Event:2"
 
 
-class EventFiles:
+class EventFiles(Target):
     """See `trackside_daemon.bridges.mirrors.target.Target`.
 
     The state of a run has the name and the size of each of its files. What a file has beyond that was written just before
@@ -69,14 +70,6 @@ class EventFiles:
             records = b"".join(map(encoded_record, [*(_head(part[0]) if not size else ()), *map(encoded_event, part)]))
             files[key] = [name, self._append(self._directory / state["folder"] / name, size, records)]
         return {**state, "files": files}
-
-    def end(self, run: MirroredRun, state: State) -> State:
-        """See `Target`."""
-        del run
-        return state
-
-    def close(self) -> None:
-        """See `Target`."""
 
     def _append(self, path: Path, size: int, records: bytes) -> int:
         """Write records after the first *size* bytes of a file, and return its new size."""

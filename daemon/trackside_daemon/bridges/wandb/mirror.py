@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from trackside_daemon.bridges.mirrors.target import Target
 from trackside_daemon.http_client.errors import SendError, SettingError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _PATIENCE = {  # the client would retry for a week, in which nobody would see an
 }
 
 
-class WandbClient:
+class WandbClient(Target):
     """See `trackside_daemon.bridges.mirrors.target.Target`.
 
     W&B keeps one row for each of its steps, which are the numbers of the rows here: a row that is sent again is dropped. The
@@ -70,9 +71,6 @@ class WandbClient:
         """See `Target`."""
         self._log(run, (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
         return state
-
-    def close(self) -> None:
-        """See `Target`."""
 
     def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0) -> None:
         """Send rows with their numbers, after which the server must have *count* rows of the run."""

@@ -11,7 +11,7 @@ from trackside_daemon.model.text import duration, number
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from trackside_daemon.captures.hang.dump import RankDump
+    from trackside_daemon.captures.hang.cases import RankDump
 
 
 RANKS = 512  # most ranks that a list of a verdict has

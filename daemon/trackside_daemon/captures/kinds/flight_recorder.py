@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import Flight
-from trackside_daemon.captures.hang.cases import Absent
-from trackside_daemon.captures.hang.dump import RankDump, rank_dump
+from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.captures.kinds.stacks import Stacks
 from trackside_daemon.model.text import duration

@@ -11,8 +11,7 @@ import msgspec
 from trackside_daemon.captures.kinds.kind import Kind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
-from trackside_daemon.history.read.layer_ranking import HEADER, ranked, row
-from trackside_daemon.history.read.layers import last_row, streams, values_by_layer
+from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
 from trackside_daemon.model.capture_limits import TAKES
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 

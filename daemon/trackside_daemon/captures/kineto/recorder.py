@@ -14,8 +14,7 @@ from trackside.captures.kineto import TESTED, socket_directory
 from trackside.os_errors import file_error_text
 from trackside_daemon.captures.kinds.kind import Recorder
 from trackside_daemon.captures.kineto.environment import will_ask
-from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, Pollers
-from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
+from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, Pollers, ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import configuration
 from trackside_daemon.captures.kineto.socket_file import DirectoryError
 from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows

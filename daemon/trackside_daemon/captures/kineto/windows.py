@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside.limits import PROFILE_SECONDS
 from trackside.wire import StepsQuestion
-from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
+from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import OptimizerSteps
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.captures.kineto.pollers import Pollers
+    from trackside_daemon.captures.kineto.profiler_socket import Pollers
     from trackside_daemon.model.capture import Capture
 
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary import tables
 from trackside_daemon.captures.summary.bottleneck import bottleneck
-from trackside_daemon.captures.summary.calls import LOADER, Call, encloses, nest, user_source
 from trackside_daemon.captures.summary.parts import divide, without
-from trackside_daemon.captures.summary.tables import ADDRESS, TEXT
+from trackside_daemon.captures.summary.tables import ADDRESS, LOADER, TEXT, Call, encloses, nest, user_source
 from trackside_daemon.captures.summary.trace import Event
 
 if TYPE_CHECKING:

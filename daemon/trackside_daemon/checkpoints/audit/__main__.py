@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from trackside_daemon.checkpoints.audit.audit import audit
+from trackside_daemon.checkpoints.audit.files import scan
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
-from trackside_daemon.checkpoints.audit.scan import scan
 from trackside_daemon.linux.worker_call import Limits, serve
 
 CPU_SECONDS = 30  # of a processor for a request, and one more for each `CPU_BYTES` of a checkpoint

@@ -1,4 +1,4 @@
-"""List the files of a checkpoint, and check that all of them are there."""
+"""List directories of checkpoints and the files of one, and check that all of them are there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.checkpoints.folder import MANIFEST
 from trackside_daemon.checkpoints.audit.reading import RefusedError
+from trackside_daemon.checkpoints.audit.request import REFUSED, Entry, Listing, Scanned, ScanRequest
+from trackside_daemon.linux.quota import quota_left
 from trackside_daemon.model.checkpoint import shape_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.checkpoints.audit.reading import Reader
     from trackside_daemon.model.checkpoint import CheckedFile
+
 
 MAX_FILES = 10_000
 PATH_BYTES = 4096  # PATH_MAX of limits.h
@@ -230,3 +233,60 @@ def _start(reader: Reader, path: Path) -> bytes:
     with suppress(OSError), reader.open(path) as file:
         return b"".join(reader.pieces(file, 0, INDEX_BYTES))
     return b""
+
+
+ENTRIES = 10_000  # most entries of all directories, so that the answer stays below `worker_process.ANSWER_BYTES`
+
+
+def scan(request: ScanRequest) -> Scanned:
+    """Return what is in the directories."""
+    answer = Scanned()
+    most = max(1, ENTRIES // max(1, len(request.places)))
+    for place in request.places:
+        with suppress(OSError, ValueError):
+            answer.places[place] = _entries(Path(place), most, request.uid)
+            answer.free[place] = free_bytes(place, os.getuid() if request.uid is None else request.uid)
+    for path in request.paths:
+        with suppress(OSError, ValueError):
+            answer.paths[path] = _listing(Path(path), request.uid)
+    return answer
+
+
+def free_bytes(place: str, uid: int) -> int:
+    """Return the bytes that a user can still write to a file system.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    disk = os.statvfs(place)
+    free = disk.f_bavail * disk.f_frsize
+    left = quota_left(place, uid)
+    return free if left is None else min(free, left)
+
+
+def _entries(place: Path, most: int, uid: int | None) -> list[Entry]:
+    """Return the folders of a user in a directory, and the files that may be checkpoints."""
+    found: list[Entry] = []
+    with suppress(FileNotFoundError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.is_symlink() or not is_usable(entry.name) or len(found) >= most:
+                continue
+            is_folder = entry.is_dir()
+            if is_folder or Path(entry.name).suffix in SUFFIXES:
+                with suppress(FileNotFoundError):
+                    about = entry.stat(follow_symlinks=False)
+                    if uid in {None, about.st_uid}:
+                        found.append(Entry(entry.name, is_folder, about.st_size, about.st_mtime_ns, about.st_ino))
+    return found
+
+
+def _listing(path: Path, uid: int | None) -> Listing | None:
+    try:
+        found = listing(path, uid)
+    except FileNotFoundError:
+        return None
+    except RefusedError:
+        return REFUSED
+    newest = max((file.modified for file in found), default=0)
+    size = sum(file.bytes for file in found)
+    return Listing(fingerprint(found), size, newest, format_of(found), is_declared(found))

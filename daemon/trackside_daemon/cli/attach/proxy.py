@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from trackside.captures.answers import ANSWERS, Answer
 from trackside.environment.git import commit
-from trackside.environment.identity import identify
+from trackside.environment.identity import identify, visible_gpus
 from trackside.environment.process_info import command, correlation
-from trackside.environment.visible_gpus import visible_gpus
 from trackside.redact import redact_command
 from trackside.totals.resources import ResourceMonitor
 from trackside.transport.sender import Sender

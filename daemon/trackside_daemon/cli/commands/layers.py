@@ -29,7 +29,7 @@ def layers(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.history.read.layer_ranking import HEADER, alerts_by_layer, ranked, row
+        from trackside_daemon.history.read.layers import HEADER, alerts_by_layer, ranked, row
         from trackside_daemon.questions import table as questions
 
         source = find_history(storage_path, url)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.collectors.gpu.gpu_diagnosis import faults
+from trackside_daemon.collectors.gpu.gpu import faults
 from trackside_daemon.model.families import nvml as nvml_families
 from trackside_daemon.model.metric import Sample, json_number
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import ProcessKey
+    from trackside_daemon.collectors.process.process_tree import ProcessKey
 
 AGAIN_SECONDS = 30.0  # time until a location is read again: a process can be moved to another cgroup, but seldom is
 

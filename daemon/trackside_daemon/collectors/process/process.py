@@ -23,8 +23,7 @@ from trackside_daemon.model.metric import Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from trackside_daemon.collectors.process.process_names import ProcessKey
-    from trackside_daemon.collectors.process.process_tree import Stat
+    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.model.records import Record
 

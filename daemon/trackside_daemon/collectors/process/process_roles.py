@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.collectors.process.process_names import ProcessKey
-    from trackside_daemon.collectors.process.process_tree import Stat
+    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 WORKER = "pt_data_worker"  # name that PyTorch 2.5 and later give to data loader workers, for every start method
 

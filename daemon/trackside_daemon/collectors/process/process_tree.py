@@ -12,11 +12,35 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.process_names import ProcessKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
+
+
+class ProcessKey(NamedTuple):
+    """A pid and a start time in clock ticks since boot, which together identify a process."""
+
+    pid: int
+    started: int
+
+
+class FirstNames:
+    """First names of processes, each kept until a tick in which nothing asks for it."""
+
+    def __init__(self) -> None:
+        self._before: dict[ProcessKey, str] = {}
+        self._now: dict[ProcessKey, str] = {}
+
+    def begin(self) -> None:
+        """Begin a tick, and forget processes that the last tick did not ask for."""
+        self._before = self._now
+        self._now = {}
+
+    def first(self, key: ProcessKey, name: str) -> str:
+        """Return the first name of a process, given its current *name*."""
+        return self._now.setdefault(key, self._before.get(key, name))
+
 
 # Interval of listing the children of all descendants' threads, or all processes on a kernel without such lists.
 LATER_SECONDS = 10.0

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.environment.identity import start_time
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
-from trackside_daemon.collectors.process.process_names import FirstNames, ProcessKey
 from trackside_daemon.collectors.process.process_roles import role
+from trackside_daemon.collectors.process.process_tree import FirstNames, ProcessKey
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import process as process_families

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.process_names import ProcessKey
-    from trackside_daemon.collectors.process.process_tree import Stat
+    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.collectors.process.shm import ShmUse
     from trackside_daemon.linux.oom import OomKills, OomWatch
     from trackside_daemon.model.rank_process import RankProcess

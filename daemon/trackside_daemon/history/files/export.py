@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.codec import decode_axis
 from trackside_daemon.history.files.layer_lines import layer_lines
-from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.media_lines import media_lines
 from trackside_daemon.history.files.merging import merge
-from trackside_daemon.history.files.selection import ALL, Selection, streams
+from trackside_daemon.history.files.selection import ALL, Selection, machine_series, streams
 from trackside_daemon.history.media.index import history_of
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import (

@@ -1,11 +1,14 @@
-"""The contents of a run's file in any format: what `formats` reads and `importing` writes."""
+"""The contents of a run's file in any format: what `formats` reads and `importing` writes, and the fields of both."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
 
 # Names of step and time in other tools' files, in lower case; the first one that occurs counts.
 STEP = ("step", "_step", "global_step", "iteration", "iter")
@@ -148,3 +151,59 @@ def check_keys(keys: Iterable[str]) -> None:
             key.encode()
         except UnicodeEncodeError:
             raise ValueError(f"a key that is text is expected, not {key[:60]!r}") from None
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64 - 1)]
+_Step = Annotated[int, msgspec.Meta(ge=-INT64, le=INT64 - 1)]
+_Seconds = Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)]
+"""A range that the tables can hold and dates can show."""
+
+
+class AttemptFields(msgspec.Struct):
+    """An attempt of a run."""
+
+    attempt: _Number
+    state: Literal["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
+    started: float
+    cause: str = ""
+    ended: _Seconds | None = None
+    config: Any = None
+    rank: _Number = 0
+
+
+class RunFields(msgspec.Struct):
+    """A run."""
+
+    id: str
+    name: str
+    attempt_list: list[dict[str, Any]]
+    tags: tuple[str, ...] = ()
+    pinned: bool = False
+    summary: dict[str, Any] = {}
+
+
+NO_RUN = RunFields("", "", [])
+
+
+class EventFields(msgspec.Struct):
+    """An event."""
+
+    attempt: _Number
+    time: _Seconds
+    kind: str
+    rank: _Number | None = None
+    step: _Step | None = None
+    fields: dict[str, Any] = {}
+
+
+class AlertFields(msgspec.Struct):
+    """An alert."""
+
+    alert: str
+    severity: Literal["info", "warning", "critical"]
+    started: _Seconds
+    ended: _Seconds | None = None
+    summary: str = ""
+    description: str = ""
+    labels: dict[str, str] = {}
+    evidence: dict[str, Any] = {}

@@ -194,12 +194,12 @@ _LINE = re.compile(r'\n(?=[{"])')
 _POINT = re.compile(r"(?=\[-?\d)|(?=\n)")
 
 
-def read_lines(buffered: io.BufferedReader, clock: Clock, left_out: LeftOut, *, final: bool = True) -> Iterator[Item]:
+def read_lines(buffered: io.BufferedReader, clock: Clock, left_out: LeftOut) -> Iterator[Item]:
     """Yield the contents of JSON lines, ours or another tool's; see `read_csv`."""
     beginning = b""  # of a line that is whole
     for number, line in lines(buffered, left_out):
         ended = line.endswith(b"\n")
-        if not line.strip() or not (ended or final):
+        if not line.strip():
             continue
         try:
             item = _line(line, clock, left_out)

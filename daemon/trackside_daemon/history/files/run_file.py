@@ -24,21 +24,25 @@ from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.items import (
     FAR_SECONDS,
+    NO_RUN,
+    AlertFields,
     AlertItem,
+    AttemptFields,
     CaptureItem,
+    EventFields,
     EventItem,
     FormatError,
     LayersItem,
     MachineValues,
     MediaLine,
     Push,
+    RunFields,
     RunHeader,
     checked_position,
 )
 from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.history.files.left_out import DAMAGED_LINE, LeftOut
 from trackside_daemon.history.files.media_lines import item_of
-from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
 from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened

@@ -1,14 +1,83 @@
-"""The part of a run that an export selects, and the number of its samples."""
+"""The part of a run that an export selects, with the series of its machine, and the number of its samples."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history.files.machine_series import machine_series, packed_count
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, Window, cut, find
+from trackside_daemon.history.codec import decode_axis
+from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.resources import machine_stream
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find, samples
+from trackside_daemon.history.schema import BLOCK_BITS, HOST
+from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.history.files.merging import Line
+
+
+class MachineSeries(NamedTuple):
+    """The series of a run's machine that have samples in its time; *samples* is their number."""
+
+    window: Window
+    series: Sequence[StoredSeries]
+    samples: int
+
+    def lines(self, database: Readable) -> Iterator[Line]:
+        """Yield the values of each time; their places are those of *series*."""
+        tail = LogTail(None, self.series[0].stream) if self.series else None
+        return merge([samples(database, one, tail, self.window) for one in self.series])
+
+
+def machine_series(database: Readable, uid: str, window: Window) -> MachineSeries:
+    """Return the series of a run's machine; those that belong to another run are left out.
+
+    Args:
+        database: Read now.
+        uid: The run's id.
+        window: A range of times; if it is one of steps, the time of the run counts.
+    """
+    with database.reading() as connection:
+        run = reader.head(connection, uid)
+        stream = machine_stream(connection, uid)
+        began, ended = (run["started"], run["ended"]) if stream == HOST else (-inf, None)
+        selected = window if window.by == "time" else Window("time", began, inf if ended is None else ended)
+        if stream is None:
+            return MachineSeries(selected, [], 0)
+        tail = LogTail(connection, stream)
+        inside: dict[int, int] = {}
+        counted = []
+        for series in find(connection, stream, tail):
+            if stream != HOST or series_labels(series.key).get("run", run["name"]) == run["name"]:
+                packed = packed_count(connection, series, selected, inside) if series.id else 0
+                counted.append((series, packed + len(cut(*tail.read(series), selected)[0])))
+    found = sorted((series for series, count in counted if count), key=lambda series: series.key)
+    return MachineSeries(selected, found, sum(count for _, count in counted))
+
+
+def packed_count(connection: sqlite3.Connection, series: StoredSeries, window: Window, inside: dict[int, int]) -> int:
+    """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
+    ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
+    left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
+    if window.whole:
+        return int(connection.execute(left, ids).fetchone()[0])
+    low, high = window.bounds
+    by = window.by
+    total: int = connection.execute(f"{left} AND {by}_min >= ? AND {by}_max <= ?", (*ids, low, high)).fetchone()[0]
+    edges = connection.execute(
+        "SELECT axis.id, axis.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id >= ? AND block.id < ? "  # noqa: S608
+        f"AND block.data NOT NULL AND {by}_min <= ? AND {by}_max >= ? AND ({by}_min < ? OR {by}_max > ?)",
+        (*ids, high, low, low, high),
+    )
+    for axis, data in edges:
+        if axis not in inside:
+            inside[axis] = sum(low <= at <= high for at in decode_axis(data)[by == "time"])
+        total += inside[axis]
+    return total
 
 
 class Selection(NamedTuple):

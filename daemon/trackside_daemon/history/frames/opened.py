@@ -298,12 +298,11 @@ class RunHistory:
         from trackside_daemon.history.frames.optional_library import library
 
         library("numpy")  # the error has the command that installs it
-        from trackside_daemon.history.frames import libraries
-        from trackside_daemon.history.frames.frame import read_frame
+        from trackside_daemon.history.frames import frame as frames
 
         with self._reading() as connection:
-            frame = read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
-        return getattr(libraries, to)(frame)
+            frame = frames.read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
+        return getattr(frames, to)(frame)
 
 
 @contextmanager

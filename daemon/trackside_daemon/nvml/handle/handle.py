@@ -13,7 +13,7 @@ import msgspec
 
 from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
-from trackside_daemon.nvml.backoff import Backoff
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.deadlines import SILENCE
 from trackside_daemon.nvml.handle.quarantine import Quarantine

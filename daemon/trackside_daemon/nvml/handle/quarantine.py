@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.backoff import Backoff
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.deadlines import FIRST_QUARANTINE, MAX_QUARANTINE
 
 if TYPE_CHECKING:

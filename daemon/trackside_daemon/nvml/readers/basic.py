@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import read_supported
 from trackside_daemon.nvml.readers.fields import POWER
+from trackside_daemon.nvml.readers.unsupported import read_supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

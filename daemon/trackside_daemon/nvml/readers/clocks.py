@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import call_if_supported, read_supported
+from trackside_daemon.nvml.readers.unsupported import call_if_supported, read_supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

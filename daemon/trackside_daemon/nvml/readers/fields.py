@@ -6,9 +6,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import series
 from trackside_daemon.nvml.readers.identity import UNKNOWN
-from trackside_daemon.nvml.readers.unsupported import lasts
+from trackside_daemon.nvml.readers.unsupported import lasts, series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

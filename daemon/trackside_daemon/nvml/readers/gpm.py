@@ -7,7 +7,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.nvml.readers.calls import series
+from trackside_daemon.nvml.readers.unsupported import series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

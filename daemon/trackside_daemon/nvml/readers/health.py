@@ -6,7 +6,7 @@ import ctypes
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import read_supported
+from trackside_daemon.nvml.readers.unsupported import read_supported
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported

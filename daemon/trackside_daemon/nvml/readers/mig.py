@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside_daemon.nvml.readers.basic import memory_info
-from trackside_daemon.nvml.readers.calls import MAX_COUNT, call_if_supported
 from trackside_daemon.nvml.readers.gpm import GpmMetric, SamplePair
 from trackside_daemon.nvml.readers.identity import text_or_empty
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, call_if_supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

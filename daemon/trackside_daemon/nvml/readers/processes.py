@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.nvml.readers import mig
-from trackside_daemon.nvml.readers.calls import call_if_supported
+from trackside_daemon.nvml.readers.busy import SampleCursor
 from trackside_daemon.nvml.readers.host_pids import HostPids, host_pids
-from trackside_daemon.nvml.readers.sample_cursor import SampleCursor
+from trackside_daemon.nvml.readers.unsupported import call_if_supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

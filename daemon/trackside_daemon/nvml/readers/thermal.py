@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.readers.calls import MAX_COUNT, read_supported
 from trackside_daemon.nvml.readers.fields import Field, read_fields
+from trackside_daemon.nvml.readers.unsupported import MAX_COUNT, read_supported
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported

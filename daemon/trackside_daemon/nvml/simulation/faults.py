@@ -1,12 +1,14 @@
-"""Faults of simulated GPUs: ``hot``, ``throttled``, ``xid``, ``lost``, or ``lost:2`` for the GPU with index 2."""
+"""Faults of simulated GPUs, and the times at which they show: ``hot``, ``throttled``, ``xid``, ``lost``, or ``lost:2`` for GPU 2."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 
 FAULTS = ("hot", "throttled", "xid", "lost")
 
@@ -30,3 +32,20 @@ def faults_by_gpu(faults: Iterable[str], count: int) -> list[frozenset[str]]:
             raise ValueError(f"{text!r} is for a GPU that is not simulated; {remedy}")
         by_gpu[index].add(name)
     return [frozenset(names) for names in by_gpu]
+
+
+XID = 94  # uncorrected memory error that ends only the program that met it
+
+XID_SECONDS = 60.0
+# Period of a lost GPU: it is up in the first half and lost in the second, so that both can be seen.
+LOST_SECONDS = 240.0
+
+
+def is_lost(faults: frozenset[str], now: float) -> bool:
+    """Return whether the GPU is off the bus at *now*."""
+    return "lost" in faults and now % LOST_SECONDS >= LOST_SECONDS / 2
+
+
+def xids(faults: frozenset[str], now: float) -> int:
+    """Return the number of Xid errors up to *now*, one per minute."""
+    return math.floor(now / XID_SECONDS) if "xid" in faults else 0

@@ -75,8 +75,7 @@ def _always(reading: Reading) -> Callable[[Request], Reading]:
 
 
 def _simulation(settings: WorkerSettings) -> Callable[[Request], Reading]:
-    from trackside_daemon.nvml.simulation.calls import SimulatedCalls
-    from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
+    from trackside_daemon.nvml.simulation.simulate import SimulatedCalls, WorkerStart, simulate
 
     # The monotonic clock counts from boot, as a driver's energy counter does, and continues in a new worker.
     start = WorkerStart(time.monotonic(), time.time() - time.monotonic())

@@ -6,19 +6,163 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.reader_groups import selected_groups
+from trackside_daemon.model.families.gpu import FAMILIES
+from trackside_daemon.nvml.reader_groups import GROUPS, selected_groups
 from trackside_daemon.nvml.readers.identity import identity, text_or_empty
-from trackside_daemon.nvml.readers.unsupported import lasts
+from trackside_daemon.nvml.readers.unsupported import Unsupported, lasts
 from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING, GpuReading, Reading
 from trackside_daemon.nvml.worker.events import DriverUnbind, GpuEvents
-from trackside_daemon.nvml.worker.gpu import Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml
-from trackside_daemon.nvml.worker.slow_driver import CycleBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from trackside_daemon.nvml.reader_groups import Group
+    from trackside_daemon.nvml.reading import Value
+
+
+class Gpu:
+    """Readers of a GPU, and the record of what it does not support.
+
+    Args:
+        uuid: UUID from NVML.
+        info: Labels of ``trackside_gpu_info``.
+        groups: Reader groups to read.
+        clock: Monotonic clock in seconds.
+
+    Attributes:
+        rejected: Number of values out of bounds, by family.
+        seconds: Duration of each reader in the last cycle.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        info: dict[str, str],
+        groups: Mapping[str, Group],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.uuid = uuid
+        self.info = info
+        self.unsupported = Unsupported()
+        self.rejected: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._readers = {name: (group.new_reader(), group.every) for name, group in groups.items()}
+        self._cached: dict[str, tuple[float, list[Value]]] = {}
+        self._generation = 0
+        self._has_answered = False
+        self._unknown_error: Exception | None = None
+
+    def read(self, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return every value that it measures; a refused call costs only its own families.
+
+        If two readers measure the same series, the first one counts.
+
+        Raises:
+            NVMLError_GpuIsLost: The GPU fell off the bus.
+            NVMLError_Unknown: No call succeeded, and at least one failed with this error.
+        """
+        if self._generation != self.unsupported.generation:
+            self._generation = self.unsupported.generation
+            self._cached.clear()
+        self.seconds = {}
+        self._has_answered = False
+        self._unknown_error = None
+        values: dict[tuple[str, tuple[str, ...]], Value] = {}
+        try:
+            for name in self._readers:
+                for value in self._read_supported(name, nvml, handle):
+                    values.setdefault(value[:2], value)
+            if self._unknown_error and not self._has_answered:
+                raise self._unknown_error
+        except nvml.NVMLError:
+            self._cached.clear()
+            raise
+        return list(values.values())
+
+    def _read_supported(self, name: str, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return the values of a reader; none if it is not supported.
+
+        Raises:
+            NVMLError_GpuIsLost: The GPU fell off the bus.
+        """
+        if name in self.unsupported:
+            self._cached.pop(name, None)
+            return []
+        try:
+            return self._read_due(name, nvml, handle)
+        except nvml.NVMLError_GpuIsLost:
+            raise
+        except nvml.NVMLError as error:
+            self.unsupported.add(name, nvml.result(error.value))
+            if error.value == nvml.NVML_ERROR_UNKNOWN:
+                self._unknown_error = error
+        # An answer of a newer driver may break a reader in an unforeseen way; the other readers and GPUs continue.
+        except Exception as error:  # noqa: BLE001
+            self.unsupported.add(name, f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return []
+
+    def _read_due(self, name: str, nvml: CountedNvml, handle: Any) -> list[Value]:
+        """Return the values of a reader; between two reads of a slow one, its last values."""
+        reader, every = self._readers[name]
+        start = self._clock()
+        due, values = self._cached.get(name, (start, []))
+        if start < due:
+            return values
+        try:
+            values = [value for value in reader(nvml, handle, self.unsupported) if self._is_plausible(value)]
+        finally:
+            self.seconds[name] = self._clock() - start
+        self._has_answered = self._has_answered or bool(values)
+        if every:
+            self._cached[name] = start + every, values
+        return values
+
+    def _is_plausible(self, value: Value) -> bool:
+        family = FAMILIES[value[0]]
+        if family.low <= value[2] <= family.high:
+            return True
+        self.rejected[family.metric.name] = self.rejected.get(family.metric.name, 0) + 1
+        return False
+
+
+MAX_SLOW_CYCLES = 3  # number of successive cycles longer than the interval after which a reader is skipped
+
+# The reader of MIG is not optional: without it the other readers would describe another layout of the GPU.
+OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {
+    "processes",
+    "process-utilization",
+    "row-remap-banks",
+}
+
+
+class CycleBudget:
+    """Count of successive cycles that took longer than the interval."""
+
+    def __init__(self) -> None:
+        self._slow_cycles = 0
+
+    def record_cycle(self, seconds: float, interval: float, gpus: Collection[Gpu]) -> None:
+        """Record the duration of a cycle; after too many slow ones, skip the most expensive optional reader.
+
+        Args:
+            seconds: Duration of the cycle.
+            interval: Seconds between the starts of two cycles.
+            gpus: GPUs read in the cycle.
+        """
+        self._slow_cycles = self._slow_cycles + 1 if seconds > interval else 0
+        if self._slow_cycles < MAX_SLOW_CYCLES:
+            return
+        self._slow_cycles = 0
+        costs = {name: sum(gpu.seconds.get(name, 0.0) for gpu in gpus) for name in OPTIONAL}
+        costliest = max(costs, key=lambda name: costs[name])
+        if not costs[costliest]:
+            return
+        why = f"it took {costs[costliest]:.2f} s of a cycle that is longer than the interval"
+        for gpu in gpus:
+            # Until `PROBE_SECONDS` are over, after which the reader is tried again.
+            gpu.unsupported.add(costliest, why)
 
 
 QUARANTINED = "a worker hung at it, so it is skipped for a while"

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.backoff import Backoff
+from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS, lasts
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from trackside_daemon.collectors.host.filesystem.mount_table import Mount
+    from trackside_daemon.collectors.host.filesystem.mounts import Mount
 
 _log = logging.getLogger("trackside")
 

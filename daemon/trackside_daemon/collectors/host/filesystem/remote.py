@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.model.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.collectors.host.filesystem.mount_table import Mount
+    from trackside_daemon.collectors.host.filesystem.mounts import Mount
 
 READY = b"ready"  # first line of a worker
 START_SECONDS = 30.0  # longest time from a worker's start to its first line, for a machine short of memory or CPUs
@@ -58,7 +59,7 @@ class RemoteWorkers:
         self._ending: list[WorkerProcess] = []
         self._started_at = 0.0
         self._start_at = float("-inf")
-        self._retry = RETRY_SECONDS
+        self._retry = Backoff(RETRY_SECONDS, RETRY_AT_MOST)
         self._may_start = False
         self._failing = False
 
@@ -78,15 +79,14 @@ class RemoteWorkers:
             if self._starting is not None:
                 self._kill(self._starting)
                 self._starting = None
-            self._start_at = self._clock() + self._retry
-            self._retry = min(2 * self._retry, RETRY_AT_MOST)
+            self._start_at = self._clock() + self._retry.next_delay()
             self._warn_once(error)
             return None
 
     def give_back(self, worker: WorkerProcess) -> None:
         """Return a worker that has answered."""
         self.idle.append(worker)
-        self._retry = RETRY_SECONDS
+        self._retry.reset()
         if self._failing:
             self._failing = False
             _log.info("collector filesystem: file systems that may hang are read again")
@@ -178,7 +178,7 @@ class _RemoteState:
         stuck: The worker has been killed after `DEADLINE`, or because the mount is no longer wanted.
         hung: The killed worker hangs in the kernel.
         late: The last answer did not come within its tick.
-        retry_at: Earliest time of the next request; *retry* is the back-off in seconds.
+        retry_at: Earliest time of the next request; *retry* is the back-off.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ class _RemoteState:
         self.hung = False
         self.late = False
         self.retry_at = float("-inf")
-        self.retry = RETRY_SECONDS
+        self.retry = Backoff(RETRY_SECONDS, RETRY_AT_MOST)
 
 
 class RemoteFilesystems:
@@ -200,18 +200,12 @@ class RemoteFilesystems:
     Args:
         command: Started instead of our worker, by tests; this process's id is appended.
         clock: Seconds that measure the deadline and the back-off.
-        timeout: Longest wait of `read`, in seconds.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str] = (),
-        clock: Callable[[], float] = time.monotonic,
-        timeout: float = TICK_TIMEOUT,
-    ) -> None:
+    def __init__(self, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self._workers = RemoteWorkers(command, clock)
+        self._timeout = TICK_TIMEOUT
         self._clock = clock
-        self._timeout = timeout
         self._states: dict[Key, _RemoteState] = {}
 
     def read(self, mounts: Sequence[Mount], prefix: str = "") -> dict[Key, Answer]:
@@ -235,7 +229,7 @@ class RemoteFilesystems:
     def hasten(self) -> None:
         """Reset all back-offs to `RETRY_SECONDS`: the mounts have changed, perhaps to repair a stuck one."""
         for state in self._states.values():
-            state.retry = RETRY_SECONDS
+            state.retry.reset()
             state.retry_at = min(state.retry_at, state.requested_at + RETRY_SECONDS)
 
     def close(self) -> None:
@@ -290,7 +284,7 @@ class RemoteFilesystems:
         if answer is not None:
             state.last = answer
             state.worker = None
-            state.retry = RETRY_SECONDS
+            state.retry.reset()
             self._workers.give_back(worker)
         elif self._clock() - state.requested_at > DEADLINE:
             worker.kill()
@@ -316,8 +310,7 @@ class RemoteFilesystems:
         self._back_off(state)
 
     def _back_off(self, state: _RemoteState) -> None:
-        state.retry_at = self._clock() + state.retry
-        state.retry = min(2 * state.retry, RETRY_AT_MOST)
+        state.retry_at = self._clock() + state.retry.next_delay()
 
 
 def _decode(line: bytes) -> Answer:

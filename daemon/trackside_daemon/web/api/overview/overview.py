@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.alert_series import series_labels
-from trackside_daemon.history.read.live_values import total_steps
+from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.history.read.sparkline import sparkline
 from trackside_daemon.history.record.alert_rows import alert_id
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import ray as f

@@ -1,10 +1,16 @@
-"""The Python stacks of all threads of this process."""
+"""The Python stacks of all threads of this process, and a pause of its collections of garbage."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+from contextlib import contextmanager
 from traceback import StackSummary, walk_stack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FRAMES = 64  # innermost calls that are sent of each thread's stack
 
@@ -23,3 +29,15 @@ def stacks() -> dict[str, list[str]]:
         name = f"{names.get(ident, 'thread')} {ident}"
         lines[name] = [f"{call.filename}:{call.lineno} {call.name}" for call in reversed(calls)]
     return lines
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Turn the garbage collector off for a while: with PyTorch's objects in memory, a collection takes up to 0.1 s."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -1,14 +1,13 @@
-"""CPUs that the training waits for: the hypervisor, a limit, other processes, or too few of them."""
+"""Causes outside of the training: CPUs, memory and storage that the machine is short of."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import Kind, series_evidence
-from trackside_daemon.causes.level import Level
-from trackside_daemon.causes.readings import LEAST_WAIT, Rise
-from trackside_daemon.model.families import cgroup, host, process
-from trackside_daemon.model.text import duration, number
+from trackside_daemon.causes.readings import LEAST_WAIT, Level, Rise
+from trackside_daemon.model.families import cgroup, host, process, training
+from trackside_daemon.model.text import byte_size, duration, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.causes.cause import Cause, LostTime
     from trackside_daemon.causes.readings import Neighbour, Reading, Readings
     from trackside_daemon.model.metric import Metric
+
 
 OWN_CPU = (process.CPU, process.WORKERS_CPU, process.CHILDREN_CPU)
 LEAST_CPUS = 0.3  # CPUs that others must use more
@@ -150,4 +150,96 @@ PAGE_FAULTS = Kind(
     "keep memory-mapped data in memory or on local storage; ask for more memory",
     process.MAJOR_FAULTS.name,
     lost=_page_faults,
+)
+
+
+SWAPPED = 1000  # pages read from swap by which memory pressure is called swapping
+PAGE = 4096
+NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
+
+
+def _memory_pressure(readings: Readings) -> Iterator[Rise]:
+    named = readings.heaviest(lambda one: one.resident, NAMED_BYTES, byte_size)
+    others = f"; the largest other processes: {named}" if named else ""
+    what = "the share of time in which tasks of this machine wait for memory"
+    yield from readings.longer("memory_pressure", what, host.MEMORY_WAITING, more=others)
+
+
+def _lost_to_memory(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    facts = time.facts
+    seconds, family = facts.stalled("memory", host.MEMORY_STALLED)
+    if not (lost := kind.draw(time, seconds)):
+        return
+    pages = sum(counter.increase for counter in facts.of(host.SWAP_IN))
+    shown, check = (
+        series_evidence(facts, f"{family.name}: +{duration(seconds)}", family),
+        f"{family.name}, {kind.check}",
+    )
+    if pages < SWAPPED:
+        yield kind.found(time, lost, shown, check=check)
+        return
+    text = f"pages read back from swap: {pages:,.0f}, {byte_size(pages * PAGE)}"
+    happened = "the machine read memory back from swap"
+    swapped = series_evidence(facts, text, host.SWAP_IN)
+    yield kind.found(time, lost, shown, swapped, cause="swap", summary=happened, check=check)
+
+
+MEMORY = Kind(
+    "memory_pressure",
+    "all tasks of the machine waited for memory",
+    "use fewer DataLoader workers, or ask for more memory; turn swap off",
+    host.SWAP_IN.name,
+    ("compute", "data", "checkpoint", "eval"),
+    low=0.3,
+    least=0.02,
+    alerts=("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak"),
+    lost=_lost_to_memory,
+    families=(host.MEMORY_WAITING,),
+    rose=_memory_pressure,
+)
+
+
+LEAST_IO = 5e6  # bytes per second of another process that matter
+
+
+def _io_pressure(readings: Readings) -> Iterator[Rise]:
+    """Yield pressure of I/O, or workers that wait for a device; with a longer wait for data, the storage is slow."""
+    data = [level for _, level in readings.of(training.PHASE_SECONDS, phase="data") if level.rose(LEAST_WAIT)]
+    blocked = any(level.rose(0.5) for _, level in readings.of(process.WORKERS_BLOCKED))
+    waited = max(map(readings.share, data), default=0.0)
+    name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
+    named = readings.heaviest(lambda one: one.io, LEAST_IO, lambda rate: f"{byte_size(rate)}/s")
+    others = f"; other processes that read and write: {named}" if named else ""
+    what = "the share of time in which tasks of this machine wait for storage"
+    waiting = list(readings.longer(name, what, host.IO_WAITING, more=where + others))
+    for rise in waiting:
+        yield rise._replace(share=max(rise.share or 0.0, blocked * waited))
+    if blocked and data and not waiting:
+        more = ", and its workers wait for a device or a file system"
+        rise = readings.rise(name, "the share of time in which the training waits for data", data[0], more=more)
+        yield rise._replace(share=waited)
+
+
+def _lost_to_storage(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    facts = time.facts
+    seconds, family = facts.stalled("io", host.IO_STALLED)
+    if lost := kind.draw(time, seconds):
+        read, written = (
+            sum(counter.increase for counter in facts.of(one)) for one in (host.DISK_READ, host.DISK_WRITTEN)
+        )
+        rates = f"disks read {byte_size(read / facts.wall)}/s and wrote {byte_size(written / facts.wall)}/s"
+        shown = series_evidence(facts, f"{family.name}: +{duration(seconds)}", family)
+        yield kind.found(time, lost, shown, series_evidence(facts, rates, host.DISK_READ), check=family.name)
+
+
+STORAGE = Kind(
+    "slow_storage",
+    "all tasks waited for the storage",
+    "copy the data to local storage, or read larger files in sequence; write checkpoints to local storage first",
+    accounts=("data", "checkpoint", "eval", "compute"),
+    least=0.02,
+    alerts=("IoBottleneck", "FilesystemDead", "DataLoaderBottleneck"),
+    lost=_lost_to_storage,
+    families=(host.IO_WAITING, process.WORKERS_BLOCKED),
+    rose=_io_pressure,
 )
