@@ -33,8 +33,7 @@ from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.finding_sources import alert_names
 from trackside_daemon.service.status import Status, build_info
-from trackside_daemon.service.systemd import Notifier
-from trackside_daemon.service.watchdog import Watchdog
+from trackside_daemon.service.systemd import Notifier, Watchdog
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
