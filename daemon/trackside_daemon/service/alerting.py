@@ -18,7 +18,7 @@ from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.layer_norm_requests import LayerNormRequests
-from trackside_daemon.alerts.restored import usable
+from trackside_daemon.alerts.rank_restoring import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
