@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
-from trackside_daemon.alerts.delivery.configured_sinks import STORED, ConfiguredSinks
-from trackside_daemon.alerts.delivery.delivery import Delivery
+from trackside_daemon.alerts.delivery.delivery import STORED, ConfiguredSinks, Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
