@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
@@ -19,6 +20,7 @@ from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pydantic import BaseModel
@@ -210,3 +212,15 @@ def warn_of_unknown_variables(model: type[BaseModel], others: Iterable[str] = ()
     ]
     if unknown:
         log.warning("%s", ", and ".join(unknown))
+
+
+def file_warnings(model: type[Settings], file: Path) -> Iterator[str]:
+    """Yield one line if a valid configuration file contains a secret and others may read or change it."""
+    status = file.stat()
+    # As for keys: a group may read a file that root owns, such as that of the system's daemon.
+    # A pipe cannot be read again.
+    if not stat.S_ISREG(status.st_mode) or not status.st_mode & (0o037 if status.st_uid == 0 else 0o077):
+        return
+    secrets = (path for path in setting_paths(model) if setting(model, path).annotation is SecretStr)
+    if found := set_in(file, secrets):
+        yield f"{file}: others may read it, and {', '.join(map(dotted, found))} is secret: chmod 600 {file}"
