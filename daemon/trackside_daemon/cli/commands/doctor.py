@@ -18,7 +18,7 @@ from trackside.os_errors import file_error_text
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor_check import Check, Level
-from trackside_daemon.linux.users import user_name
+from trackside_daemon.linux.user_names import user_name
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.setting_types import LEAST_BYTES
 from trackside_daemon.model.text import byte_size, shown
