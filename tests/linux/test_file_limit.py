@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from processes import Daemon, clean_environ
 
-from trackside_daemon.linux.file_limit import MOST, raise_limit
+from trackside_daemon.linux.process_limits import MOST, raise_limit
 
 SCRIPT = """
 import resource
-from trackside_daemon.linux.file_limit import raise_limit
+from trackside_daemon.linux.process_limits import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({}, {}))
 raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from trackside_daemon.linux.cgroups import Cgroups
 WORKER_BYTES = 512 << 20  # of a worker, if nothing else is configured
 LEAST_BYTES = 128 << 20  # of a worker, of which its own code needs a third
 SHARE = 4  # a worker gets the fourth part of what the cgroup allows
+
+# A hard limit may allow thousands of millions, and some libraries iterate over all descriptor numbers.
+MOST = 65_536  # upper bound of the limit that `raise_limit` sets
 
 
 def worker_bytes(most: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
@@ -78,3 +82,12 @@ def limit_time(seconds: int) -> None:
     with contextlib.suppress(OSError, ValueError):  # a lower limit stays
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + seconds, most))
+
+
+def raise_limit() -> None:
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one, but no higher than `MOST`; never lower it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # some containers forbid the change
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -67,7 +67,7 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
     from trackside_daemon.ingest.endpoint import EndpointError
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.linux.file_limit import raise_limit
+    from trackside_daemon.linux.process_limits import raise_limit
     from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
     from trackside_daemon.service.config import Config, check_roots
