@@ -10,6 +10,7 @@ import re
 import time
 import unicodedata
 from datetime import datetime, timezone
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -238,3 +239,9 @@ _SPELT: dict[str, Callable[[float], str]] = {
     "joules": lambda value: with_unit(value, "J"),
     "seconds": duration,
 }
+
+
+def matches_wildcards(value: str, pattern: str) -> bool:
+    """Return True if a text matches a pattern with ``*`` and ``?``."""
+    # fnmatch has more wildcards, all of which begin with a bracket.
+    return value == pattern or fnmatchcase(value, pattern.replace("[", "[[]"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trackside.packing import unpack
 from trackside_daemon.model.families.layers import COLUMNS
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,8 +9,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, Runs, StoragePath, Url
 from trackside_daemon.cli.output import form_of, print_answer
-from trackside_daemon.model.text import shown
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
