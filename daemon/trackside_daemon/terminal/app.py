@@ -20,8 +20,7 @@ from trackside_daemon.terminal.once import no_colour
 from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, Report
 from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.processes import TREE, CpuShares, describe
-from trackside_daemon.terminal.styled_lines import Line, fit
-from trackside_daemon.terminal.table import first_visible
+from trackside_daemon.terminal.styled_lines import Line, first_visible, fit
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:

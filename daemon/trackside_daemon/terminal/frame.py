@@ -21,8 +21,7 @@ from trackside_daemon.terminal.formatting import (
 from trackside_daemon.terminal.histories import clock, render_histories
 from trackside_daemon.terminal.plot import MIN_ROWS, plot
 from trackside_daemon.terminal.processes import render_processes
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit, join, line_width
-from trackside_daemon.terminal.table import Column, render_table
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Column, Line, Piece, fit, join, line_width, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
