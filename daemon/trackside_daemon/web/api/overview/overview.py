@@ -20,8 +20,8 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.web.api.overview import machine, runs
-from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
 from trackside_daemon.web.api.overview.machine import without_none
+from trackside_daemon.web.api.overview.rates import MAX_POINTS
 from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 
 if TYPE_CHECKING:
