@@ -19,7 +19,7 @@ from trackside_daemon.cli.sources.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.agents.arguments import CaptureArguments
+    from trackside_daemon.agents.tools import CaptureArguments
 
     Record = Callable[[str, dict[str, Any]], dict[str, Any]]
 
