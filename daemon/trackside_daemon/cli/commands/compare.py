@@ -124,7 +124,7 @@ def _groups(
 
 
 def _sort(comparison: Comparison, by: str) -> None:
-    from trackside_daemon.cli.commands.sorting import ordered
+    from trackside_daemon.cli.output import ordered
 
     def mean(each: Group, key: str) -> float | None:
         found = comparison.statistics(each, key)

@@ -286,7 +286,7 @@ def delete(
 
 
 def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
-    from trackside_daemon.cli.commands.sorting import ordered
+    from trackside_daemon.cli.output import ordered
 
     def value(run: Mapping[str, Any], key: str) -> Any:
         return run.get("summary", {}).get(key, run.get(key) if key in _SORTED else None)
