@@ -64,7 +64,7 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
     """Yield the checks of daemons, and the status of the first one that answers."""
     from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
-    from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
+    from trackside_daemon.cli.sources.source import LockedError, SourceError, TokenError
 
     answered = seen = False
     for endpoint in local_endpoints():

@@ -66,7 +66,7 @@ class ReconnectingDaemon:
         return list(self._query(lambda source: source.record(run, {"trigger": "person"})["text"]))
 
     def _query(self, question: Callable[[ApiSource], T]) -> T:
-        from trackside_daemon.cli.sources.errors import SourceError
+        from trackside_daemon.cli.sources.source import SourceError
         from trackside_daemon.terminal.polling import UnansweredError
 
         try:

@@ -14,7 +14,7 @@ from trackside.environment import discovery
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.endpoint_files import Endpoint, endpoint_of, split_address
-from trackside_daemon.cli.sources.errors import LockedError, SourceError
+from trackside_daemon.cli.sources.source import LockedError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
