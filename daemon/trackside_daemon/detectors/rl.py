@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from math import exp, inf, log, sqrt
 
-from trackside_daemon.detectors.base import HUGE
-from trackside_daemon.detectors.episode import Streak
+from trackside_daemon.detectors.base import HUGE, Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, Window
