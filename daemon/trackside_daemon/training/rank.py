@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.model.families import models as model_families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED
@@ -320,7 +319,7 @@ class RankStatus:
                 {short: None for short, full in f.NAMES.items() if full == key and short in self._series}
             )
         elif self._admits(key):
-            self._series[key] = model_families.series(key, self.labels) or (f.VALUE, (*self.labels, key))
+            self._series[key] = f.model_series(key, self.labels) or (f.VALUE, (*self.labels, key))
         elif len(self._refused) < REFUSED_KEYS:
             self._refused.add(hash(key))  # a hash, since a key may have 64 KiB
 

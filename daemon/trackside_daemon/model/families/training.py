@@ -269,11 +269,8 @@ KNOWN["lr"] = KNOWN["learning_rate"]
 # Keys whose values are amounts of one step: the client sums them, and they have no series of their own.
 AMOUNTS = frozenset(("samples", "tokens"))
 
-
+NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed
 LOSS_ENDS, LOSS_BEGINS = ("/loss", "_loss"), "loss/"
-
-_VARIANT = (*RANK, "variant")
-_LOAD = (*_VARIANT, "load")
 
 
 def is_loss(key: str) -> bool:
@@ -281,7 +278,8 @@ def is_loss(key: str) -> bool:
     return key == "loss" or key.endswith(LOSS_ENDS) or key.startswith(LOSS_BEGINS)
 
 
-NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed
+_VARIANT = (*RANK, "variant")
+_LOAD = (*_VARIANT, "load")
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...] = _VARIANT) -> Metric:
@@ -297,7 +295,7 @@ _AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the fir
 _SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"))
 _PERCENTILES = {"p50": "50", "p90": "90", "p99": "99"}
 
-SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
+MODEL_SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
     "throughput": (_gauge("throughput_per_second", "Inputs, tokens or calls per second", _LOAD), ()),
     "requests_per_second": (_gauge("requests_per_second", "Completed requests per second", _LOAD), ()),
     "parameters": (_gauge("parameters", "Number of parameters"), ()),
@@ -316,20 +314,20 @@ SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
 for _name, _text in _TIMES.items():
     _percentile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "percentile"))
     _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD)
-    SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
-    SERIES[f"{_name}_mean_seconds"] = (_mean, ())
+    MODEL_SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
+    MODEL_SERIES[f"{_name}_mean_seconds"] = (_mean, ())
 
-FAMILIES = list(dict.fromkeys(metric for metric, _ in SERIES.values()))
-BEGIN = "model/"
+MODEL_FAMILIES = list(dict.fromkeys(metric for metric, _ in MODEL_SERIES.values()))
+MODEL_KEY = "model/"
 
 
-def series(key: str, rank: tuple[str, ...]) -> tuple[Metric, tuple[str, ...]] | None:
+def model_series(key: str, rank: tuple[str, ...]) -> tuple[Metric, tuple[str, ...]] | None:
     """Return the series of a key ``model/VARIANT/MEASURE`` or ``model/VARIANT/LOAD/MEASURE``; None for other keys."""
-    if not key.startswith(BEGIN):
+    if not key.startswith(MODEL_KEY):
         return None
-    variant, _, rest = key.removeprefix(BEGIN).partition("/")
+    variant, _, rest = key.removeprefix(MODEL_KEY).partition("/")
     load, _, measure = rest.rpartition("/")
-    if not variant or measure not in SERIES:
+    if not variant or measure not in MODEL_SERIES:
         return None
-    metric, more = SERIES[measure]
+    metric, more = MODEL_SERIES[measure]
     return metric, (*rank, variant, *((load,) if "load" in metric.labels else ()), *more)
