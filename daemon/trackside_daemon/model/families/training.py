@@ -272,6 +272,30 @@ AMOUNTS = frozenset(("samples", "tokens"))
 NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed
 LOSS_ENDS, LOSS_BEGINS = ("/loss", "_loss"), "loss/"
 
+_LAYER_GAUGES = {
+    "norm": ("norm", "Norm of a layer's values"),
+    "mean": ("mean", "Mean of a layer's values"),
+    "std": ("std", "Standard deviation of a layer's values"),
+    "largest": ("largest", "Largest magnitude of a layer's values"),
+    "zeros": ("zeros_ratio", "Share of zeros among a layer's values"),
+    "nonfinite": ("nonfinite_ratio", "Share of NaN and infinities among a layer's values"),
+    "saturated": ("saturated_ratio", "Share of outputs within 2 % of a layer's largest"),
+    "update_ratio": ("update_ratio", "Norm of the last step's change of a layer's weights over their norm"),
+    "rank": ("update_rank", "Effective rank of the last step's change of a layer's weights"),
+    "entropy": (
+        "attention_entropy_ratio",
+        "Entropy of a head's attention, 1 if it attends to all keys equally",
+    ),
+    "logit": ("attention_largest_logit", "Largest magnitude of a head's attention logits"),
+}
+_LAYER_AT = "as last measured by run.observe on the rank; only of layers that limits.layers selects."
+
+LAYER_COLUMNS = {
+    column: define(f"trackside_layer_{name}", f"{text}, {_LAYER_AT}", *RANK, "kind", "layer")
+    for column, (name, text) in _LAYER_GAUGES.items()
+}
+"""The family of each column; ``size``, which never changes, has none."""
+
 
 def is_loss(key: str) -> bool:
     """Return whether a key is a loss by its name: ``loss``, ``*/loss``, ``*_loss``, ``loss/*``."""
