@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
-from trackside_daemon.alerts.alert_series import series_labels
+from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.history.read.live_values import total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.read.sparkline import sparkline
