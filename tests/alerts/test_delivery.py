@@ -15,7 +15,7 @@ from trackside_daemon.alerts.delivery import sink_worker as sending
 from trackside_daemon.alerts.delivery.delivery import ConfiguredSinks, Delivery
 from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.sink import SinkFilter
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families import alerts
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.alerts.delivery.sink_worker import SinkWorker
-from trackside_daemon.alerts.sinks.sink_filter import (
+from trackside_daemon.alerts.sinks.sink import (
     SinkFilter,
     notification_of,
 )

@@ -11,8 +11,7 @@ from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink import Message, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import Message, SinkError, SinkFilter, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
