@@ -11,7 +11,7 @@ from session_records import batch_ingested, session_opened
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.alerts import replay_history
-from trackside_daemon.alerts.replay_history import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
+from trackside_daemon.alerts.rank_restoring import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.model.metric import Batch
