@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Key, Keys, Part, RunNames
-from trackside_daemon.questions.question import SHOWN, InvalidError, MissingError, OfRun, RunId
+from trackside_daemon.questions.question import (
+    SHOWN,
+    InvalidError,
+    Key,
+    Keys,
+    MissingError,
+    OfRun,
+    Part,
+    RunId,
+    RunNames,
+)
 
 if TYPE_CHECKING:
     import sqlite3
