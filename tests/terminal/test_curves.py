@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import Any
 
-from trackside_daemon.terminal.curves import LEAST_POINTS, loss
+from trackside_daemon.terminal.plot import LEAST_POINTS, loss
 
 
 def series(values: list[float]) -> list[dict[str, Any]]:

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 
-from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import DaemonData, render_frame
 from trackside_daemon.terminal.histories import render_histories
-from trackside_daemon.terminal.plot import Curve, Point, plot
+from trackside_daemon.terminal.plot import Curve, Point, loss, plot, throughput
 from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
 from trackside_daemon.terminal.view import View, Window
