@@ -101,7 +101,7 @@ class CaptureArguments(Struct, forbid_unknown_fields=True):
 def schema(arguments: type[Struct]) -> dict[str, Any]:
     """Return the JSON schema of some arguments."""
     _, components = msgspec.json.schema_components([arguments])
-    found = components[__name__]
+    found = components[arguments.__name__]
     return {key: value for key, value in found.items() if key not in {"title", "description"}}
 
 

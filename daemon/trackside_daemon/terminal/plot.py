@@ -1,4 +1,4 @@
-"""Plot of a curve in braille characters, each with two dots across and four down."""
+"""The curves of a run, and their plots in braille characters, each with two dots across and four down."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class _Bucket(NamedTuple):
     nonfinite: int
 
 
-def loss(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
+def loss_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
     """Return the loss by step, with marks at NaN and infinities; the title names the rank if there are several.
 
     Where the loss has fallen much, the curve is that of the last half of the steps, whose differences would not be visible.
@@ -181,7 +181,7 @@ def _begin(points: Sequence[Point]) -> float | None:
     return middle if extent(half) < FLAT * extent(points) else None
 
 
-def throughput(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
+def throughput_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
     """Return tokens per second by step; samples or steps per second if the run pushes no tokens.
 
     The curve is of one rank; if there are several, the title has their newest sum. The value at a bucket's last step
