@@ -1,10 +1,86 @@
-// The alerts page, and the page of one alert.
+// The alerts page: firing alerts, active silences, past alerts, and the starts and ends of runs.
 
-import { alertsPage } from "/static/alerts/list.js";
 import { alertPage } from "/static/alerts/detail.js";
+import { getJson } from "/static/api.js";
+import { coalesce } from "/static/alerts/coalesce.js";
+import { firingList } from "/static/alerts/firing_list.js";
+import { alertHistory } from "/static/alerts/history.js";
+import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
+import { silenceList } from "/static/alerts/silence_list.js";
+import { openTestDialog } from "/static/alerts/test_alert.js";
+import { runTimeline } from "/static/alerts/timeline.js";
+import { h, setText } from "/static/dom.js";
 
 export const title = "Alerts";
 
+const RELOAD_OVERVIEWS = 10;
+
 export function show(/** @type {Address} */ address) {
   return address.parts.length ? alertPage(address) : alertsPage(address);
+}
+
+export function alertsPage(/** @type {Address} */ address) {
+  const status = h("p.said", { role: "status", tabindex: -1 });
+  const onDone = async (text) => {
+    setText(status, text);
+    status.focus();
+    await reload();
+  };
+  const firingPart = firingList(async (alert) => {
+    const alertDetails = await getJson(`alerts/${alert.id}`).catch((problem) => setText(status, problem.message));
+    if (alertDetails) openSilenceDialog({ alert: alertDetails.alert, ...alertDetails.labels }, onDone, address.signal);
+  });
+  const silencesPart = silenceList(onDone);
+  const historyPart = alertHistory(address, () => {
+    showFiring();
+    timelinePart.load().catch(() => {}); // The frame reports the outage.
+  });
+  const timelinePart = runTimeline(address.signal, historyPart.matchesRun);
+  let newest = { alerts: [] };
+  let [lastAlerts, ticks] = ["", 0];
+  let silenceEnds = new Map();
+
+  const showFiring = () =>
+    firingPart.update(newest.alerts.filter(historyPart.matches), silenceEnds, newest.time, newest.alerts.length > 0);
+
+  // Reloads what the overview does not contain: the ends of silences, and past alerts.
+  const reload = coalesce(async () => {
+    const anySilenced = newest.alerts.some((alert) => alert.silenced);
+    const paths = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])];
+    const requests = paths.map((path) => getJson(path, address.signal));
+    try {
+      const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(),
+        ...requests]);
+      silencesPart.update(silences);
+      silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
+      showFiring();
+    } catch {
+      // The frame reports the outage.
+    }
+  });
+
+  const silence = () => openSilenceDialog({ alert: "" }, onDone, address.signal);
+  const buttons = [
+    h("button", { onclick: silence }, "Silence…"),
+    h("button", { onclick: () => openTestDialog(address.signal) }, "Send a test alert…"),
+  ];
+  const parts = [
+    [h("h2", {}, "Firing"), firingPart.root],
+    [h("h2", {}, "Silences"), silencesPart.root],
+    [h("h2", {}, "History"), historyPart.root],
+    [h("h2", {}, "Starts and ends of runs"), timelinePart.root],
+  ];
+  const head = h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"), buttons);
+  const root = h("div.alerting", {}, head, status, historyPart.tools, parts);
+  reload();
+  const update = (/** @type {Overview} */ overview) => {
+    newest = overview;
+    showFiring();
+    const seen = overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]);
+    const current = JSON.stringify(seen);
+    ticks += 1;
+    if (current !== lastAlerts || ticks % RELOAD_OVERVIEWS === 0) reload();
+    lastAlerts = current;
+  };
+  return { root, update };
 }
