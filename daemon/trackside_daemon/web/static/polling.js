@@ -32,3 +32,16 @@ export async function poll(interval, load, signal) {
     await new Promise((resolve) => setTimeout(resolve, interval));
   }
 }
+
+export function coalesce(work) {
+  let last = Promise.resolve();
+  let waiting;
+  return () => {
+    waiting ??= last.then(() => {
+      waiting = undefined;
+      last = work();
+      return last;
+    });
+    return waiting;
+  };
+}

@@ -2,7 +2,7 @@
 
 import { alertPage } from "/static/alerts/detail.js";
 import { getJson, query } from "/static/api.js";
-import { coalesce } from "/static/alerts/coalesce.js";
+import { coalesce } from "/static/polling.js";
 import { firingList } from "/static/alerts/firing_list.js";
 import { alertHistory } from "/static/alerts/history.js";
 import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
