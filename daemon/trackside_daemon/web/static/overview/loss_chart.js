@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { zoomReset } from "/static/charts/zoom_reset.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { withDetails } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 import { LOSSES } from "/static/vocabulary.js";

@@ -2,7 +2,7 @@
 
 import { getJson, query, runPath } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { zoomReset } from "/static/charts/zoom_reset.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { h, setText, syncRows, badge, ENDED, rerender, fold } from "/static/dom.js";
 import { bytes, number, percent, short, span } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
