@@ -5,14 +5,15 @@ import { UnreachableError, getJson, runPath } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { Preview } from "/static/export/preview.js";
 import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName } from "/static/export/file.js";
-import { CheckboxGroup } from "/static/export/checkboxes.js";
 import { Picker } from "/static/picker.js";
 import { COUNT_MS, isDue } from "/static/polling.js";
-import { bytes, runAddress, number } from "/static/format.js";
+import { bytes, runAddress, number, plural } from "/static/format.js";
 
 export const title = "Export";
 
 const wholeNumber = new Intl.NumberFormat("en");
+
+const SEARCH_ABOVE = 8; // Groups with more items have a search field.
 
 export async function show(/** @type {Address} */ address) {
   const page = new Export(address);
@@ -301,4 +302,61 @@ export class RangeFields {
 function parseNumber(text) {
   const end = text ? Number(text) : undefined;
   return Number.isFinite(end) ? end : undefined;
+}
+
+export class CheckboxGroup {
+  // `noun` names an item, such as "key"; `labelOf(item)` is its label; `onChange()` is called after changes.
+  constructor({ title, noun, items, selected, labelOf = (item) => String(item), onChange }) {
+    this.items = items;
+    this.noun = noun;
+    this.selected = new Set(items.filter((item) => selected.includes(String(item))));
+    this.onChange = onChange;
+    const search = h("input", { type: "search", oninput: () => this.#filter(search.value) });
+    this.status = h("span.quiet", { role: "status" });
+    this.clearButton = h("button.small", { onclick: () => this.#clear() }, "Clear");
+    this.rowElements = items.map((item) => this.#row(item, labelOf(item)));
+    this.root = h("fieldset", {},
+      h("legend", {}, title),
+      h("div.tools", {}, items.length > SEARCH_ABOVE && h("label", {}, "Search", search), this.status,
+        this.clearButton),
+      h("ul.ticks", {}, ...this.rowElements));
+    this.#updateStatus();
+  }
+
+  get value() {
+    return this.items.filter((item) => this.selected.has(item));
+  }
+
+  #row(item, text) {
+    const box = h("input", { type: "checkbox", value: item, checked: this.selected.has(item),
+      onchange: () => this.#toggle(item, box.checked) });
+    return h("li", {}, h("label", {}, box, h("span.of", {}, text)));
+  }
+
+  #toggle(item, isChecked) {
+    if (isChecked) this.selected.add(item);
+    else this.selected.delete(item);
+    this.#updateStatus();
+    this.onChange();
+  }
+
+  #clear() {
+    for (const box of this.root.querySelectorAll("ul input")) box.checked = false;
+    this.selected.clear();
+    this.#updateStatus();
+    this.onChange();
+  }
+
+  #filter(text) {
+    this.rowElements.forEach(
+      (row, index) => { row.hidden = !String(this.items[index]).toLowerCase().includes(text.trim().toLowerCase()); });
+  }
+
+  #updateStatus() {
+    const count = this.selected.size;
+    setText(this.status, count
+      ? `${count} of ${plural(this.items.length, this.noun)}`
+      : `None selected: all ${plural(this.items.length, this.noun)}`);
+    this.clearButton.hidden = !count;
+  }
 }
