@@ -2,10 +2,9 @@
 
 import { getJson } from "/static/api.js";
 import { h, setText, syncRows, badge, facts, table } from "/static/dom.js";
-import { gpuCards } from "/static/machine/gpu_cards.js";
+import { gpuCards, gpuPause } from "/static/machine/gpu_cards.js";
 import { hostDetails } from "/static/machine/host.js";
 import { LastHour } from "/static/machine/last_hour.js";
-import { gpuPause } from "/static/machine/gpu_pause.js";
 import { SYSTEM_MS, poll } from "/static/polling.js";
 import { processTable } from "/static/machine/processes.js";
 import { bytes, number, span, when } from "/static/format.js";
