@@ -33,6 +33,7 @@ export async function poll(interval, load, signal) {
   }
 }
 
+// Returns a function that runs `work` one call at a time; calls made meanwhile are combined into one further run.
 export function coalesce(work) {
   let last = Promise.resolve();
   let waiting;

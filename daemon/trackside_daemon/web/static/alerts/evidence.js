@@ -154,7 +154,8 @@ function lines(values, label) {
   return preformatted(values.join("\n"), label);
 }
 
-export function sampleChart({ key, rank, points }) {
+// The last samples as a small chart and as a table. A vertical line marks a value that is not finite.
+function sampleChart({ key, rank, points }) {
   if (!points.length) return null;
   const values = points.map(([, , value]) => real(value));
   const finite = values.filter(Number.isFinite);
@@ -203,7 +204,7 @@ function samples(key, points) {
 }
 
 // `values` are the values by name, by rank; a value may be an object of seconds by phase.
-export function rankValues(values, alert) {
+function rankValues(values, alert) {
   const own = alert.labels.rank;
   const ranks = Object.keys(values).sort((a, b) => Number(b === own) - Number(a === own) || Number(a) - Number(b));
   const flat = ranks.map((rank) => flatten(values[rank]));

@@ -23,7 +23,7 @@ export function show(/** @type {Address} */ address) {
   return address.parts.length ? alertPage(address) : alertsPage(address);
 }
 
-export function alertsPage(/** @type {Address} */ address) {
+function alertsPage(/** @type {Address} */ address) {
   const status = h("p.said", { role: "status", tabindex: -1 });
   const onDone = async (text) => {
     setText(status, text);
@@ -90,7 +90,7 @@ export function alertsPage(/** @type {Address} */ address) {
 }
 
 // `isShown(run)` is whether a run passes the filters of the page.
-export function runTimeline(signal, isShown) {
+function runTimeline(signal, isShown) {
   const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
   const emptyText = h("p.quiet", {}, "No runs.");
   const moreButton = h("button.small", { hidden: true, onclick: () => {

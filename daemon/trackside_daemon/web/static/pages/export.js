@@ -243,7 +243,7 @@ function toLocalInput(seconds) {
   return `${day}T${time}.${pad(date.getMilliseconds(), 3)}`;
 }
 
-export class RangeFields {
+class RangeFields {
   constructor(params, /** @type {Run} */ run, onChange) {
     this.by = params.get("by") === "time" ? "time" : "step";
     this.ends = Object.fromEntries(["from", "to"].map((name) => [name, parseNumber(params.get(name))]));
@@ -304,7 +304,7 @@ function parseNumber(text) {
   return Number.isFinite(end) ? end : undefined;
 }
 
-export class CheckboxGroup {
+class CheckboxGroup {
   // `noun` names an item, such as "key"; `labelOf(item)` is its label; `onChange()` is called after changes.
   constructor({ title, noun, items, selected, labelOf = (item) => String(item), onChange }) {
     this.items = items;

@@ -73,7 +73,7 @@ export function show(/** @type {Address} */ address) {
   };
 }
 
-export function daemonDetails() {
+function daemonDetails() {
   const details = facts();
   const body = h("tbody");
   const states = table(["Part", "State", "Reason"], body);
@@ -127,7 +127,7 @@ function partRow([name]) {
   return row;
 }
 
-export function rayDetails() {
+function rayDetails() {
   const summary = facts();
   const [nodes, actors] = [h("tbody"), h("tbody")];
   const card = (label, name, body) =>

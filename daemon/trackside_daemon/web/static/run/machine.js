@@ -127,7 +127,7 @@ export function cpuBusy(series) {
   return [{ label: "", index: 0, points }];
 }
 
-export function memoryUsed(series) {
+function memoryUsed(series) {
   const total = series.find((item) => item.key === MEMORY[0])?.points ?? [];
   const free = series.find((item) => item.key === MEMORY[1])?.points ?? [];
   const memory = total.at(-1)?.[4];
