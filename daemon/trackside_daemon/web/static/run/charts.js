@@ -3,7 +3,6 @@
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { isTime, withDetails } from "/static/charts/lines.js";
-import { SeriesBatch } from "/static/run/series_batch.js";
 import { arrangeable } from "/static/run/arranging.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h, syncRows, setText } from "/static/dom.js";
@@ -17,6 +16,8 @@ const CHART_SETTINGS = ["by", "smooth", "log", "robust", "marks", "from", "to"];
 const AROUND_POINTS = 400; // Points of the neighborhood of a window, for smoothing.
 const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
+
+const DELAY_MS = 10; // Requests within this time are combined.
 
 export class Charts {
   constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, /** @type {RunWorkspace} */ workspace,
@@ -197,4 +198,30 @@ export function sections(keys, workspace = { order: [] }) {
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
     .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+}
+
+export class SeriesBatch {
+  constructor(signal) {
+    this.signal = signal;
+    this.waiting = new Map();
+  }
+
+  // Resolves to the series of a key. `params` are the other parameters, and `maxKeys` limits the keys of one request.
+  async series(key, params, maxKeys) {
+    const rest = query(params);
+    if (!(this.waiting.get(rest)?.keys.length < maxKeys)) this.waiting.set(rest, this.#start(rest));
+    const { keys, answer } = this.waiting.get(rest);
+    keys.push(key);
+    const { series } = await answer;
+    return series.filter((item) => item.key === key);
+  }
+
+  #start(rest) {
+    const batch = { keys: [] };
+    batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
+      if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
+      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
+    });
+    return batch;
+  }
 }
