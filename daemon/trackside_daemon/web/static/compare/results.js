@@ -24,9 +24,6 @@ const ATTEMPT_FIELDS = [
   ["directory", "Directory"],
 ];
 
-// Returns groups [title, rows]; a value is undefined if it is unknown, which is no difference.
-/** @returns {[string, { name: string, values: string[], differs: boolean }[]][]} */
-
 export class Results {
   // `all`: equal settings are shown too. `onToggle(all)` is called when that changes.
   constructor(all, onToggle) {
@@ -87,7 +84,7 @@ export class Results {
 }
 
 // One row per run: the results that it states, then three columns per key; the best value is marked.
-export function results(runs, keys) {
+function results(runs, keys) {
   const stated = [...new Set(runs.flatMap((run) => Object.keys(run.document.summary ?? {})))];
   const bestStated = stated.map((key) => bestIndexes(key, runs.map((run) => run.document.summary?.[key])));
   const head = h("thead", {},
@@ -106,7 +103,7 @@ export function results(runs, keys) {
       ...keys.flatMap((key, item) => COLUMNS.map((name, column) =>
         cell(run.summaries.get(key)?.[name], bestRows[item][column].includes(row), !column)))),
   );
-  return scrollTable("Results",
+  return scrollable("Results",
     h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
 }
 
@@ -126,7 +123,7 @@ function cell(value, isBest, isFirst = false) {
 }
 
 // Returns the table of settings that differ, or of all, and a text with their number.
-export function configuration(runs, documents, all) {
+function configuration(runs, documents, all) {
   const groups = settings(documents);
   const count = groups.reduce((sum, [, rows]) => sum + rows.length, 0);
   const differ = groups.reduce((sum, [, rows]) => sum + rows.filter((row) => row.differs).length, 0);
@@ -142,7 +139,7 @@ export function configuration(runs, documents, all) {
   });
   const table = h("table.settings", {}, h("caption.spoken", {}, "Configuration"), h("thead", {}, head), ...bodies);
   return { status: runs.length < 2 ? values : found,
-    root: bodies.length ? scrollTable("Configuration", table) : undefined };
+    root: bodies.length ? scrollable("Configuration", table) : undefined };
 }
 
 // If all settings are shown, those that differ are marked.
@@ -157,20 +154,18 @@ function withDot(run, name) {
   return h("span.titled", {}, dot(run.index), name);
 }
 
-function scrollTable(label, table) {
-  return scrollable(label, table);
-}
-
-export function settings(runs) {
+// Returns groups [title, rows]; a value is undefined if it is unknown, which is no difference.
+/** @returns {[string, { name: string, values: string[], differs: boolean }[]][]} */
+function settings(runs) {
   const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
   const named = (field) => lastAttempts.map((item) => new Map(Object.entries(item[field] ?? {})));
-  const [about, command] = [table(lastAttempts.map(attemptValues)), argumentsOf(lastAttempts)];
+  const [about, command] = [rowsOf(lastAttempts.map(attemptValues)), argumentsOf(lastAttempts)];
   return [
-    ["Configuration", table(runs.map(settingsOf))],
+    ["Configuration", rowsOf(runs.map(settingsOf))],
     ["Command line", command],
-    ["Code and machine", [...about, ...table(lastAttempts.map((item) => new Map(flatten(item.hardware))))]],
-    ["Packages", table(named("packages")).sort((a, b) => a.name.localeCompare(b.name))],
-    ["Environment", table(named("environ")).sort((a, b) => a.name.localeCompare(b.name))],
+    ["Code and machine", [...about, ...rowsOf(lastAttempts.map((item) => new Map(flatten(item.hardware))))]],
+    ["Packages", rowsOf(named("packages")).sort((a, b) => a.name.localeCompare(b.name))],
+    ["Environment", rowsOf(named("environ")).sort((a, b) => a.name.localeCompare(b.name))],
   ];
 }
 
@@ -186,7 +181,7 @@ function argumentsOf(attempts) {
     });
     return found;
   });
-  return table(parsed);
+  return rowsOf(parsed);
 }
 
 function attemptValues(attempt) {
@@ -201,7 +196,7 @@ function attemptValues(attempt) {
   return result;
 }
 
-function table(valuesByRun) {
+function rowsOf(valuesByRun) {
   const names = [...new Set(valuesByRun.flatMap((item) => [...item.keys()]))];
   return names.map((name) => {
     const values = valuesByRun.map((item) => (item.has(name) ? plain(item.get(name)) : undefined));

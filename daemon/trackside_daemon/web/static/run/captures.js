@@ -209,7 +209,8 @@ function grid(label, heads, rows) {
   return scrollable(label, table(columns, rows));
 }
 
-export function flame(root) {
+// The calls of a training thread as bars below their callers, as wide as the time that they take; a click enlarges one.
+function flame(root) {
   const view = h("div");
   const show = (node) => {
     const back = node === root ? "" : h("button.small", { onclick: () => show(root) }, "Whole step");

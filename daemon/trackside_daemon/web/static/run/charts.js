@@ -202,7 +202,8 @@ export function sections(keys, workspace = { order: [] }) {
     .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
 }
 
-export class SeriesBatch {
+// Combines the requests of several charts for the same window into one request for several keys.
+class SeriesBatch {
   constructor(signal) {
     this.signal = signal;
     this.waiting = new Map();

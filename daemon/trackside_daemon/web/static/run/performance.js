@@ -159,7 +159,8 @@ function rankRow(first) {
   return row;
 }
 
-export class RankMap {
+// A map of ranks over time: one row a rank, one column a part of the time. A straggler is a red row.
+class RankMap {
   constructor() {
     this.mode = "own";
     this.canvas = h("canvas.rank-map", { tabindex: 0, role: "img", onmousemove: (event) => this.#hover(event),

@@ -109,6 +109,7 @@ function ownSettings([key, own]) {
   return [[key, Object.fromEntries(Object.entries(own).filter(([name, value]) => typeof value === kinds[name]))]];
 }
 
+// Columns of the charts, and the address that shows them as they are arranged.
 export function workspaceTools(workspace) {
   const options = choices(NAMES, workspace.columns);
   const columns = h("select",
