@@ -137,7 +137,7 @@ def _sort(comparison: Comparison, by: str) -> None:
 
 def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
     """Report whether the gate failed, and return a line for each failure."""
-    from trackside_daemon.cli.compare.gate import failures
+    from trackside_daemon.cli.compare.expression import failures
 
     if condition is None:
         return []
