@@ -50,7 +50,7 @@ PLACES = {
     ),
     "the open of a file that is checked first": (
         r"O_PATH\b",
-        {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
+        {"linux/foreign_file.py", "cli/sources/daemon_lookup.py"},
     ),
     "what the system says of a failed call": (
         r"strerror(, None\))? or (str\()?error\b|strerror\.lower",

@@ -26,7 +26,7 @@ from trackside_daemon.model.text import byte_size, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.cli.sources.endpoint_files import Endpoint
+    from trackside_daemon.cli.sources.daemon_lookup import Endpoint
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
