@@ -14,7 +14,7 @@ from trackside_daemon.model.text import matches_wildcards, shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.cli.compare.expression import Condition
+    from trackside_daemon.cli.gate import Condition
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.documents.groups import Comparison, Group, Run
 
@@ -86,7 +86,7 @@ def compare(
 
 
 def _condition(text: str) -> Condition | None:
-    from trackside_daemon.cli.compare.expression import Condition, ExpressionError
+    from trackside_daemon.cli.gate import Condition, ExpressionError
 
     try:
         return Condition(text) if text else None
@@ -137,7 +137,7 @@ def _sort(comparison: Comparison, by: str) -> None:
 
 def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
     """Report whether the gate failed, and return a line for each failure."""
-    from trackside_daemon.cli.compare.expression import failures
+    from trackside_daemon.cli.gate import failures
 
     if condition is None:
         return []
