@@ -2,7 +2,7 @@
 
 import { SEVERITIES } from "/static/vocabulary.js";
 import { getJson, post, query } from "/static/api.js";
-import { openDialog } from "/static/alerts/dialog.js";
+import { openDialog } from "/static/confirm.js";
 import { h, setText } from "/static/dom.js";
 import { number, when } from "/static/format.js";
 
