@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { h, syncRows, setText, badge, ENDED, table, unseen } from "/static/dom.js";
-import { ownerOf } from "/static/overview/users.js";
+import { ownerOf } from "/static/overview/live_runs.js";
 import { number, runAddress, span, when } from "/static/format.js";
 import { labels } from "/static/picker.js";
 

@@ -1,7 +1,6 @@
 // The live runs, one line each; in a narrow window each is a card.
 
 import { h, syncRows, setText, sparkline, badge, bar, rerender } from "/static/dom.js";
-import { ownerOf } from "/static/overview/users.js";
 import { ago, number, percent, plural, real, runAddress, short, span } from "/static/format.js";
 
 const SILENT_STATES = new Set(["stalled", "lost"]);
@@ -78,4 +77,9 @@ function updateSparkline(element, run) {
     return sparkline(values,
       `Loss so far, from ${number(values[0])} to ${number(values.at(-1))}, lowest ${number(Math.min(...finite))}`);
   });
+}
+
+export function ownerOf(runs) {
+  const several = new Set(runs.map((run) => run.user)).size > 1;
+  return (run) => (several && run.user) || "";
 }
