@@ -1,7 +1,7 @@
 // The overview: live runs, firing alerts, GPUs and the host, and below them the runs that ended last.
 
 import { h, ENDED, syncRows, setText, badge, table } from "/static/dom.js";
-import { gpuTiles } from "/static/machine/gpu_tiles.js";
+import { gpuTiles } from "/static/machine/gpu_cards.js";
 import { hostSummary } from "/static/machine/host.js";
 import { runSelection } from "/static/overview/selection.js";
 import { endedRuns, liveRuns } from "/static/overview/live_runs.js";
