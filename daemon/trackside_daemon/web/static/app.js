@@ -199,7 +199,7 @@ listen();
 open();
 
 // Returns the notice. `wasOpen`: the page was shown with an earlier token. `onToken` is called with a new one.
-export function tokenForm(problem, wasOpen, onToken) {
+function tokenForm(problem, wasOpen, onToken) {
   const wrong = wasOpen ? "The daemon has a new token" : "The token is wrong";
   const field = h("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true });
   const submit = (event) => {

@@ -8,9 +8,6 @@ import { number } from "/static/format.js";
 export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
-/** @returns {uPlot.Options} */
-
 const LABEL_FONT = "11px Inter, system-ui, sans-serif";
 const MOST_LINES = 12; // With more lines, labels would cover each other.
 const MOST_CHARACTERS = 14;
@@ -18,6 +15,8 @@ const LINE_HEIGHT = 12;
 const GAP = 5;
 const measure = document.createElement("canvas").getContext("2d");
 
+// Returns uPlot's options for a view and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+/** @returns {uPlot.Options} */
 export function options(/** @type {View} */ view, handlers) {
   const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view));
   return {
@@ -285,7 +284,7 @@ export function valuesAt(drawn, x) {
 }
 
 // Returns the width in pixels that the labels need beside the plot.
-export function endLabelWidth({ drawn }) {
+function endLabelWidth({ drawn }) {
   measure.font = LABEL_FONT;
   const widths = labels(drawn).map(({ text }) => measure.measureText(text).width);
   return Math.ceil(Math.max(10, ...widths) + 2 * GAP);
@@ -308,7 +307,7 @@ function shortened(label) {
 }
 
 // Draws the labels beside the plot, one below the other where lines end close together.
-export function drawEndLabels(u, { drawn, window }) {
+function drawEndLabels(u, { drawn, window }) {
   const ratio = devicePixelRatio;
   const [top, bottom] = [u.bbox.top, u.bbox.top + u.bbox.height];
   const items = labels(drawn, window()[1])

@@ -11,7 +11,7 @@ const EXPLANATION = "For ten minutes, the daemon closes the driver's device file
 
 const COMPACT_ABOVE = 16;
 
-export const limitReasons = (gpu) => gpu.limited.map((reason) => reason.replaceAll("_", " ")).join(", ");
+const limitReasons = (gpu) => gpu.limited.map((reason) => reason.replaceAll("_", " ")).join(", ");
 
 export function gpuCards() {
   const list = h("ul.cards.plain");
@@ -145,6 +145,7 @@ function describe(nvml, gpus, paused) {
   return [countText, ...driver].filter(Boolean).join(" · ");
 }
 
+// The GPUs as small tiles, eight in a row.
 export function gpuTiles() {
   const list = h("ul.gpus");
   const name = h("span.quiet");
@@ -189,8 +190,8 @@ function tile(first) {
   return row;
 }
 
-export const formatWatts = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} W` : "");
-export const formatCelsius = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} °C` : "");
+const formatWatts = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} W` : "");
+const formatCelsius = (value) => (Number.isFinite(value) ? `${value.toFixed(0)} °C` : "");
 
 // Returns a link to the first rank's run, and the number of further ranks.
 function rankLinks(gpu) {

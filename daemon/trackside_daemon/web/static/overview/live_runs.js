@@ -86,7 +86,7 @@ function updateSparkline(element, run) {
   });
 }
 
-export function ownerOf(runs) {
+function ownerOf(runs) {
   const several = new Set(runs.map((run) => run.user)).size > 1;
   return (run) => (several && run.user) || "";
 }

@@ -138,7 +138,7 @@ function row({ id, label, time, word, text }) {
 }
 
 // `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
-export function firingList(onSilence) {
+function firingList(onSilence) {
   const emptyText = h("p.quiet");
   const list = h("ul.fires", { "aria-label": "Firing alerts" });
   const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_ALERTS}. There may be more.`);

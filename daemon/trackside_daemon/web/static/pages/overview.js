@@ -59,7 +59,7 @@ export function show(/** @type {Address} */ address) {
   };
 }
 
-export function firingAlerts() {
+function firingAlerts() {
   const body = h("tbody");
   const allLink = h("a", { href: "/alerts" });
   const list = table(["Severity", "Alert", ["Run", "wide"], "Summary", "Since"], body, "table.firing");
@@ -96,7 +96,7 @@ function alertRow({ alert }) {
   return row;
 }
 
-export function lossChart(signal) {
+function lossChart(signal) {
   let runs = [];
   let shown = "";
   const chart = new Chart({ title: "Loss of the live runs", robust: true, height: HEIGHT,

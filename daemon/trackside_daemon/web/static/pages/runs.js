@@ -196,8 +196,8 @@ function readWidths() {
   }
 }
 
-// Resolves to "changed", "deleted" or undefined.
-export function editRun(run, signal) {
+// The dialog that changes a run, or deletes it. Resolves to "changed", "deleted" or undefined.
+function editRun(run, signal) {
   const path = runPath(run.id);
   const isEnded = ENDED.has(run.state);
   const name = h("input", { value: run.name, disabled: !isEnded,

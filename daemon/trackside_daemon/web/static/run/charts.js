@@ -230,7 +230,7 @@ class SeriesBatch {
 }
 
 // Adds the handle and the pin to a chart. `keys()` returns all keys as they are shown.
-export function arrangeable(chart, key, workspace, keys) {
+function arrangeable(chart, key, workspace, keys) {
   const { root } = chart;
   const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));
   const handle = icon("drag", `Move ${key}: drag, or press [ and ]`, () => {});

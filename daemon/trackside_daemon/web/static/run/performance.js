@@ -257,7 +257,7 @@ class RankMap {
 }
 
 // Returns the latest ratio of a rank's own time to that of the median rank.
-export function latestRatio(row) {
+function latestRatio(row) {
   return row.ratio.findLast(Number.isFinite);
 }
 
