@@ -20,7 +20,7 @@ from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.socket_file import DirectoryError, require_usable
-from trackside_daemon.cli.commands.doctor_check import Check, Level
+from trackside_daemon.cli.commands.doctor_gpu import Check, Level
 from trackside_daemon.linux.user_names import user_name
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.setting_types import LEAST_BYTES
