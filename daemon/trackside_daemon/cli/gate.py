@@ -72,9 +72,6 @@ Read: TypeAlias = "Callable[[Value], float]"
 class Condition:
     """A condition.
 
-    Args:
-        text: The condition.
-
     Attributes:
         text: The condition.
         values: The values that it reads, each once.

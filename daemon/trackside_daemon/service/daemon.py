@@ -105,11 +105,7 @@ class Part(NamedTuple):
 
 
 class PartList:
-    """Parts in the order in which they start; they stop in the reverse order.
-
-    Args:
-        parts: The parts.
-    """
+    """Parts in the order in which they start; they stop in the reverse order."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._parts = tuple(parts)

@@ -183,11 +183,7 @@ class MachineHistory:
 
 
 class MachineApi:
-    """Answers requests for the last hour of the machine.
-
-    Args:
-        history: The machine's values.
-    """
+    """Answers requests for the last hour of the machine."""
 
     def __init__(self, history: MachineHistory) -> None:
         self._history = history

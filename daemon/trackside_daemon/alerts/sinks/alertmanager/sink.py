@@ -218,11 +218,6 @@ def _labels(alert: Alert) -> tuple[str, ...]:
 class AlertmanagerSink:
     """Sink for one Alertmanager; each peer of a cluster is a separate sink with separate retries.
 
-    Args:
-        section: The settings.
-        url: One of their URLs.
-        daemon: This daemon.
-
     Raises:
         SinkError: A file of the settings cannot be used.
     """
