@@ -187,7 +187,8 @@ function firingRow(first, onSilence) {
   return element;
 }
 
-export function openTestDialog(signal) {
+// The dialog that raises a test alert and shows where the notification arrived.
+function openTestDialog(signal) {
   const severity = h("select", {}, ...SEVERITIES.map((name) => h("option", { selected: name === "warning" }, name)));
   const run = h("input", { type: "text", maxlength: 256, placeholder: "None: about the machine" });
   const results = h("ul.heard", { role: "status" });

@@ -254,7 +254,8 @@ function editRun(run, signal) {
   });
 }
 
-export class Curves {
+// The loss curves of the runs that the table shows, loaded for many runs at once.
+class Curves {
   // `onLoad()` is called when more curves are there.
   constructor(onLoad, signal) {
     this.onLoad = onLoad;
