@@ -30,12 +30,12 @@ from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.config.environment import variables
+from trackside_daemon.config.loading import variables
 from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.documents.run import HIGHER_IS_BETTER, LOWER_IS_BETTER, SPREAD
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.families import alerts, daemon, derived, layers, models, ray, rl, training
+from trackside_daemon.model.families import alerts, daemon, derived, ray, rl, training
 from trackside_daemon.model.families.catalogue import catalogue, metrics
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import ENDS
@@ -277,7 +277,7 @@ An option that is one of the [settings](configuration.md) is described there.
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
     checkpoints = list(training.AUDITED)
-    of_training = [*metrics(vars(training)), *metrics(vars(models)), *metrics(vars(rl)), *metrics(vars(layers))]
+    of_training = [*metrics(vars(training)), *metrics(vars(rl))]
     return {
         "training": [
             *(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.record.writer import Writer
-    from trackside_daemon.model.answer import Answer
-    from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.capture import Answer, Capture
 
 STEP = {
     "seconds": 0.01,

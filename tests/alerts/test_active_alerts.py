@@ -13,7 +13,7 @@ from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
-from trackside_daemon.alerts.sinks.sink_filter import notification_of
+from trackside_daemon.alerts.sinks.sink import notification_of
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch

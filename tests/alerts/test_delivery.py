@@ -12,11 +12,10 @@ from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.delivery import sink_worker
 from trackside_daemon.alerts.delivery import sink_worker as sending
-from trackside_daemon.alerts.delivery.configured_sinks import ConfiguredSinks
-from trackside_daemon.alerts.delivery.delivery import Delivery
+from trackside_daemon.alerts.delivery.delivery import ConfiguredSinks, Delivery
 from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.sink import SinkFilter
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families import alerts
 

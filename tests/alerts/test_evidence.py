@@ -19,7 +19,7 @@ from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.sanitize import to_json
-from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import Answer
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families

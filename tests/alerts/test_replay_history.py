@@ -10,8 +10,8 @@ from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
-from trackside_daemon.alerts import replay_history
-from trackside_daemon.alerts.replay_history import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
+from trackside_daemon.alerts import rank_restoring
+from trackside_daemon.alerts.rank_restoring import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.model.metric import Batch
@@ -78,7 +78,7 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path, monkeypatch: pytest.Mo
     for rank in range(2):
         train(history, "live", rank, 600)
     for steps, each in ((2 * STEPS, STEPS), (1000, 500), (10, STEPS)):
-        monkeypatch.setattr(replay_history, "ALL_STEPS", steps)
+        monkeypatch.setattr(rank_restoring, "ALL_STEPS", steps)
         assert {len(one.pushes) for one in every(PastRanks(history.database))} == {each}
     history.close()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.alerts.restored import usable
+from trackside_daemon.alerts.rank_restoring import usable
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State

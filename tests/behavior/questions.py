@@ -22,8 +22,8 @@ from web.conftest import Site
 from trackside_daemon import __version__
 from trackside_daemon.cli.main import COMMANDS, app, load
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.diagnosis.accounts import read_goodput
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch

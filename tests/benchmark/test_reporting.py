@@ -11,7 +11,7 @@ from benchmark_results import benchmark_results
 from trackside.benchmark.results import publish
 from trackside_daemon.cli.commands.benchmark_processes import disturbances
 from trackside_daemon.documents import benchmark, markdown, text
-from trackside_daemon.model.families import models as model_families
+from trackside_daemon.model.families import training
 
 
 class Recorded:
@@ -51,7 +51,7 @@ def test_a_run_gets_an_event_for_each_variant_under_each_load_and_results_in_wor
 def test_every_pushed_value_has_a_family() -> None:
     run = Recorded()
     publish(run, benchmark_results(500, "cancelled"))
-    found = {key: model_families.series(key, ("r", "0")) for key in run.values}
+    found = {key: training.model_series(key, ("r", "0")) for key in run.values}
     assert None not in found.values()
     metric, labels = found["model/int8/batch8/latency_p99_seconds"] or (None, ())
     assert metric is not None
@@ -63,7 +63,7 @@ def test_every_pushed_value_has_a_family() -> None:
         "percentile": "99",
     }
     for key in ("model/", "model//top1", "model/a/strange", "loss", "model/a/b/c/d/strange"):
-        assert model_families.series(key, ("r", "0")) is None
+        assert training.model_series(key, ("r", "0")) is None
 
 
 def test_the_terminal_and_markdown_have_the_same_tables_and_remarks() -> None:

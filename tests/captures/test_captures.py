@@ -19,8 +19,7 @@ from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, Captur
 from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture, CaptureFile, ProfileOptions
+from trackside_daemon.model.capture import Answer, Capture, CaptureFile, ProfileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,7 @@ from scripted_recorder import answering
 from trackside.wire import Profile, ProfileQuestion
 from trackside_daemon.captures.kinds.profile import SILENT, ClientProfiles
 from trackside_daemon.ingest.requests import IngestRequests
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,7 @@ from scripted_recorder import answering
 
 from trackside.wire import AllocationSite, Allocator, MemorySnapshot
 from trackside_daemon.captures.kinds.memory import Memory, read_mappings
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.capture import Answer, Capture
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:

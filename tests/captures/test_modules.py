@@ -12,8 +12,7 @@ from scripted_recorder import answering
 
 from trackside.wire import ModuleCall, ModuleCalls
 from trackside_daemon.captures.kinds.modules import UNANSWERED, Modules
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.capture import Answer, Capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

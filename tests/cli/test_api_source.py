@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import SourceError
 
 AT_ONCE = struct.pack("ii", 1, 0)
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 from histories import BEGIN, finished, history, ingested, opened
 
 from trackside.wire import ProcessInfo
-from trackside_daemon.cli.commands.sorting import ordered
-from trackside_daemon.cli.compare.expression import Condition, ExpressionError, NotANumberError, Value
+from trackside_daemon.cli.gate import Condition, ExpressionError, NotANumberError, Value
 from trackside_daemon.cli.main import load
+from trackside_daemon.cli.output import ordered
 from trackside_daemon.model.records import Event, RunState
 
 if TYPE_CHECKING:

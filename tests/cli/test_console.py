@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import clean_environ
 
-from trackside_daemon.cli.run.console import Backlog
-from trackside_daemon.cli.run.console_keeper import HEADER, keep
+from trackside_daemon.cli.run.console import HEADER, Backlog, keep
 from trackside_daemon.history.console import files, lines
 from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
 from trackside_daemon.history.console.lines import Part, Redactor, colored_parts, plain, select, split

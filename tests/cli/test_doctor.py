@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvml.fake.library import Scenario
     from processes import Daemon
 
-    from trackside_daemon.cli.commands.doctor_check import Check
+    from trackside_daemon.cli.commands.doctor_gpu import Check
 
 SEE = "check dmesg for NVRM and Xid, and whether nvidia-smi works"
 DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}

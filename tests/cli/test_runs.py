@@ -42,8 +42,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
-from trackside_daemon.web.api.daemon import DaemonApi
-from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory

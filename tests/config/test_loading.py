@@ -13,10 +13,9 @@ from pydantic import SecretStr
 from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
 from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.collectors.settings import PathSection
-from trackside_daemon.config.environment import CLIENT_VARIABLES, variables, warn_of_unknown_variables
-from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.config.loading import CLIENT_VARIABLES, ConfigError, load, variables, warn_of_unknown_variables
 from trackside_daemon.config.names import describe, setting_paths
-from trackside_daemon.model.units import seconds, size_bytes
+from trackside_daemon.model.text import seconds, size_bytes
 from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.service.config import Config, check_roots
 from trackside_daemon.web.http.config import WebConfig

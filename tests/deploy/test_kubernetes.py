@@ -20,7 +20,7 @@ from processes import ROOT
 
 from trackside.captures import kineto
 from trackside_daemon import __version__
-from trackside_daemon.config.environment import CLIENT_VARIABLES, variables
+from trackside_daemon.config.loading import CLIENT_VARIABLES, variables
 from trackside_daemon.service.config import Config
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"

@@ -14,8 +14,7 @@ from certificate_authorities import Authority
 from fuzz.mutation import mutants
 
 from trackside_daemon.alerts.rules.custom import RuleError
-from trackside_daemon.config.environment import variables
-from trackside_daemon.config.loading import ConfigError, load
+from trackside_daemon.config.loading import ConfigError, load, variables
 from trackside_daemon.service.config import Config
 from trackside_daemon.service.finding_sources import rules, unknown_alerts
 from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config

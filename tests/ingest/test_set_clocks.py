@@ -11,7 +11,7 @@ from in_process_daemon import InProcessDaemon
 from scripted_training import ScriptedTraining
 from wire_messages import WALL
 
-from trackside_daemon.alerts.replay_history import PastRanks
+from trackside_daemon.alerts.rank_restoring import PastRanks
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.diagnosis.performance import read_performance

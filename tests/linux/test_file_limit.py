@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from processes import Daemon, clean_environ
 
-from trackside_daemon.linux.file_limit import MOST, raise_limit
+from trackside_daemon.linux.process_limits import MOST_FILES, raise_limit
 
 SCRIPT = """
 import resource
-from trackside_daemon.linux.file_limit import raise_limit
+from trackside_daemon.linux.process_limits import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({}, {}))
 raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -37,9 +37,9 @@ def test_the_limit_is_raised_to_the_hard_one(soft: int, hard: int, expected: str
 @pytest.mark.parametrize(
     ("limits", "raised"),
     [
-        ((1024, 1 << 30), (MOST, 1 << 30)),
-        ((1024, resource.RLIM_INFINITY), (MOST, resource.RLIM_INFINITY)),
-        ((MOST + 1, 1 << 30), None),
+        ((1024, 1 << 30), (MOST_FILES, 1 << 30)),
+        ((1024, resource.RLIM_INFINITY), (MOST_FILES, resource.RLIM_INFINITY)),
+        ((MOST_FILES + 1, 1 << 30), None),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None),
     ],
 )

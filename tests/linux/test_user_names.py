@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import eventually
 
-from trackside_daemon.linux.user_names import RETRY_SECONDS, UserNames
-from trackside_daemon.linux.users import user_name
+from trackside_daemon.linux.user_names import RETRY_SECONDS, UserNames, user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

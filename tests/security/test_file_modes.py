@@ -9,7 +9,7 @@ import processes
 import pytest
 from processes import command
 
-from trackside_daemon.config.file_mode import file_warnings
+from trackside_daemon.config.loading import file_warnings
 from trackside_daemon.history.directory import mode_warnings
 from trackside_daemon.service.config import Config
 

@@ -10,7 +10,7 @@ import pytest
 from processes import eventually
 
 from trackside.wire import WireError
-from trackside_daemon.cli.compare.expression import Condition, ExpressionError
+from trackside_daemon.cli.gate import Condition, ExpressionError
 from trackside_daemon.history.files.items import AlertFields
 from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.model.configuration import changes

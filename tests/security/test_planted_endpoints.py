@@ -15,7 +15,7 @@ import pytest
 from processes import DEADLINE, clean_environ, command
 from unprivileged_users import launcher
 
-from trackside_daemon.cli.sources.endpoint_files import endpoint_of
+from trackside_daemon.cli.sources.daemon_lookup import endpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

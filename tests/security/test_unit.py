@@ -6,7 +6,7 @@ import yaml
 from deploy.confine import settings
 from processes import ROOT
 
-from trackside_daemon.config.environment import variables
+from trackside_daemon.config.loading import variables
 from trackside_daemon.service.config import Config
 
 PLACE = ROOT / "deploy" / "systemd"

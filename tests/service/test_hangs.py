@@ -12,8 +12,7 @@ from processes import eventually
 from trackside.wire import Flight, FlightEntry, FlightGroup
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.collectors.process.process import Process
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import AlertLink
+from trackside_daemon.model.capture import AlertLink, Answer
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, AlertNote

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from trackside_daemon.service.part import Part, PartList
+from trackside_daemon.service.daemon import Part, PartList
 
 
 def fail(calls: list[str], name: str) -> None:

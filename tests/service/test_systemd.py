@@ -13,8 +13,7 @@ import pytest
 from processes import DEADLINE, command, eventually, http
 from service_manager import Manager, Service
 
-from trackside_daemon.service.systemd import Notifier
-from trackside_daemon.service.watchdog import Watchdog
+from trackside_daemon.service.systemd import Notifier, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -50,7 +50,7 @@ PLACES = {
     ),
     "the open of a file that is checked first": (
         r"O_PATH\b",
-        {"linux/foreign_file.py", "cli/sources/endpoint_files.py"},
+        {"linux/foreign_file.py", "cli/sources/daemon_lookup.py"},
     ),
     "what the system says of a failed call": (
         r"strerror(, None\))? or (str\()?error\b|strerror\.lower",
@@ -127,7 +127,7 @@ def test_a_page_asks_again_only_as_polling_says() -> None:
     asks = re.compile(r"setInterval\(|setTimeout\([^;\n]*(load|getJson|fetch|families)", re.IGNORECASE)
     pages = sorted(static.rglob("*.js"))
     found = {str(page.relative_to(static)) for page in pages if asks.search(page.read_text(encoding="utf-8"))}
-    assert found == {"charts/chart.js", "picker.js", "runs/curves.js"}
+    assert found == {"charts/chart.js", "picker.js", "pages/runs.js"}
 
 
 def test_a_cause_is_found_in_the_package_of_causes() -> None:

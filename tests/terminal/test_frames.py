@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 
-from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import DaemonData, render_frame
 from trackside_daemon.terminal.histories import render_histories
-from trackside_daemon.terminal.plot import Curve, Point, plot
+from trackside_daemon.terminal.plot import Curve, Point, loss_curve, plot, throughput_curve
 from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
 from trackside_daemon.terminal.view import View, Window
@@ -105,7 +104,9 @@ def test_a_curve_is_drawn_where_its_values_are() -> None:
 
 def test_a_nonfinite_value_is_a_mark_and_not_a_height() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(1, 50)]
-    curve = loss([{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a"))
+    curve = loss_curve(
+        [{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a")
+    )
     assert curve.title == "loss nan  !1 not finite"
     assert curve.nonfinite_steps == [50]
     lines = plot(curve, 60, 6)
@@ -116,7 +117,7 @@ def test_a_nonfinite_value_is_a_mark_and_not_a_height() -> None:
 def test_a_nonfinite_value_within_a_bucket_is_marked_and_counted() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(10, 60, 10)]
     series = [{"key": "loss", "rank": 0, "points": points, "nonfinite": [0, 0, 7, 0, 1]}]
-    curve = loss(series, run("a", world_size=4))
+    curve = loss_curve(series, run("a", world_size=4))
     assert curve.title == "loss 2  rank 0 of 4  !8 not finite"
     assert curve.nonfinite_steps == [30, 50]
     lines = plot(curve, 60, 6)
@@ -130,11 +131,11 @@ def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
         {"key": "tokens", "rank": 0, "points": [[0, 100.0, 64, 64, 64], [10, 105.0, 64, 64, 64]]},
         {"key": "tokens", "rank": 0, "points": [[5, 200.0, 64, 64, 64], [15, 201.0, 64, 64, 64]]},
     ]
-    assert [(dot.step, dot.last) for dot in throughput(series, run("a")).points] == [(10, 128.0), (15, 640.0)]
+    assert [(dot.step, dot.last) for dot in throughput_curve(series, run("a")).points] == [(10, 128.0), (15, 640.0)]
     many = run("a", world_size=4, tokens_per_second=2560.0)
-    assert throughput(series, many).title == "tokens/s 640  rank 0 of 4, all 2.56k"
+    assert throughput_curve(series, many).title == "tokens/s 640  rank 0 of 4, all 2.56k"
     steps = [{"key": "train_loss", "points": [[0, 100.0, 1, 1, 1], [10, 105.0, 1, 1, 1]]}]
-    assert throughput(steps, run("a", world_size=4)).title == "steps/s 2"
+    assert throughput_curve(steps, run("a", world_size=4)).title == "steps/s 2"
 
 
 def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:

@@ -28,7 +28,7 @@ from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.questions import curves
 from trackside_daemon.questions.curves import read_charts

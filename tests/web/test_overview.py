@@ -15,9 +15,8 @@ from trackside_daemon.model.families import host as host_families
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
 from trackside_daemon.web.api.overview import overview as module
-from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS, LossCurve
 from trackside_daemon.web.api.overview.overview import AlertIds
-from trackside_daemon.web.api.overview.rates import CounterGroup
+from trackside_daemon.web.api.overview.rates import MAX_POINTS, CounterGroup, LossCurve
 
 if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]

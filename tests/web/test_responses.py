@@ -13,7 +13,7 @@ from wire_messages import FakeSession
 
 from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.daemon import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.dashboard import HEADERS, StaticFile

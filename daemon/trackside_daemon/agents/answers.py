@@ -17,7 +17,7 @@ from trackside_daemon.questions.runs import Head
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from trackside_daemon.agents.arguments import (
+    from trackside_daemon.agents.tools import (
         CaptureArguments,
         CompareArguments,
         RunsArguments,

@@ -6,8 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, restored_alert
-from trackside_daemon.alerts.alert_series import firing_samples, text_samples
+from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, firing_samples, restored_alert, text_samples
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes

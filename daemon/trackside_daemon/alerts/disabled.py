@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trackside_daemon.config.near import near_name
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,9 +1,10 @@
-"""Alerts that fire now, from the pipeline, so they are right even if the history cannot be written."""
+"""Alerts that fire now, and those that begin, get worse or return, from the records of their changes."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Literal
 
 from trackside_daemon.model.records import LIFE_CYCLE, Alert
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trackside_daemon.model.metric import Batch
+
+REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 
 
 class FiringAlerts:
@@ -39,3 +42,21 @@ class FiringAlerts:
         """Return the alerts that fire, in the order in which they began."""
         with self._lock:
             return list(self._alerts.values())
+
+
+class Escalation:
+    """Severities of the alerts that fire, and since when. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[object, object] = OrderedDict()
+
+    def of(self, alert: Alert) -> Literal["begun", "worse"] | None:
+        """Return whether an alert has begun, or got worse or returned since its last record; None for another change."""
+        key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
+        before = self._known.pop(key, None)
+        if alert.ended is not None:
+            return None
+        self._known[key] = now = alert.severity, alert.evidence.get("since")
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return "begun" if before is None else "worse" if before != now else None

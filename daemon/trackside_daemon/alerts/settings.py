@@ -14,7 +14,7 @@ from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
-from trackside_daemon.model.units import size_bytes
+from trackside_daemon.model.text import size_bytes
 
 
 class RuleThresholds(Section):

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from trackside.os_errors import file_error_text
-from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:

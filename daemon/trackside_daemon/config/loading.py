@@ -5,20 +5,37 @@ Each error is one line. It names the setting as the user wrote it, the value, an
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from trackside.os_errors import os_error_text
-from trackside_daemon.config.environment import variable, variables
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from pydantic import BaseModel
+
+PREFIX = "TRACKSIDE_"
+# Variables of the client; if they are set for a whole job, the daemon's environment has them too.
+CLIENT_VARIABLES = frozenset(
+    PREFIX + name
+    for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
+)
+
+# Kubernetes sets these for a service that is called trackside.
+_KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
+
+log = logging.getLogger("trackside")
 
 
 class ConfigError(Exception):
@@ -168,3 +185,42 @@ def _holds(values: Any, path: tuple[str, ...]) -> bool:
             return False
         values = values[part]
     return True
+
+
+def variables(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """Return the path of every setting by its environment variable."""
+    return {variable(path): path for path in setting_paths(model)}
+
+
+def variable(path: tuple[str, ...]) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + "__".join(path).upper()
+
+
+def warn_of_unknown_variables(model: type[BaseModel], others: Iterable[str] = ()) -> None:
+    """Log the ``TRACKSIDE_*`` variables that are neither a setting, nor the client's, nor set by Kubernetes.
+
+    Args:
+        model: The whole configuration.
+        others: Variables that the daemon or our commands read without a setting.
+    """
+    valid = [*variables(model), *others, *CLIENT_VARIABLES]
+    unknown = [
+        f"{name} is not a setting and is ignored{near_name(name, valid)}"
+        for name in sorted(os.environ)
+        if name.startswith(PREFIX) and name not in valid and not _KUBERNETES.match(name)
+    ]
+    if unknown:
+        log.warning("%s", ", and ".join(unknown))
+
+
+def file_warnings(model: type[Settings], file: Path) -> Iterator[str]:
+    """Yield one line if a valid configuration file contains a secret and others may read or change it."""
+    status = file.stat()
+    # As for keys: a group may read a file that root owns, such as that of the system's daemon.
+    # A pipe cannot be read again.
+    if not stat.S_ISREG(status.st_mode) or not status.st_mode & (0o037 if status.st_uid == 0 else 0o077):
+        return
+    secrets = (path for path in setting_paths(model) if setting(model, path).annotation is SecretStr)
+    if found := set_in(file, secrets):
+        yield f"{file}: others may read it, and {', '.join(map(dotted, found))} is secret: chmod 600 {file}"

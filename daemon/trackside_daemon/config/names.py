@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
 
-from trackside_daemon.model.text import byte_size
-from trackside_daemon.model.units import seconds, size_bytes
+from trackside_daemon.model.text import byte_size, seconds, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from trackside_daemon.demo.model_simulated import (
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
-from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.signals import end_with_parent
 from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.episode import Episode, Streak
+from trackside_daemon.detectors.base import Episode, Streak
 from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, Window

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside.rl_keys import KEYS, meaning
 from trackside.roles import LONGEST
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

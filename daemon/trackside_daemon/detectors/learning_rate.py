@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.episode import Streak
+from trackside_daemon.detectors.base import Detection, Streak
 from trackside_daemon.detectors.settings import DEFAULTS
 
 if TYPE_CHECKING:

@@ -126,11 +126,7 @@ class LevelAlert(SampleAlert):
 
 
 class Shares:
-    """The mean of the last samples.
-
-    Args:
-        size: How many.
-    """
+    """The mean of the last samples."""
 
     __slots__ = ("_samples", "_size", "_sum")
 

@@ -16,8 +16,7 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE
-from trackside_daemon.detectors.episode import Episode
+from trackside_daemon.detectors.base import HUGE, Episode
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS

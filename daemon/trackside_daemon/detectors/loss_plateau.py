@@ -13,8 +13,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE
-from trackside_daemon.detectors.episode import Episode, Streak
+from trackside_daemon.detectors.base import HUGE, Episode, Streak
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import number, percent

@@ -8,7 +8,7 @@ from itertools import combinations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.episode import Episode
+from trackside_daemon.detectors.base import Episode
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.text import byte_size, duration
 

@@ -6,7 +6,7 @@ from collections import deque
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.episode import Episode
+from trackside_daemon.detectors.base import Episode
 from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Column, Found, SlowSteps
-from trackside_daemon.detectors.episode import Firing
+from trackside_daemon.detectors.base import Column, Firing, Found, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
 from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.episode import Firing
+from trackside_daemon.detectors.base import Column, Firing
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
@@ -15,8 +14,7 @@ from trackside_daemon.model.finding import SEVERITIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from trackside_daemon.detectors.base import Detection
-    from trackside_daemon.detectors.episode import State
+    from trackside_daemon.detectors.base import Detection, State
     from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity

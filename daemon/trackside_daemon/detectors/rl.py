@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from math import exp, inf, log, sqrt
 
-from trackside_daemon.detectors.base import HUGE
-from trackside_daemon.detectors.episode import Streak
+from trackside_daemon.detectors.base import HUGE, Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, Window
@@ -54,11 +53,7 @@ _NORMAL = NORMAL / sqrt(6)  # standard deviations of independent means by the me
 
 
 class ZeroVariance(SampleAlert):
-    """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples.
-
-    Args:
-        most: The share.
-    """
+    """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples."""
 
     alerts = ("NoLearningSignal",)
     severity = "warning"
@@ -207,11 +202,7 @@ class ImportanceRatio(LevelAlert):
 
 
 class Truncation(LevelAlert):
-    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold.
-
-    Args:
-        most: The threshold.
-    """
+    """`TruncationRising`: the median share of responses that the limit of the length cuts, over 10 samples, is above a threshold."""
 
     alerts = ("TruncationRising",)
     severity = "warning"
@@ -295,9 +286,6 @@ class RewardCollapse(SampleAlert):
 
     What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose
     that share of the best level.
-
-    Args:
-        share: The share.
     """
 
     alerts = ("RewardCollapse",)

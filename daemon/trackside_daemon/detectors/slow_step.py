@@ -14,8 +14,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import slower
-from trackside_daemon.detectors.episode import Episode
+from trackside_daemon.detectors.base import Episode, slower
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import Window
 from trackside_daemon.model.text import duration, factor

@@ -8,8 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import slower
-from trackside_daemon.detectors.episode import Episode
+from trackside_daemon.detectors.base import Episode, slower
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import Window
 from trackside_daemon.model.text import duration, percent

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.environment.identity import boot_id
 from trackside_daemon.ingest.connection import is_process
 from trackside_daemon.linux.oom import OomKills
-from trackside_daemon.linux.pidfd_poller import PidfdPoller
-from trackside_daemon.linux.process_exit import exit_code
+from trackside_daemon.linux.process_exit import PidfdPoller, exit_code
 from trackside_daemon.model.session import Process
 from trackside_daemon.training.end_state import Exit
 

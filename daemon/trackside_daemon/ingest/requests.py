@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.wire import GATHER_SECONDS, LONGEST_GATHER, Envelope, encode
 from trackside_daemon.ingest.messages import ANSWERS
-from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.signals import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,14 +6,107 @@ A container's cgroup disappears with it, and the root of v2 has no counter. The 
 
 from __future__ import annotations
 
+import os
+import re
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.linux.cgroups import Cgroups
-from trackside_daemon.linux.oom_counters import Counters, kill_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trackside_daemon.linux.cgroups import Cgroup
 
 # Tearing down a driver and much memory can last this long.
 TEARDOWN_SECONDS = 30.0  # longest time from an OOM kill to the end of the process
+
+_COUNT = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+_BYTES = 65536
+
+
+def kill_counts(cgroup: Cgroup) -> list[Path]:
+    """Return the files that may count the kill of a process in a cgroup, the nearest first."""
+    if "memory" in cgroup.v1:
+        # With v1, a counter above does not include this cgroup's kills.
+        return [level / "memory.oom_control" for level in cgroup.v1["memory"][:1]]
+    return [level / "memory.events" for level in cgroup.v2]
+
+
+class Counter:
+    """One counter file, kept open.
+
+    Attributes:
+        users: Number of subjects that follow it.
+        count: The last value read; None before the first.
+        readable: The last read returned a value.
+        increased_at: When the last increase was seen, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Kept open: once its cgroup is removed, a read fails, even when another cgroup has the same name by then.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.users = 0
+        self.count: int | None = None
+        self.readable = False
+        self.increased_at = -inf
+
+    def read(self, now: float) -> bool:
+        """Read the file; return False when its cgroup is gone or the kernel does not count."""
+        self.readable = False
+        try:
+            match = _COUNT.search(os.pread(self._file, _BYTES, 0))
+        except OSError:
+            return False
+        if match is None:
+            return False
+        count = int(match[1])
+        if self.count is not None and count > self.count:
+            self.increased_at = now
+        self.count = count
+        self.readable = True
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class Counters(dict["Path", Counter]):
+    """Followed counters by path, each file open once. Times are seconds of the monotonic clock."""
+
+    def follow(self, paths: Iterable[Path], now: float) -> tuple[Path, ...]:
+        """Follow the paths that are counters, and return them; give them back with `release`."""
+        return tuple(path for path in paths if self._open(path, now))
+
+    def read(self, now: float) -> None:
+        """Read all counters."""
+        for counter in self.values():
+            counter.read(now)
+
+    def release(self, paths: Iterable[Path]) -> None:
+        """Give back paths that `follow` returned."""
+        for path in paths:
+            counter = self[path]
+            counter.users -= 1
+            if not counter.users:
+                self.pop(path).close()
+
+    def _open(self, path: Path, now: float) -> bool:
+        counter = self.get(path)
+        if counter is None:
+            try:
+                counter = Counter(path)
+            except OSError:
+                return False
+        # A followed counter stays even if its cgroup is gone: its last increase still matters to its users.
+        if not counter.read(now) and not counter.users:
+            counter.close()
+            return False
+        counter.users += 1
+        self[path] = counter
+        return True
 
 
 class OomWatch(NamedTuple):

@@ -1,13 +1,13 @@
-"""Limits of a worker process for work that may take long."""
+"""Limits of processes: those of a worker for work that may take long, and the open files of the daemon."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from trackside_daemon.linux.cgroups import Cgroups
 WORKER_BYTES = 512 << 20  # of a worker, if nothing else is configured
 LEAST_BYTES = 128 << 20  # of a worker, of which its own code needs a third
 SHARE = 4  # a worker gets the fourth part of what the cgroup allows
+
+# A hard limit may allow thousands of millions, and some libraries iterate over all descriptor numbers.
+MOST_FILES = 65_536  # upper bound of the limit that `raise_limit` sets
 
 
 def worker_bytes(most: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
@@ -28,7 +31,7 @@ def worker_bytes(most: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")
     limits = [most]
     for level in own.levels("memory") if own is not None else ():
         for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):  # ValueError: max
+            with suppress(OSError, ValueError):  # ValueError: max
                 limits.append(max(LEAST_BYTES, int((level / name).read_text()) // SHARE))
     return min(limits)
 
@@ -36,7 +39,7 @@ def worker_bytes(most: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")
 def limit_memory(pid: int, most: int) -> None:
     """Limit the address space of a process in bytes (RLIMIT_AS, prlimit(2))."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, ValueError):  # it has ended, or has a lower limit
+        with suppress(OSError, ValueError):  # it has ended, or has a lower limit
             resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
 
@@ -54,9 +57,9 @@ def limit_this_process(quick_seconds: float = 0.0) -> None:
     Args:
         quick_seconds: Seconds of processor time for which it keeps its priority (setitimer(2)), so that short work ends soon.
     """
-    with contextlib.suppress(OSError, ValueError):  # a lower limit stays
+    with suppress(OSError, ValueError):  # a lower limit stays
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # not Linux
+    with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if quick_seconds:
         signal.signal(signal.SIGPROF, lambda *_: _lower_priority())
@@ -75,6 +78,15 @@ def _lower_priority() -> None:
 
 def limit_time(seconds: int) -> None:
     """Limit the processor time of this process from now on; the kernel ends it after that (SIGXCPU)."""
-    with contextlib.suppress(OSError, ValueError):  # a lower limit stays
+    with suppress(OSError, ValueError):  # a lower limit stays
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
         resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + seconds, most))
+
+
+def raise_limit() -> None:
+    """Raise the soft limit (RLIMIT_NOFILE) to the hard one, but no higher than `MOST_FILES`; never lower it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # some containers forbid the change
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,18 +1,25 @@
-"""Resolve user names in the background, because a directory server that holds them may not answer."""
+"""Names of users, also resolved in the background, because a directory server that holds them may not answer."""
 
 from __future__ import annotations
 
+import pwd
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.linux.users import user_name
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RETRY_SECONDS = 300.0  # time until the next lookup of a user without a name: the server may have been unreachable
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, empty when the machine has none; blocks while a directory server does not answer."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return ""
 
 
 class UserNames:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from trackside_daemon.linux.own_module import own_module
-from trackside_daemon.linux.parent_death import end_with_parent
 from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process, limit_time
-from trackside_daemon.linux.signals import reset_signals
+from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:

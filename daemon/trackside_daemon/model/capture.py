@@ -134,3 +134,16 @@ def as_json(capture: Capture) -> dict[str, Any]:
         "cause": None if capture.cause is None else asdict(capture.cause),
         "files": [file._asdict() for file in capture.files],
     }
+
+
+class Answer(NamedTuple):
+    """The answer of one rank.
+
+    Attributes:
+        seconds: Time from the question to the answer.
+        body: The decoded message; None for a kind without a body.
+    """
+
+    rank: int
+    seconds: float
+    body: Any

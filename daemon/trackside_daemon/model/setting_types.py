@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from trackside_daemon.model.units import seconds, size_bytes
+from trackside_daemon.model.text import seconds, size_bytes
 
 LEAST_BYTES = 16 * 1024**2  # minimum size of a history: its WAL alone needs 4 MiB
 

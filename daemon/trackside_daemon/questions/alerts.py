@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta
 
 from trackside_daemon.model.finding import Severity
-from trackside_daemon.questions.parameters import Limit, RunName
-from trackside_daemon.questions.question import InvalidError, MissingError, Question
+from trackside_daemon.questions.question import InvalidError, Limit, MissingError, Question, RunName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.history.read.series import By
-    from trackside_daemon.questions.parameters import Part
-    from trackside_daemon.questions.question import History
+    from trackside_daemon.questions.question import History, Part
 
 MAX_SERIES = 1000  # series in one response
 MAX_BAND_SERIES = 8192  # series from which bands are made, such as eight keys of a thousand ranks

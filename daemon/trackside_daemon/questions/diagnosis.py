@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Baseline, FirstTime, Keys, LastTime, RunNames, limits
-from trackside_daemon.questions.question import InvalidError, OfRun, Question
+from trackside_daemon.questions.question import (
+    Baseline,
+    FirstTime,
+    InvalidError,
+    Keys,
+    LastTime,
+    OfRun,
+    Question,
+    RunNames,
+    limits,
+)
 
 if TYPE_CHECKING:
     import sqlite3

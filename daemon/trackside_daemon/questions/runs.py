@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.parameters import Limit, RunName, Seconds
-from trackside_daemon.questions.question import OfRun, Question
+from trackside_daemon.questions.question import Limit, OfRun, Question, RunName, Seconds
 
 if TYPE_CHECKING:
     import sqlite3

@@ -5,9 +5,8 @@ from __future__ import annotations
 from trackside_daemon.questions.alerts import Alert, Alerts, Silences
 from trackside_daemon.questions.artifacts import Capture, Captures, Checkpoints, Console, Media, RunCaptures
 from trackside_daemon.questions.diagnosis import Comparison, Diagnosis, Performance, Report
-from trackside_daemon.questions.layers import Layer, LayerMap, LayerValues
 from trackside_daemon.questions.runs import Events, Keys, Run, Runs
-from trackside_daemon.questions.series import OneSeries, Series
+from trackside_daemon.questions.series import Layer, LayerMap, LayerValues, OneSeries, Series
 
 __all__ = [
     "Alert",

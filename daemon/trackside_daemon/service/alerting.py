@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alerts import SHOWN_SECONDS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
-from trackside_daemon.alerts.delivery.configured_sinks import STORED, ConfiguredSinks
-from trackside_daemon.alerts.delivery.delivery import Delivery
+from trackside_daemon.alerts.delivery.delivery import STORED, ConfiguredSinks, Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.layer_norm_requests import LayerNormRequests
-from trackside_daemon.alerts.restored import usable
+from trackside_daemon.alerts.rank_restoring import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks

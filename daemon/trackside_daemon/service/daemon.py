@@ -10,10 +10,10 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.os_errors import os_error_text
 from trackside_daemon import __version__
@@ -32,16 +32,13 @@ from trackside_daemon.service.alerting import last_attempt
 from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.finding_sources import alert_names
-from trackside_daemon.service.part import Part, PartList
 from trackside_daemon.service.status import Status, build_info
-from trackside_daemon.service.systemd import Notifier
-from trackside_daemon.service.watchdog import Watchdog
+from trackside_daemon.service.systemd import Notifier, Watchdog
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
-from trackside_daemon.web.api.daemon import DaemonApi
-from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi
@@ -58,7 +55,7 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
@@ -93,6 +90,40 @@ HEAPS = 2
 M_ARENA_MAX = -8
 
 logger = logging.getLogger("trackside")
+
+
+class Part(NamedTuple):
+    """A start and a stop of the daemon, of the same thing where both are given.
+
+    Attributes:
+        start: Starts it; None if it is open from the beginning.
+        stop: Stops it; None if there is nothing to stop.
+    """
+
+    start: Callable[[], object] | None = None
+    stop: Callable[[], object] | None = None
+
+
+class PartList:
+    """Parts in the order in which they start; they stop in the reverse order."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self._parts = tuple(parts)
+        self._started = 0
+
+    def start(self) -> None:
+        """Start all parts; after the first that fails, no other starts."""
+        for part in self._parts:
+            if part.start is not None:
+                part.start()
+            self._started += 1
+
+    def stop(self) -> None:
+        """Stop the parts that have started or were open from the beginning, all of them even if one fails."""
+        with ExitStack() as stops:
+            for number, part in enumerate(self._parts):
+                if part.stop is not None and (part.start is None or number < self._started):
+                    stops.callback(part.stop)
 
 
 class Daemon:

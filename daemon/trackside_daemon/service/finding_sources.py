@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.disabled import unknown_names
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
-from trackside_daemon.alerts.rank_restoring import RankRestoring
-from trackside_daemon.alerts.replay_history import PastRanks
+from trackside_daemon.alerts.rank_restoring import PastRanks, RankRestoring
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.fleet import fleet

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
-from trackside_daemon.alerts.escalation import Escalation
+from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view

@@ -13,15 +13,13 @@ from textual.message import Message
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
-from trackside_daemon.terminal import snapshot
 from trackside_daemon.terminal.formatting import to_float
 from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
-from trackside_daemon.terminal.once import no_colour
+from trackside_daemon.terminal.once import no_colour, save_snapshot
 from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, Report
 from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.processes import TREE, CpuShares, describe
-from trackside_daemon.terminal.styled_lines import Line, fit
-from trackside_daemon.terminal.table import first_visible
+from trackside_daemon.terminal.styled_lines import Line, first_visible, fit
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:
@@ -311,7 +309,7 @@ class Top(App[None]):
             self._note = [("no data to save yet", "warning")]
         else:
             try:
-                self._note = [(f"saved {shown(snapshot.save(self._data, self._directory))}", "good")]
+                self._note = [(f"saved {shown(save_snapshot(self._data, self._directory))}", "good")]
             except OSError as error:
                 self._note = [(f"not saved: {shown(error.filename)}: {os_error_text(error)}", "critical")]
         self._draw()

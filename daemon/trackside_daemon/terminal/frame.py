@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.model.text import cut, duration, shown
-from trackside_daemon.terminal import curves
 from trackside_daemon.terminal.formatting import (
     ABSENT,
     bar,
@@ -19,10 +18,9 @@ from trackside_daemon.terminal.formatting import (
     with_prefix,
 )
 from trackside_daemon.terminal.histories import clock, render_histories
-from trackside_daemon.terminal.plot import MIN_ROWS, plot
+from trackside_daemon.terminal.plot import MIN_ROWS, loss_curve, plot, throughput_curve
 from trackside_daemon.terminal.processes import render_processes
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit, join, line_width
-from trackside_daemon.terminal.table import Column, render_table
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Column, Line, Piece, fit, join, line_width, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -167,9 +165,9 @@ def _plots(data: DaemonData, view: View, width: int, height: int) -> list[Line]:
         return [fit([], width)] * height
     series = data.series if data.run == str(run.get("id")) else ()
     columns = plot_columns(width)
-    left = curves.loss(series, run)
+    left = loss_curve(series, run)
     left = left._replace(title=f"{text_field(run, 'name', ABSENT)}  {left.title}")
-    right = curves.throughput(series, run)
+    right = throughput_curve(series, run)
     pairs = zip(plot(left, columns, height), plot(right, columns, height), strict=True)
     return [fit([*left_line, (" " * PLOT_GAP, ""), *right_line], width) for left_line, right_line in pairs]
 

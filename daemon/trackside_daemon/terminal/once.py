@@ -1,11 +1,14 @@
-"""One frame as text."""
+"""The data of one moment: as a frame of text, or as a file."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+import time
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.terminal.frame import plot_columns, render_frame
@@ -16,6 +19,7 @@ from trackside_daemon.terminal.view import View
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside_daemon.terminal.frame import DaemonData
     from trackside_daemon.terminal.polling import Daemon
 
 MIN_WIDTH = 40
@@ -44,3 +48,32 @@ def render_once(daemon: Daemon) -> Iterator[str]:
     data = fetch(daemon, view)
     render = to_ansi if is_terminal and not no_colour() else to_text
     return (render(line) for line in chain.from_iterable(render_frame(data, view, width, height)))
+
+
+def save_snapshot(data: DaemonData, directory: Path | None = None) -> Path:
+    """Write ``trackside-top-DATE.json`` with the overview, and the series of the selected run.
+
+    Args:
+        data: Responses of the daemon.
+        directory: Directory of the file; None for the working directory.
+
+    Returns:
+        The path of the file. No existing file is overwritten.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    folder = (directory or Path()).absolute()
+    stem = time.strftime("trackside-top-%Y%m%d-%H%M%S")
+    number = 1
+    while True:
+        file = folder / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            stream = file.open("x", encoding="utf-8")
+        except FileExistsError:
+            number += 1
+            continue
+        with stream:
+            json.dump({"overview": data.overview, "run": data.run, "series": list(data.series)}, stream, indent=1)
+            stream.write("\n")
+        return file

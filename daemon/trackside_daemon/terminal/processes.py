@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import cut
 from trackside_daemon.terminal.formatting import ABSENT, percent, text_field, to_float, with_prefix
-from trackside_daemon.terminal.styled_lines import Line, Piece, fit
-from trackside_daemon.terminal.table import Column, render_table
+from trackside_daemon.terminal.styled_lines import Column, Line, Piece, fit, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

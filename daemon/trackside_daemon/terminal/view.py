@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.terminal.curves import KEYS
 from trackside_daemon.terminal.formatting import to_float
 from trackside_daemon.terminal.histories import history_columns, machine_query
+from trackside_daemon.terminal.plot import KEYS
 from trackside_daemon.terminal.processes import ORDERS, TREE, ordered
 
 if TYPE_CHECKING:

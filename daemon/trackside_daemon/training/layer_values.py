@@ -6,9 +6,9 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from trackside.packing import unpack
-from trackside_daemon.model.families.layers import COLUMNS
+from trackside_daemon.model.families.training import LAYER_COLUMNS
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,13 +41,13 @@ class LayerValues:
     def _of(self, frame: DistributionFrame) -> Iterator[Sample]:
         chosen = [place for place, name in enumerate(frame.names) if self._matches(name)]
         for column, packed in frame.columns.items():
-            if column not in COLUMNS or not chosen:
+            if column not in LAYER_COLUMNS or not chosen:
                 continue
             values = unpack("f", packed)
             for place in chosen:
                 name = frame.names[place]
                 if not isnan(values[place]) and self._has(f"{frame.kind}/{name}/{column}"):
-                    yield Sample(COLUMNS[column], (*self._labels, frame.kind, name), values[place])
+                    yield Sample(LAYER_COLUMNS[column], (*self._labels, frame.kind, name), values[place])
 
     def _matches(self, name: str) -> bool:
         return any(matches_wildcards(name, pattern) for pattern in self._patterns)

@@ -6,7 +6,6 @@ from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.rl_keys import PHASES, meaning
-from trackside_daemon.model.families import models as model_families
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
 from trackside_daemon.model.metric import Distribution, Sample
@@ -362,7 +361,7 @@ class RankStatus:
                 {short: None for short, full in f.NAMES.items() if full == key and short in self._series}
             )
         elif self._admits(key):
-            self._series[key] = model_families.series(key, self.labels) or (f.VALUE, (*self.labels, key))
+            self._series[key] = f.model_series(key, self.labels) or (f.VALUE, (*self.labels, key))
         elif len(self._refused) < REFUSED_KEYS:
             self._refused.add(hash(key))  # a hash, since a key may have 64 KiB
 

@@ -10,7 +10,7 @@ from trackside_daemon.config.section import Section
 from trackside_daemon.linux.process_limits import WORKER_BYTES
 from trackside_daemon.model.families import training
 from trackside_daemon.model.setting_types import Seconds, Texts
-from trackside_daemon.model.units import size_bytes
+from trackside_daemon.model.text import size_bytes
 
 
 class RunSection(Section):

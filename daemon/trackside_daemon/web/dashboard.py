@@ -42,11 +42,7 @@ TYPES = {
 
 
 class StaticFile:
-    """A static file, read at start so that an upgrade of the package cannot mix two versions.
-
-    Args:
-        path: The file.
-    """
+    """A static file, read at start so that an upgrade of the package cannot mix two versions."""
 
     def __init__(self, path: Path) -> None:
         plain = path.read_bytes()

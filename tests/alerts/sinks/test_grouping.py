@@ -9,8 +9,7 @@ import pytest
 from alerts.sinks.alert_records import START, alert, over, told
 
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, GroupOutbox
-from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.sink import Message, SinkFilter
 
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert

@@ -11,7 +11,7 @@ from alerts.sinks.alert_records import START, alert, over, told
 from trackside_daemon.alerts.sinks.alertmanager import sink as outbox
 from trackside_daemon.alerts.sinks.alertmanager.sink import OVER_SECONDS, AlertmanagerOutbox
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.sink import SinkFilter
 
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert

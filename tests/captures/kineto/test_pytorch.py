@@ -26,8 +26,7 @@ from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import decode
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from trackside_daemon.captures.kineto import windows
 from trackside_daemon.captures.kineto.profiler_socket import Poller
 from trackside_daemon.captures.kineto.recorder import BUSY, UNREACHED, KinetoRecorder
 from trackside_daemon.captures.kineto.windows import Windows
-from trackside_daemon.model.answer import Answer
-from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.wire import EXCEPTION
-from trackside_daemon.alerts.escalation import Escalation
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, io, memory, xids
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
 from trackside_daemon.alerts.evidence.sources import Case
+from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.answer import Answer
+    from trackside_daemon.model.capture import Answer
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 

@@ -13,8 +13,8 @@ from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.records import LIFE_CYCLE
+from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.model.troubles import DETECTED, PREFIX, RULED, TROUBLES
-from trackside_daemon.model.wildcards import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.alert_series import page_of, series_labels
+from trackside_daemon.alerts.active_alert import page_of, series_labels
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.text import rfc3339

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.required import is_explained
-from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink import Message, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.records import STALLS, AlertKey
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+    from trackside_daemon.alerts.sinks.sink import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
 WAIT_SECONDS = 1.0  # seconds for which a message waits for further alerts of the same run

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Body
-    from trackside_daemon.model.answer import Answer
-    from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.capture import Answer, Capture
 
     Summarize = Callable[[Capture, Mapping[int, Path]], dict[str, Any]]
 

@@ -10,7 +10,7 @@ from trackside.environment.identity import start_time
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.linux.child_process import output
-from trackside_daemon.linux.users import user_name
+from trackside_daemon.linux.user_names import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

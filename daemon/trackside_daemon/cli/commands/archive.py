@@ -106,7 +106,7 @@ def _directory() -> Path:
     from pathlib import Path
 
     from trackside_daemon.cli.sources.daemon_lookup import VARIABLE, find_local_daemon
-    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.cli.sources.source import SourceError
     from trackside_daemon.history.directory import default_directory
 
     try:

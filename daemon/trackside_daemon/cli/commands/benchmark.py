@@ -129,7 +129,7 @@ def _measured(options: Options, request: Request) -> dict[str, Any]:
 
 def _daemon(url: str) -> ApiSource | None:
     from trackside_daemon.cli.sources.daemon_lookup import find_daemon
-    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.cli.sources.source import SourceError
 
     with nullcontext() if url else suppress(SourceError):
         return find_daemon(url)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from trackside.benchmark.messages import Failure, Finding
 from trackside.benchmark.results import Measured
-from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.linux.worker_process import WorkerFailed

@@ -58,7 +58,7 @@ def checkpoints(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
-        from trackside_daemon.cli.sources.errors import NotFoundError
+        from trackside_daemon.cli.sources.source import NotFoundError
         from trackside_daemon.questions import table as questions
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])

@@ -9,13 +9,12 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Form, Json, Runs, StoragePath, Url
 from trackside_daemon.cli.output import form_of, print_answer
-from trackside_daemon.model.text import shown
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.cli.compare.expression import Condition
+    from trackside_daemon.cli.gate import Condition
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.documents.groups import Comparison, Group, Run
 
@@ -87,7 +86,7 @@ def compare(
 
 
 def _condition(text: str) -> Condition | None:
-    from trackside_daemon.cli.compare.expression import Condition, ExpressionError
+    from trackside_daemon.cli.gate import Condition, ExpressionError
 
     try:
         return Condition(text) if text else None
@@ -125,7 +124,7 @@ def _groups(
 
 
 def _sort(comparison: Comparison, by: str) -> None:
-    from trackside_daemon.cli.commands.sorting import ordered
+    from trackside_daemon.cli.output import ordered
 
     def mean(each: Group, key: str) -> float | None:
         found = comparison.statistics(each, key)
@@ -138,7 +137,7 @@ def _sort(comparison: Comparison, by: str) -> None:
 
 def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
     """Report whether the gate failed, and return a line for each failure."""
-    from trackside_daemon.cli.compare.gate import failures
+    from trackside_daemon.cli.gate import failures
 
     if condition is None:
         return []

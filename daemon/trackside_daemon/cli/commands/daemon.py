@@ -63,13 +63,11 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
     """
     block_signals()  # before the imports, which take so long that a signal may come
     from trackside_daemon.cli import credentials_flag
-    from trackside_daemon.config.environment import warn_of_unknown_variables
-    from trackside_daemon.config.file_mode import file_warnings
-    from trackside_daemon.config.loading import ConfigError, load
+    from trackside_daemon.config.loading import ConfigError, file_warnings, load, warn_of_unknown_variables
     from trackside_daemon.ingest.endpoint import EndpointError
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
-    from trackside_daemon.linux.file_limit import raise_limit
+    from trackside_daemon.linux.process_limits import raise_limit
     from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
     from trackside_daemon.service.config import Config, check_roots

@@ -12,25 +12,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from trackside.captures.kineto import TESTED, is_tested, serves_this_user, socket_directory
 from trackside.environment import discovery
 from trackside.environment.paths import spool_directories
 from trackside.os_errors import file_error_text
 from trackside.transport.spool import SEGMENT_BYTES, SPOOL_BYTES
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands.doctor_check import Check, Level
-from trackside_daemon.linux.users import user_name
+from trackside_daemon.captures.kineto.environment import torch_version
+from trackside_daemon.captures.kineto.socket_file import DirectoryError, require_usable
+from trackside_daemon.cli.commands.doctor_gpu import Check, Level
+from trackside_daemon.linux.user_names import user_name
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.setting_types import LEAST_BYTES
 from trackside_daemon.model.text import byte_size, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.cli.sources.endpoint_files import Endpoint
+    from trackside_daemon.cli.sources.daemon_lookup import Endpoint
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
 LEAST_FREE = 1024**3  # free bytes below which the disk of the history will soon be full
+
+PROGRAMS = ("python", "python3")
+WITHOUT = "captures need the client in the training"
 
 
 def doctor() -> None:
@@ -39,7 +45,7 @@ def doctor() -> None:
     Each check prints a line: ok, warn, or FAIL with a remedy. The command queries the daemon of this machine. If none
     runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails, also if no daemon runs.
     """
-    from trackside_daemon.cli.commands import doctor_captures, doctor_gpu
+    from trackside_daemon.cli.commands import doctor_gpu
 
     failed = False
     status: dict[str, Any] | None = None
@@ -48,7 +54,7 @@ def doctor() -> None:
             status = result
         else:
             failed |= _print(result)
-    for check in (_push, _spool, _storage, _notifications, doctor_captures.check, doctor_gpu.check):
+    for check in (_push, _spool, _storage, _notifications, _profiles, doctor_gpu.check):
         for result in check(status):
             failed |= _print(result)
     raise typer.Exit(1 if failed else 0)
@@ -64,7 +70,7 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
     """Yield the checks of daemons, and the status of the first one that answers."""
     from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
-    from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
+    from trackside_daemon.cli.sources.source import LockedError, SourceError, TokenError
 
     answered = seen = False
     for endpoint in local_endpoints():
@@ -288,3 +294,31 @@ def _room(directory: Path) -> _Room:
 
 def _user(uid: int) -> str:
     return user_name(uid) or f"uid {uid}"
+
+
+def _profiles(status: Mapping[str, Any] | None) -> Iterator[Check]:
+    """Check whether `trackside run` can have PyTorch itself record profiles, without code in the training."""
+    version = next(filter(None, map(torch_version, PROGRAMS)), "")
+    if not version:
+        yield Check("ok", "profiles", "the Python in $PATH has no PyTorch")
+        return
+    if not is_tested(version):
+        versions = ", ".join(TESTED)
+        text = f"PyTorch {version} in $PATH is left alone, because {versions} are the tested versions; {WITHOUT}"
+        yield Check("warn", "profiles", text)
+        return
+    found = discovery.find(None, os.environ)[0] or ""
+    if status is None or not found.startswith("ipc://"):
+        yield Check("ok", "profiles", f"PyTorch {version} in $PATH is a tested version; `trackside run` serves it")
+        return
+    place = socket_directory(Path(found.removeprefix("ipc://")))
+    try:
+        require_usable(place)
+    except DirectoryError as error:
+        yield Check("warn", "profiles", f"{error}; until then, {WITHOUT}")
+        return
+    if serves_this_user(place):
+        yield Check("ok", "profiles", f"PyTorch {version} in $PATH is a tested version, and the daemon serves {place}")
+    else:
+        text = f"{place}: the daemon of another user, or one with capture.kineto off, serves no profiles; {WITHOUT}"
+        yield Check("warn", "profiles", text)

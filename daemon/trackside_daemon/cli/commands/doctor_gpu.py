@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands.doctor_check import Check
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.nvml.handle.handle import NvmlLocked
 from trackside_daemon.nvml.reading import NO_PERMISSION
@@ -27,6 +26,16 @@ NAMES = 12  # maximum number of missing families to list per reason
 _PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
 
 SEE = "check dmesg for NVRM and Xid, and whether nvidia-smi works"
+
+Level = Literal["ok", "warn", "FAIL"]
+
+
+class Check(NamedTuple):
+    """A result, printed as one line; *text* contains the remedy unless the level is ok."""
+
+    level: Level
+    about: str
+    text: str
 
 
 class _Fault(msgspec.Struct):

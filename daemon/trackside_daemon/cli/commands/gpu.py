@@ -10,8 +10,7 @@ import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl
-from trackside_daemon.model.text import shown
-from trackside_daemon.model.units import seconds
+from trackside_daemon.model.text import seconds, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -135,7 +135,7 @@ def _import_run(source: Source, run: ForeignRun, name: str, id_: str) -> int:
 def _import(place: str, work: Callable[[], ImportResult]) -> int:
     """Import a run, and return the exit status."""
     from trackside_daemon.bridges.foreign_run import ForeignRunError
-    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.cli.sources.source import SourceError
     from trackside_daemon.history.files.importing import ImportingError
     from trackside_daemon.history.files.items import FormatError
 

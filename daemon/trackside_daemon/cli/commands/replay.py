@@ -271,7 +271,7 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
         CommandError: There is no such run.
     """
     from trackside.roles import usable
-    from trackside_daemon.cli.sources.errors import NotFoundError
+    from trackside_daemon.cli.sources.source import NotFoundError
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.questions.runs import Run

@@ -109,7 +109,7 @@ def _groups(config_file: Path | None, wanted: RuleFileOptions) -> list[Group]:
 
 def _interval(text: str) -> float:
     """Return the seconds of an interval that gives the recording rules some scrapes in their five minutes."""
-    from trackside_daemon.model.units import seconds
+    from trackside_daemon.model.text import seconds
 
     try:
         interval = float(str(seconds(text)))

@@ -16,8 +16,7 @@ from trackside_daemon.cli.options import Form, Json, Run, Runs, StoragePath, Url
 from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.text import duration, number, short_moment, shown
-from trackside_daemon.model.units import seconds
+from trackside_daemon.model.text import duration, number, seconds, short_moment, shown
 from trackside_daemon.questions import table as questions
 from trackside_daemon.questions.artifacts import MOST_LINES
 from trackside_daemon.questions.runs import MOST_METRICS, MOST_RUNS
@@ -286,7 +285,7 @@ def delete(
 
 
 def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
-    from trackside_daemon.cli.commands.sorting import ordered
+    from trackside_daemon.cli.output import ordered
 
     def value(run: Mapping[str, Any], key: str) -> Any:
         return run.get("summary", {}).get(key, run.get(key) if key in _SORTED else None)

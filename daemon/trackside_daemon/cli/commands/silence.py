@@ -14,9 +14,8 @@ from trackside_daemon.cli.options import DaemonUrl, Json
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import seconds, shown
 from trackside_daemon.model.troubles import PREFIX
-from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -63,7 +63,7 @@ def raise_test_alert(
 
 def _raised(source: ApiSource, test: Mapping[str, Any]) -> dict[str, Any]:
     """Return the alert as soon as the history has it."""
-    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.cli.sources.source import SourceError
     from trackside_daemon.questions.alerts import Alerts
 
     until = time.monotonic() + FIRE_SECONDS

@@ -11,8 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported
 from trackside_daemon.cli.options import DaemonUrl
 from trackside_daemon.cli.output import print_lines
-from trackside_daemon.model.text import shown
-from trackside_daemon.model.units import seconds
+from trackside_daemon.model.text import seconds, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +65,7 @@ class ReconnectingDaemon:
         return list(self._query(lambda source: source.record(run, {"trigger": "person"})["text"]))
 
     def _query(self, question: Callable[[ApiSource], T]) -> T:
-        from trackside_daemon.cli.sources.errors import SourceError
+        from trackside_daemon.cli.sources.source import SourceError
         from trackside_daemon.terminal.polling import UnansweredError
 
         try:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.environment.discovery import find, named_endpoint, socket_failure
 from trackside_daemon.cli.run.daemon_lease import DaemonLease
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.cli.sources.endpoint_files import endpoint_of
-from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
+from trackside_daemon.cli.sources.daemon_lookup import endpoint_of
+from trackside_daemon.cli.sources.source import LockedError, SourceError, TokenError
 from trackside_daemon.history.directory import HistoryError, prepare
 from trackside_daemon.ingest.endpoint import EndpointError, push_path
 from trackside_daemon.linux.child_process import ChildProcess

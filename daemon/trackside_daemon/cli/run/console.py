@@ -7,22 +7,26 @@ import os
 import select
 import signal
 import struct
+import sys
 import termios
 import threading
 from collections import Counter, deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
-from trackside_daemon.cli.run.console_keeper import HEADER
-from trackside_daemon.history.console.files import KEPT_BYTES
+from trackside.os_errors import os_error_text
+from trackside_daemon.history.console.files import KEPT_BYTES, ConsoleWriter
+from trackside_daemon.history.console.lines import Redactor
 from trackside_daemon.linux.child_process import ChildProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHUNK = 65_536
 REST_SECONDS = 1.0  # time limit for the rest of the output after the command's end: its children may keep it open
 KEEPING_SECONDS = 10.0  # time limit until that is kept
+
+HEADER = struct.Struct(
+    "<BQI"
+)  # of a frame: stream, number of bytes of it that were dropped before, size of what follows
 
 
 class Console:
@@ -51,7 +55,7 @@ class Console:
         frames, self._frames = os.pipe()
         with os.fdopen(frames, "rb") as theirs:
             self._keeper = ChildProcess(
-                *("trackside_daemon.cli.run.console_keeper", str(history), launch),
+                *("trackside_daemon.cli.run.console", str(history), launch),
                 mute=True,
                 stdin=theirs,
             )
@@ -180,3 +184,44 @@ def _write(number: int, data: bytes) -> bool:
         except OSError:
             return False
     return True
+
+
+def main() -> None:
+    """Keep an output, as ``python -m trackside_daemon.cli.run.console HISTORY LAUNCH``; report on standard error if that fails.
+
+    A process of its own, because removing what looks like a secret takes longer than to print it.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # its input ends before or with the parent
+    history, launch = sys.argv[1:]
+    try:
+        writer = ConsoleWriter(Path(history), launch)
+        try:
+            keep(sys.stdin.buffer, writer)
+        finally:
+            writer.close()
+    except OSError as error:
+        print(f"trackside: --console: the output is not kept whole: {os_error_text(error)}", file=sys.stderr)  # noqa: T201
+
+
+def keep(frames: IO[bytes], writer: ConsoleWriter) -> None:
+    """Append the redacted content of frames.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    redactors: dict[int, Redactor] = {}
+    while len(header := frames.read(HEADER.size)) == HEADER.size:
+        stream, dropped, size = HEADER.unpack(header)
+        redactor = redactors.setdefault(stream, Redactor())
+        if dropped:
+            rest = redactor.feed(b"", end=True)
+            line = "" if not rest or rest.endswith(b"\n") else "\n"
+            writer.write(rest + f"{line}[{dropped:,} bytes of output were not kept]\n".encode())
+        writer.write(redactor.feed(frames.read(size)))
+    for redactor in redactors.values():
+        writer.write(redactor.feed(b"", end=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.bridges.finding import FOLLOWED
 from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
-from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.history.directory import HistoryError
 
 if TYPE_CHECKING:

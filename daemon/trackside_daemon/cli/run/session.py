@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from trackside.auto.environment import variables
+from trackside.auto.environment import refusal, variables
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.os_errors import os_error_text
-from trackside_daemon.captures.kineto.environment import missing_variables
+from trackside_daemon.captures.kineto.environment import interpreter, missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
-from trackside_daemon.cli.run.auto import why_nothing
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
-from trackside_daemon.linux.child_process import ChildProcess, Command
+from trackside_daemon.linux.child_process import ChildProcess, Command, output
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
+
+SECONDS = 10.0  # time limit for an interpreter to try the import
+
+# A file of the working directory is no proof, and may be another user's.
+_IMPORT = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; import trackside.default_run; print('here')"
+)
 
 
 def run(
@@ -219,3 +226,17 @@ def report(text: str) -> None:
     """Write a line to standard error, because standard output is the command's; a closed one is ignored."""
     with suppress(OSError):
         os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))
+
+
+def why_nothing(command: Sequence[str]) -> str:
+    """Return the reason in one line, for a command that has opened no run."""
+    python = interpreter(command[0])
+    if not python:
+        return "nothing was pushed, and what it started imported neither PyTorch nor a tracker"
+    is_script = Path(python).name != Path(command[0]).name
+    if reason := refusal([] if is_script else command[1:]):
+        return f"{reason}, by which --auto finds the training; leave the flag out, or call trackside.push"
+    if output([python, "-c", _IMPORT], SECONDS).strip() != "here":
+        ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return f"{python} cannot import trackside; install it there: {python} -m pip install trackside (this is {ours})"
+    return "no optimizer of PyTorch made a step, and no tracker got a number"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.environment.paths import machine_id, spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
-from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
+from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.history import directory

@@ -14,12 +14,12 @@ from trackside_daemon.agents.answers import recorded
 from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.agents.tools import TOOLS
 from trackside_daemon.agents.untrusted import unmark
-from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.agents.arguments import CaptureArguments
+    from trackside_daemon.agents.tools import CaptureArguments
 
     Record = Callable[[str, dict[str, Any]], dict[str, Any]]
 

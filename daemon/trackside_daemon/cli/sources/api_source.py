@@ -13,8 +13,14 @@ from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.sources import credentials
-from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
+from trackside_daemon.cli.sources.source import (
+    ANSWER_SECONDS,
+    CHUNK_BYTES,
+    LockedError,
+    NotFoundError,
+    SourceError,
+    TokenError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE
-from trackside_daemon.cli.sources.errors import LockedError
+from trackside_daemon.cli.sources.source import LockedError
 
 _OTHER_NAME = frozenset({62, 64})  # openSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 

@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from trackside.environment.paths import open_regular
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.credentials_flag import FLAG
-from trackside_daemon.cli.sources.errors import LockedError
+from trackside_daemon.cli.sources.source import LockedError
 from trackside_daemon.config.near import explain
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse

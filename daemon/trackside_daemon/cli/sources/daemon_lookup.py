@@ -5,16 +5,24 @@ Each daemon writes its address and its token to files next to its push socket.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import socket
+import stat
 import sys
+from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 from trackside.environment import discovery
+from trackside.os_errors import file_error_text
+from trackside.transport.announcement import connectable
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
-from trackside_daemon.cli.sources.endpoint_files import Endpoint, endpoint_of, split_address
-from trackside_daemon.cli.sources.errors import LockedError, SourceError
+from trackside_daemon.cli.sources.source import LockedError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +30,10 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
+
+FILE_BYTES = 4096  # far more than an address or a token has
+
+_VISIBLE = re.compile(r"[!-~]*")  # ASCII without spaces and control characters
 
 
 def find_history(directory: Path | None, url: str) -> Source:
@@ -158,3 +170,178 @@ def _same(directory: Path, other: object) -> bool:
 
 def _warn(message: str) -> None:
     print(f"trackside: {message}", file=sys.stderr)  # noqa: T201
+
+
+class Endpoint(NamedTuple):
+    """The address and the token that a daemon has written next to its push socket.
+
+    Attributes:
+        file: The file with the address.
+        owner: User id of its owner; -1 if others can change it.
+        address: ``http://HOST:PORT`` or ``https://HOST:PORT``.
+        token: Token of the API.
+        problem: Why commands do not use the files; empty if they do.
+        remedy: How to fix the problem; empty if a restart of the daemon fixes it.
+    """
+
+    file: Path
+    owner: int
+    address: str = ""
+    token: str = ""
+    problem: str = ""
+    remedy: str = ""
+
+
+class _UntrustedError(Exception):
+    """Another user may have made a file; the arguments are the problem and the remedy."""
+
+
+def endpoint_of(push_socket: Path) -> Endpoint | None:
+    """Return the endpoint of the daemon of a push socket; None if there is none that this user may query."""
+    try:
+        file = push_socket.with_suffix(".address")
+        with _opened_directory(file.parent) as directory:
+            return _endpoint(file, directory)
+    except _UntrustedError as error:
+        return Endpoint(file, -1, "", "", *error.args)
+    except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
+        return None
+
+
+def split_address(url: str) -> SplitResult | None:
+    """Return the parts of an HTTP address; None if it is invalid."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if valid else None
+
+
+@contextmanager
+def _opened_directory(path: Path) -> Iterator[int]:
+    """Yield a descriptor of a directory, through which no other directory can replace it between the checks.
+
+    Raises:
+        _UntrustedError: It is a symbolic link.
+        OSError: It does not exist, or cannot be opened.
+    """
+    # O_PATH: a member of its group may search the system's directory, but not list it.
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR} and path.is_symlink():
+            raise _UntrustedError(f"{path} is a symbolic link", "remove it, or name the directory itself") from None
+        raise
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _endpoint(file: Path, directory: int) -> Endpoint | None:
+    """Return the endpoint of an open directory; None if there is none, or it is of a daemon that serves another user.
+
+    Raises:
+        _UntrustedError: Other users can change the files.
+        OSError: There is no such file, or this user may not search the directory.
+    """
+    uid, status = os.getuid(), os.fstat(directory)
+    trusted = {uid, 0}
+    # Only in these directories is another owner wrong. The system's and one that the user named may be another user's.
+    own = file.parent in set(discovery.directories(os.environ, uid)) - {discovery.SYSTEM_DIRECTORY}
+    if status.st_uid not in trusted:
+        if not own:
+            return None
+        raise _UntrustedError(
+            f"{file.parent} belongs to another user, uid {status.st_uid}, so commands ignore it",
+            "remove it, or ask an administrator to",
+        )
+    owner = os.stat(file.name, dir_fd=directory, follow_symlinks=False).st_uid
+    if owner not in trusted and not own:
+        return None
+    # With the sticky bit, as /tmp has it, others may create files but not replace those of this user.
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise _UntrustedError(f"others may write to {file.parent}", f"run: chmod go-w {file.parent}")
+    secret = file.with_suffix(".token")
+    try:
+        address = connectable(_read(file, directory, 0o022))
+        token = _read(secret, directory, 0o077)
+    except OSError as error:
+        return Endpoint(file, owner, problem=file_error_text(error))
+    parts = split_address(address)
+    # Nothing but scheme, host and port: a path or a fragment could hide what follows the port.
+    if parts is None or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
+        return Endpoint(file, owner, problem=f"{file}: contains no address")
+    if not _is_of_this_machine(parts.hostname or ""):
+        raise _UntrustedError(
+            f"{file}: {parts.hostname} is not an address of this machine", "delete the file and restart that daemon"
+        )
+    return Endpoint(file, owner, address, token)
+
+
+def _read(path: Path, directory: int, closed: int) -> str:
+    """Return the text of a file of this user or root in an open directory; empty if it is not visible ASCII.
+
+    Args:
+        path: The file.
+        directory: A descriptor of its directory.
+        closed: Permission bits that the file must not have.
+
+    Raises:
+        _UntrustedError: It is a link, or of another user, or others may use it.
+        OSError: It cannot be read; `filename` is *path*.
+    """
+    try:
+        # O_NONBLOCK: a FIFO would block the command.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path.name, flags, dir_fd=directory)
+        with os.fdopen(_regular(descriptor), "rb") as file:
+            status = os.fstat(descriptor)
+            content = file.read(FILE_BYTES)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _UntrustedError(f"{path} is a symbolic link", "delete it and restart that daemon") from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    if status.st_uid not in {os.getuid(), 0}:
+        raise _UntrustedError(f"{path} belongs to another user, uid {status.st_uid}", "delete it")
+    if status.st_nlink != 1:  # another user may link any file of this user, where fs.protected_hardlinks is 0
+        raise _UntrustedError(f"{path} has several names (hard links)", "delete it and restart that daemon")
+    if status.st_mode & closed:
+        use = "write to" if status.st_mode & 0o022 else "read"
+        raise _UntrustedError(f"others may {use} {path}", f"run: chmod 600 {path}")
+    text = content.decode("latin-1").strip()
+    return text if _VISIBLE.fullmatch(text) else ""
+
+
+def _regular(descriptor: int) -> int:
+    """Return the descriptor of a regular file; close another.
+
+    Raises:
+        OSError: It is something else.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "not a regular file")
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Return whether what is sent to an IP address stays on this machine."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if address.is_loopback:
+        return True
+    # The kernel chooses the address itself as the source if it is one of this machine; connect(2) of UDP sends nothing.
+    try:
+        with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return ip_address(probe.getsockname()[0].partition("%")[0]) == address
+    except (OSError, ValueError):
+        return False

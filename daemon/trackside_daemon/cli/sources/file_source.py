@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside.os_errors import os_error_text
-from trackside_daemon.cli.sources.errors import NotFoundError, SourceError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, NotFoundError, SourceError
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError

@@ -1,4 +1,4 @@
-"""The interface to a history: questions, and changes."""
+"""The interface to a history: questions, changes, and their errors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,30 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 60.0  # time limit of a question
 CHUNK_BYTES = 64 * 1024
+
+
+class SourceError(Exception):
+    """A query failed; the message is one line with the reason.
+
+    Attributes:
+        status: The command's exit status.
+    """
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFoundError(SourceError):
+    """The daemon does not have what was asked for."""
+
+
+class TokenError(SourceError):
+    """The daemon requires a token, or a different one."""
+
+
+class LockedError(SourceError):
+    """The credentials file is invalid, or the daemon rejects its content, or its certificate is not trusted."""
 
 
 class Source(Protocol):

@@ -10,7 +10,7 @@ from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.cgroup.reading import bounded, number, sources, table, throttling
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.linux.cgroups import Cgroup, Cgroups
-from trackside_daemon.linux.oom_counters import Counters, kill_counts
+from trackside_daemon.linux.oom import Counters, kill_counts
 from trackside_daemon.model.families import cgroup as families
 from trackside_daemon.model.families.cgroup import FAMILIES, LIMIT_USED, OOM_KILLS
 from trackside_daemon.model.metric import Sample

@@ -13,8 +13,7 @@ from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.child_processes import RankLabels
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
 from trackside_daemon.linux.pid_namespaces import own_pid
-from trackside_daemon.linux.pidfd_poller import PidfdPoller
-from trackside_daemon.linux.process_exit import exit_code, signal_name
+from trackside_daemon.linux.process_exit import PidfdPoller, exit_code, signal_name
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import Event

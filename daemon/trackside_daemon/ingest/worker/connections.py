@@ -33,9 +33,6 @@ class Connections:
     A peer is a user of this machine or an address. Of its connections the oldest goes that has never sent a message, else the
     one that has been silent for longest: a process that opens many therefore closes its own.
 
-    Args:
-        most: The limit.
-
     """
 
     def __init__(self, most: int) -> None:

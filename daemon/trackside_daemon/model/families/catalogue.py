@@ -10,8 +10,6 @@ from trackside_daemon.model.families import (
     gpu,
     host,
     infiniband,
-    layers,
-    models,
     nvml,
     process,
     ray,
@@ -23,7 +21,7 @@ from trackside_daemon.model.metric import Metric
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MODULES = (cgroup, daemon, gpu, host, infiniband, layers, models, nvml, process, ray, rl, training)
+_MODULES = (cgroup, daemon, gpu, host, infiniband, nvml, process, ray, rl, training)
 
 
 def catalogue() -> dict[str, Metric]:

@@ -269,8 +269,32 @@ KNOWN["lr"] = KNOWN["learning_rate"]
 # Keys whose values are amounts of one step: the client sums them, and they have no series of their own.
 AMOUNTS = frozenset(("samples", "tokens"))
 
-
+NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed
 LOSS_ENDS, LOSS_BEGINS = ("/loss", "_loss"), "loss/"
+
+_LAYER_GAUGES = {
+    "norm": ("norm", "Norm of a layer's values"),
+    "mean": ("mean", "Mean of a layer's values"),
+    "std": ("std", "Standard deviation of a layer's values"),
+    "largest": ("largest", "Largest magnitude of a layer's values"),
+    "zeros": ("zeros_ratio", "Share of zeros among a layer's values"),
+    "nonfinite": ("nonfinite_ratio", "Share of NaN and infinities among a layer's values"),
+    "saturated": ("saturated_ratio", "Share of outputs within 2 % of a layer's largest"),
+    "update_ratio": ("update_ratio", "Norm of the last step's change of a layer's weights over their norm"),
+    "rank": ("update_rank", "Effective rank of the last step's change of a layer's weights"),
+    "entropy": (
+        "attention_entropy_ratio",
+        "Entropy of a head's attention, 1 if it attends to all keys equally",
+    ),
+    "logit": ("attention_largest_logit", "Largest magnitude of a head's attention logits"),
+}
+_LAYER_AT = "as last measured by run.observe on the rank; only of layers that limits.layers selects."
+
+LAYER_COLUMNS = {
+    column: define(f"trackside_layer_{name}", f"{text}, {_LAYER_AT}", *RANK, "kind", "layer")
+    for column, (name, text) in _LAYER_GAUGES.items()
+}
+"""The family of each column; ``size``, which never changes, has none."""
 
 
 def is_loss(key: str) -> bool:
@@ -278,4 +302,56 @@ def is_loss(key: str) -> bool:
     return key == "loss" or key.endswith(LOSS_ENDS) or key.startswith(LOSS_BEGINS)
 
 
-NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed
+_VARIANT = (*RANK, "variant")
+_LOAD = (*_VARIANT, "load")
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _VARIANT) -> Metric:
+    return define(f"trackside_model_{name}", f"{text}, as trackside benchmark measured it.", *labels)
+
+
+_TIMES = {
+    "latency": "Duration of a call or a request",
+    "ttft": "Time to first token",
+    "tpot": "Time per output token after the first",
+}
+_AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the first variant", (*_VARIANT, "measure"))
+_SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"))
+_PERCENTILES = {"p50": "50", "p90": "90", "p99": "99"}
+
+MODEL_SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
+    "throughput": (_gauge("throughput_per_second", "Inputs, tokens or calls per second", _LOAD), ()),
+    "requests_per_second": (_gauge("requests_per_second", "Completed requests per second", _LOAD), ()),
+    "parameters": (_gauge("parameters", "Number of parameters"), ()),
+    "weights_bytes": (_gauge("weights_bytes", "Weights in memory"), ()),
+    "memory_bytes": (_gauge("memory_bytes", "Peak host memory of loading and one call"), ()),
+    "device_memory_bytes": (_gauge("device_memory_bytes", "Peak device memory"), ()),
+    "load_seconds": (_gauge("load_seconds", "Time to load"), ()),
+    "first_call_seconds": (_gauge("first_call_seconds", "Duration of the first call"), ()),
+    "speedup": (_SPEEDUP, ("value",)),
+    "speedup_low": (_SPEEDUP, ("low",)),
+    "speedup_high": (_SPEEDUP, ("high",)),
+    **{name: (_AGREEMENT, (name,)) for name in ("largest_difference", "cosine", "top1", "kl")},
+}
+"""By the last part of a key: the family, and the values of its labels after variant and load."""
+
+for _name, _text in _TIMES.items():
+    _percentile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "percentile"))
+    _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD)
+    MODEL_SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
+    MODEL_SERIES[f"{_name}_mean_seconds"] = (_mean, ())
+
+MODEL_FAMILIES = list(dict.fromkeys(metric for metric, _ in MODEL_SERIES.values()))
+MODEL_KEY = "model/"
+
+
+def model_series(key: str, rank: tuple[str, ...]) -> tuple[Metric, tuple[str, ...]] | None:
+    """Return the series of a key ``model/VARIANT/MEASURE`` or ``model/VARIANT/LOAD/MEASURE``; None for other keys."""
+    if not key.startswith(MODEL_KEY):
+        return None
+    variant, _, rest = key.removeprefix(MODEL_KEY).partition("/")
+    load, _, measure = rest.rpartition("/")
+    if not variant or measure not in MODEL_SERIES:
+        return None
+    metric, more = MODEL_SERIES[measure]
+    return metric, (*rank, variant, *((load,) if "load" in metric.labels else ()), *more)

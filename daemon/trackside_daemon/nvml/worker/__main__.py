@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.linux.signals import reset_signals
+from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
 
 if TYPE_CHECKING:

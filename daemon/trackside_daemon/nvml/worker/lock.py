@@ -14,7 +14,7 @@ import socket
 import struct
 import sys
 
-from trackside_daemon.linux.users import user_name
+from trackside_daemon.linux.user_names import user_name
 
 # Environment variable with another lock's name, for a daemon that has other GPUs of the same machine.
 LOCK_VARIABLE = "TRACKSIDE_NVML_LOCK"

@@ -23,8 +23,8 @@ from trackside_daemon.web.api.waits import Condition
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from trackside_daemon.agents.arguments import CaptureArguments, WaitArguments
     from trackside_daemon.agents.protocol import Protocol
+    from trackside_daemon.agents.tools import CaptureArguments, WaitArguments
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.history_access import HistoryAccess
     from trackside_daemon.web.api.waits import Waits

@@ -22,7 +22,7 @@ from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.model.finding import Severity  # noqa: TC001  msgspec reads it
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
-from trackside_daemon.model.wildcards import matches_wildcards
+from trackside_daemon.model.text import matches_wildcards
 from trackside_daemon.questions.alerts import Alert
 from trackside_daemon.web.api.history_access import json_response, parsed
 

@@ -1,13 +1,21 @@
-"""Endpoints of the daemon itself."""
+"""Endpoints of the daemon itself, and of its reading of GPUs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from datetime import datetime, timezone
+from math import isinf
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from trackside.os_errors import file_error_text
 from trackside_daemon import __version__
+from trackside_daemon.collectors.gpu.nvml_worker import paused_until
+from trackside_daemon.nvml.holders import holders
 from trackside_daemon.web.api.history_access import json_response
 
 if TYPE_CHECKING:
@@ -16,7 +24,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from trackside_daemon.nvml.handle.handle import Nvml
     from trackside_daemon.web.http.auth_token import Token
+
+log = logging.getLogger("trackside")
+
+MAX_PAUSE_SECONDS = 366 * 86400.0  # seconds of the longest timed pause; a pause without an end is possible too
 
 
 class DaemonApi:
@@ -57,3 +70,63 @@ class DaemonApi:
     async def openapi(self, _request: Request) -> Response:
         """Return this document."""
         return json_response(self._document(__version__))
+
+
+class GpuApi:
+    """Pauses and resumes the reading of GPUs.
+
+    Args:
+        nvml: The NVML reader.
+        forget: Called after a pause, since the set of GPUs may change during it.
+    """
+
+    def __init__(self, nvml: Nvml, forget: Callable[[], None]) -> None:
+        self._nvml = nvml
+        self._forget = forget
+
+    async def pause_gpu(self, request: Request) -> Response:
+        """Pause GPU readings and release the GPUs, so that they can be reset or removed."""
+        seconds = _pause_seconds(await request.body())
+        # In a thread, because the pause waits some seconds for the worker's end, and the event loop serves all other
+        # requests.
+        released = await run_in_threadpool(self._nvml.pause, seconds)
+        log.info("GPU readings paused on request, %s", _pause_end_text(self._nvml.paused_until))
+        self._forget()
+        processes = await run_in_threadpool(holders)
+        return JSONResponse(
+            {
+                "released": released,
+                "paused_until": paused_until(self._nvml),
+                "holders": [{"pid": process.pid, "name": process.name} for process in processes],
+            }
+        )
+
+    async def resume_gpu(self, _request: Request) -> Response:
+        """Resume GPU readings."""
+        was_paused = self._nvml.paused_until is not None
+        await run_in_threadpool(self._nvml.resume)
+        if was_paused:
+            log.info("GPU readings resumed on request")
+        return JSONResponse({"resumed": was_paused})
+
+
+def _pause_end_text(paused_until: float | None) -> str:
+    """Return the end of a pause in words, in UTC like the log's timestamps."""
+    if paused_until is None or isinf(paused_until):
+        return "until trackside resume-gpu" if paused_until else "for a moment"
+    return f"until {datetime.fromtimestamp(paused_until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+class _Pause(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a pause request; None for no end."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_PAUSE_SECONDS)] | None = msgspec.field(default=None, name="for")
+
+
+def _pause_seconds(body: bytes) -> float | None:
+    """Return the seconds of ``{"for": 600}``; None for no end, also for an empty body."""
+    try:
+        return msgspec.json.decode(body.strip() or b"{}", type=_Pause).seconds
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        shape = f'{{"for": SECONDS}}, {MAX_PAUSE_SECONDS:.0f} at most, or {{"for": null}} for no end'
+        raise HTTPException(400, f"the body must be {shape} ({str(error)[:200]})") from None

@@ -11,8 +11,7 @@ from trackside_daemon.questions.series import Export
 from trackside_daemon.web.api.agents import AgentsApi, Message
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.daemon import DaemonApi
-from trackside_daemon.web.api.gpu import GpuApi
+from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi, StreamOfRun

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from trackside_daemon.model.answer import Answer
+    from trackside_daemon.model.capture import Answer
     from trackside_daemon.web.api.history_access import HistoryAccess
 
     Ask = Callable[[str, str], tuple[frozenset[int], Sequence[Answer]]]

@@ -15,8 +15,7 @@ from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.families.gpu import FAMILIES
 from trackside_daemon.model.metric import Metric, json_number
-from trackside_daemon.questions.parameters import FirstTime, LastTime, limits
-from trackside_daemon.questions.question import Question
+from trackside_daemon.questions.question import FirstTime, LastTime, Question, limits
 from trackside_daemon.web.api.history_access import json_response, parsed
 
 if TYPE_CHECKING:
@@ -184,11 +183,7 @@ class MachineHistory:
 
 
 class MachineApi:
-    """Answers requests for the last hour of the machine.
-
-    Args:
-        history: The machine's values.
-    """
+    """Answers requests for the last hour of the machine."""
 
     def __init__(self, history: MachineHistory) -> None:
         self._history = history

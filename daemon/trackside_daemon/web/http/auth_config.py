@@ -268,10 +268,6 @@ class WebConfigMiddleware:
     """Middleware that limits the rate, sets the configured headers and requires a password when users are configured.
 
     It covers every path. The connection of a refused request is closed, so that it leaves room for permitted clients.
-
-    Args:
-        app: The application to protect.
-        file: The web configuration.
     """
 
     def __init__(self, app: ASGIApp, file: ConfigFile) -> None:

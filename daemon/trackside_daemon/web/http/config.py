@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.units import seconds
+from trackside_daemon.model.text import seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -48,10 +48,6 @@ class RequestLimit:
     """Middleware that refuses a request while too many others of its kind are in progress.
 
     It counts requests, not connections, so that idle connections use up no room.
-
-    Args:
-        app: The application.
-        limits: The limits.
     """
 
     def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:

@@ -7,12 +7,11 @@
 
 import { MAX_ALERTS } from "/static/vocabulary.js";
 import { isShown, noteAddress, setQuery, writeAddress } from "/static/address.js";
-import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
+import { UnreachableError, storeToken, subscribe, withNetworkErrors, keepToken } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
 import { listenForKeys, showHelp } from "/static/shortcuts.js";
 import { toggleTheme } from "/static/theme.js";
-import { tokenForm } from "/static/token_form.js";
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts",
   export: "export" };
@@ -198,3 +197,22 @@ listenForKeys();
 storeToken();
 listen();
 open();
+
+// Returns the notice. `wasOpen`: the page was shown with an earlier token. `onToken` is called with a new one.
+function tokenForm(problem, wasOpen, onToken) {
+  const wrong = wasOpen ? "The daemon has a new token" : "The token is wrong";
+  const field = h("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true });
+  const submit = (event) => {
+    event.preventDefault();
+    if (!field.value.trim()) return;
+    keepToken(field.value);
+    onToken();
+  };
+  return h("section.notice", { role: "alert" },
+    h("h1", {}, sessionStorage.getItem("token") ? wrong : "The token is missing"),
+    h("form.tools", { onsubmit: submit }, h("label", { for: "token" }, "Token, or a link with it "), field,
+      h("button.strong", { type: "submit" }, "Open")),
+    h("p", {}, "In a terminal on the daemon's machine, ", h("code", {}, "trackside token"), " prints the token, and ",
+      h("code", {}, "trackside open"), " a link with it."),
+    h("p.quiet", {}, `The daemon's answer: ${problem.message}.`));
+}

@@ -8,12 +8,12 @@ function chosen() {
   return NAMES.includes(name) ? name : undefined;
 }
 
-export function isDark() {
+function isDark() {
   return (chosen() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 }
 
 // Applies the chosen theme; call it before anything is shown.
-export function applyTheme() {
+function applyTheme() {
   const name = chosen();
   if (name) document.documentElement.dataset.theme = name;
   else delete document.documentElement.dataset.theme;

@@ -7,12 +7,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.alert_series import series_labels
+from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink import Message, SinkError
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import Message, SinkError, SinkFilter, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
@@ -218,11 +217,6 @@ def _labels(alert: Alert) -> tuple[str, ...]:
 
 class AlertmanagerSink:
     """Sink for one Alertmanager; each peer of a cluster is a separate sink with separate retries.
-
-    Args:
-        section: The settings.
-        url: One of their URLs.
-        daemon: This daemon.
 
     Raises:
         SinkError: A file of the settings cannot be used.

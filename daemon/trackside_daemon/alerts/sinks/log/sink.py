@@ -6,8 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.sinks.sink import Message
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import Message, SinkFilter, notification_of
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.text import duration

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SinkError
-from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 

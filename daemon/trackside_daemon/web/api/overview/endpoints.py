@@ -18,8 +18,7 @@ from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.questions.parameters import RunName
-from trackside_daemon.questions.question import Question
+from trackside_daemon.questions.question import Question, RunName
 from trackside_daemon.web.api.history_access import encode_json, json_response, parsed
 from trackside_daemon.web.api.overview.rates import attempt_from_info
 from trackside_daemon.web.http.auth_token import error_response

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
-from trackside_daemon.alerts.alert_series import series_labels
+from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.record.alert_rows import alert_id
@@ -19,8 +19,8 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.web.api.overview import machine, runs
-from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
 from trackside_daemon.web.api.overview.machine import without_none
+from trackside_daemon.web.api.overview.rates import MAX_POINTS
 from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 
 if TYPE_CHECKING:

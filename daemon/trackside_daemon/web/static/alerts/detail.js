@@ -4,7 +4,7 @@ import { getJson, post } from "/static/api.js";
 import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
 import { endButton } from "/static/alerts/silence_list.js";
-import { coalesce } from "/static/alerts/coalesce.js";
+import { coalesce } from "/static/polling.js";
 import { matchesSilence, silenceLabels, displayName, runLink, since, state,
   displayValue } from "/static/alerts/format.js";
 import { h, setText, badge, rerender } from "/static/dom.js";

@@ -1,10 +1,8 @@
 // The evidence of an alert, in sections. A section of unknown shape is shown as JSON.
 
-import { rankValues } from "/static/alerts/rank_values.js";
-import { sampleChart } from "/static/alerts/samples.js";
 import { displayName, displayValue } from "/static/alerts/format.js";
-import { h, scrollable, table } from "/static/dom.js";
-import { percent, span } from "/static/format.js";
+import { h, scrollable, table, svg } from "/static/dom.js";
+import { percent, span, number, real, when } from "/static/format.js";
 
 const SECTIONS = {
   occurrences: ["Times that it came while the alert fired", (times, alert) =>
@@ -32,6 +30,15 @@ const SECTIONS = {
   gpus: ["GPUs", gpus],
   missing: ["Missing evidence", (missing) => h("ul", {}, missing.map((line) => h("li", {}, line)))],
 };
+
+const WIDTH = 600;
+const HEIGHT = 120;
+const EDGE = 6;
+
+// Units of values whose name states none; those of the others are shown with each value.
+const HEADS = { step: "Step", loss: "Loss", grad_norm: "Gradient norm", learning_rate: "Learning rate",
+  last_push: "Last push", state: "State" };
+const PHASE = "phase_seconds";
 
 export function evidence(alert) {
   const all = alert.evidence;
@@ -145,4 +152,84 @@ function gpus(values) {
 
 function lines(values, label) {
   return preformatted(values.join("\n"), label);
+}
+
+// The last samples as a small chart and as a table. A vertical line marks a value that is not finite.
+function sampleChart({ key, rank, points }) {
+  if (!points.length) return null;
+  const values = points.map(([, , value]) => real(value));
+  const finite = values.filter(Number.isFinite);
+  const low = Math.min(...finite);
+  const high = Math.max(...finite);
+  const [first, last] = [points[0], points.at(-1)];
+  const steps = first === last ? `step ${first[0]}` : `steps ${first[0]} to ${last[0]}`;
+  const text = `${key} of rank ${rank}, ${steps}; the last is ${number(last[2])}`;
+  return h("figure.samples", {},
+    h("figcaption.quiet", {}, `${text}.`),
+    h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""),
+      h("span", {}, finite.length && high > low ? number(low) : "")),
+    drawing(values, low, high, text),
+    h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`),
+      h("span", {}, first === last ? "" : last[0])),
+    h("details", {}, h("summary", {}, "As a table"), samples(key, points)));
+}
+
+function drawing(values, low, high, label) {
+  const x = (index) => EDGE + (index / Math.max(1, values.length - 1)) * (WIDTH - 2 * EDGE);
+  const y = (value) => HEIGHT - EDGE - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 2 * EDGE);
+  let pen = "M";
+  const line = values.map((value, index) => {
+    const piece = Number.isFinite(value) ? `${pen}${x(index).toFixed(1)} ${y(value).toFixed(1)}` : "";
+    pen = piece ? "L" : "M";
+    return piece;
+  });
+  // A dot is a line of zero length with round ends: it stays round when the chart is stretched.
+  const dots = values.map((value, index) =>
+    Number.isFinite(value) && `M${x(index).toFixed(1)} ${y(value).toFixed(1)}h0`);
+  const bad = values.map((value, index) => !Number.isFinite(value) && `M${x(index).toFixed(1)} 0V${HEIGHT}`);
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    svg("path.gaps", { d: bad.filter(Boolean).join("") }),
+    svg("path", { d: line.join("") }),
+    svg("path.dots", { d: dots.filter(Boolean).join("") }),
+  );
+}
+
+function samples(key, points) {
+  const lines = points.map(([step, time, value]) =>
+    h("tr", {}, h("td.number", {}, step), h("td", {}, when(time)), h("td.number", {}, number(value, 9))));
+  const columns = [["Step", "number"], "Time", [key, "number"]];
+  return table(columns, lines, "table", { "aria-label": `Samples of ${key}` });
+}
+
+// `values` are the values by name, by rank; a value may be an object of seconds by phase.
+function rankValues(values, alert) {
+  const own = alert.labels.rank;
+  const ranks = Object.keys(values).sort((a, b) => Number(b === own) - Number(a === own) || Number(a) - Number(b));
+  const flat = ranks.map((rank) => flatten(values[rank]));
+  const names = [...new Set(flat.flatMap(Object.keys))];
+  const isText = (name) => flat.every((item) => item[name] === undefined || name === "state");
+  const columns = [["Rank", "number"], ...names.map((name) => [headOf(name), isText(name) ? "" : "number"])];
+  const body = ranks.map((rank, index) => h(rank === own ? "tr.strong" : "tr", {},
+    h("th.number", { scope: "row" }, rank),
+    names.map((name) => h(isText(name) ? "td" : "td.number", {}, displayValue(name, flat[index][name])))));
+  return scrollable("Last values of the ranks", table(columns, body, "table.things"));
+}
+
+// A phase's name ends with its unit, so that its value is shown as a duration.
+function flatten(values) {
+  return Object.fromEntries(Object.entries(values).flatMap(([name, value]) => {
+    if (value === null || typeof value !== "object") return [[name, value]];
+    return Object.entries(value)
+      .map(([inner, item]) => [name === PHASE ? `${inner}_seconds phase` : `${name} ${inner}`, item]);
+  }));
+}
+
+function headOf(name) {
+  if (Object.hasOwn(HEADS, name)) return HEADS[name];
+  if (name.endsWith("_seconds phase")) return `Time in ${name.slice(0, -"_seconds phase".length)}`;
+  if (!/^[a-z_]+$/.test(name)) return name; // a key as the user wrote it
+  const shown = displayName(name);
+  return shown[0].toUpperCase() + shown.slice(1);
 }

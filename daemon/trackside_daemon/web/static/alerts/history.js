@@ -2,7 +2,7 @@
 
 import { SEVERITIES } from "/static/vocabulary.js";
 import { getJson, query } from "/static/api.js";
-import { coalesce } from "/static/alerts/coalesce.js";
+import { coalesce } from "/static/polling.js";
 import { runLink, state } from "/static/alerts/format.js";
 import { h, syncRows, setText, badge, table } from "/static/dom.js";
 import { when } from "/static/format.js";

@@ -1,7 +1,7 @@
 // The dialog that adds a silence: its labels, duration and comment, and the firing alerts that it matches.
 
 import { getJson, post } from "/static/api.js";
-import { openDialog } from "/static/alerts/dialog.js";
+import { openDialog } from "/static/confirm.js";
 import { matchesSilence } from "/static/alerts/format.js";
 import { h, setText, choices } from "/static/dom.js";
 import { plural, when } from "/static/format.js";

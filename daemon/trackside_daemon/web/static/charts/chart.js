@@ -2,14 +2,13 @@
 
 import { onThemeChange } from "/static/charts/colors.js";
 import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from "/static/charts/lines.js";
-import { Legend } from "/static/charts/legend.js";
+import { Legend, marksText, tooltipContent } from "/static/charts/legend.js";
 import { drawSoon, loadSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
 import { chartImage, save } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
 import { chartSettings } from "/static/charts/settings.js";
 import { smooth, withSurroundings } from "/static/charts/smoothing.js";
-import { marksText, tooltipContent } from "/static/charts/tooltip.js";
 import { h, setText } from "/static/dom.js";
 import { icon } from "/static/icons.js";
 import { number, short, span, when } from "/static/format.js";

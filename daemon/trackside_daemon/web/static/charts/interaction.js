@@ -1,6 +1,6 @@
 // Interaction with a chart by keyboard, mouse, wheel and touch.
 
-import { setText } from "/static/dom.js";
+import { setText, h } from "/static/dom.js";
 
 // Arrow keys move the cursor, with shift the window; + and - zoom around the cursor; Home shows all.
 export function handleKey(chart, event) {
@@ -99,4 +99,13 @@ export function attachTouch(u) {
     u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
     document.dispatchEvent(new MouseEvent("mouseup", { button: 0, bubbles: true }));
   });
+}
+
+// `update(from, to)` shows the button while a window is selected.
+export function zoomReset(reset) {
+  const button = h("button.strong.small", { hidden: true, onclick: (event) => {
+    event.preventDefault(); // In a section's heading, it would close the section.
+    reset();
+  } }, "Reset zoom");
+  return { button, update: (from, to) => { button.hidden = from === undefined && to === undefined; } };
 }

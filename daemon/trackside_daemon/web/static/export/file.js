@@ -10,7 +10,7 @@ export const FORMATS = {
 export const MAX_BROWSER_BYTES = 512 * 1024 ** 2; // A browser keeps a file in memory until it is complete.
 
 // Returns the API path of a selection { run, keys, ranks, attempt, by, from, to, form, resources }.
-export function exportPath({ run, keys, ranks, attempt, by, from, to, form, resources }) {
+function exportPath({ run, keys, ranks, attempt, by, from, to, form, resources }) {
   const window = from !== undefined || to !== undefined ? { by, from, to } : {};
   const all = { format: form, key: keys, rank: ranks, attempt, ...window, resources: resources ? "true" : "" };
   return `${runPath(run)}/export?${query(all)}`;

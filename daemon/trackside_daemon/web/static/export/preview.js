@@ -3,7 +3,7 @@
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { withDetails } from "/static/charts/lines.js";
-import { zoomReset } from "/static/charts/zoom_reset.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { save } from "/static/charts/image.js";
 import { fileName } from "/static/export/file.js";
 import { h, setText } from "/static/dom.js";

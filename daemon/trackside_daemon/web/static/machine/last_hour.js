@@ -4,7 +4,7 @@ import { SYSTEM_MS, later } from "/static/polling.js";
 import { oneOf } from "/static/address.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { zoomReset } from "/static/charts/zoom_reset.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { h, choices } from "/static/dom.js";
 import { bytes, number, percent, withUnit } from "/static/format.js";
 import { gpuLines, labelValue } from "/static/run/machine.js";

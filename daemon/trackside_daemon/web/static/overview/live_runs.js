@@ -1,10 +1,16 @@
-// The live runs, one line each; in a narrow window each is a card.
+// The live runs, and those that ended last.
 
-import { h, syncRows, setText, sparkline, badge, bar, rerender } from "/static/dom.js";
-import { ownerOf } from "/static/overview/users.js";
-import { ago, number, percent, plural, real, runAddress, short, span } from "/static/format.js";
+import { h, syncRows, setText, sparkline, badge, bar, rerender, ENDED, table, unseen } from "/static/dom.js";
+import { ago, number, percent, plural, real, runAddress, short, span, when } from "/static/format.js";
+import { getJson, query } from "/static/api.js";
+import { labels } from "/static/picker.js";
 
 const SILENT_STATES = new Set(["stalled", "lost"]);
+
+const MOST = 10;
+// A run that has just ended reaches the history a moment later, so the list is reloaded with this many overviews.
+const RELOADS = 3;
+const COLUMNS = ["Run", "State", ["Step", "number"], ["Loss", "number"], ["Started", "wide"], ["Duration", "wide"]];
 
 export function liveRuns(selection) {
   const list = h("ul.runs");
@@ -78,4 +84,70 @@ function updateSparkline(element, run) {
     return sparkline(values,
       `Loss so far, from ${number(values[0])} to ${number(values.at(-1))}, lowest ${number(Math.min(...finite))}`);
   });
+}
+
+function ownerOf(runs) {
+  const several = new Set(runs.map((run) => run.user)).size > 1;
+  return (run) => (several && run.user) || "";
+}
+
+// `onLoad(hasRuns)` is called with whether any run has ended.
+export function endedRuns(address, selection, onLoad) {
+  const body = h("tbody");
+  const list = h("div.scroll", {}, table([unseen("Compare"), ...COLUMNS], body, "table.ended"));
+  const error = h("p.bad", { role: "alert", hidden: true });
+  const root = h("section", { hidden: true },
+    h("div.head", {}, h("h2", {}, "Ended last"), h("a", { href: "/runs" }, "All runs")), error, list);
+  let lastSeen;
+  let reloadsLeft = RELOADS;
+
+  async function load(liveIds) {
+    try {
+      // All of the newest may be live. A run without `ended` is so new that the history does not contain it yet.
+      const { runs } = await getJson(`runs?${query({ limit: MOST + liveIds.size })}`, address.signal);
+      const names = labels(runs);
+      const owner = ownerOf(runs);
+      const items = runs.map((run, index) => ({ ...run, label: names[index], owner: owner(run) }))
+        .filter((run) => run.ended !== undefined && !liveIds.has(run.id)).slice(0, MOST);
+      syncRows(body, items, (run) => run.id, (run) => endedRow(run, selection));
+      root.hidden = !items.length;
+      error.hidden = true;
+      onLoad(items.length > 0);
+    } catch (problem) {
+      if (address.signal.aborted || problem.status === 401) return;
+      setText(error, problem.message);
+      error.hidden = root.hidden = false;
+    }
+  }
+
+  return {
+    root,
+    update({ runs }) {
+      const now = runs.map((run) => `${run.id} ${ENDED.has(run.state)}`).join();
+      if (now !== lastSeen) reloadsLeft = RELOADS;
+      lastSeen = now;
+      if (reloadsLeft === 0) return;
+      reloadsLeft -= 1;
+      load(new Set(runs.filter((run) => !ENDED.has(run.state)).map((run) => run.id)));
+    },
+  };
+}
+
+function endedRow(first, selection) {
+  const state = badge();
+  const [step, loss] = ["Step", "Loss"].map((name) => h(`td.number.${name.toLowerCase()}`, { "data-name": name }));
+  const [started, took] = [h("td.wide"), h("td.wide")];
+  const name = h("a.clamp", { href: runAddress(first.id), title: first.name });
+  const owner = h("span.quiet");
+  const row = h("tr", {}, h("td.box", {}, selection.box(first)), h("th.name", { scope: "row" },
+    h("div.named", {}, name, owner)), h("td.state", {}, state), step, loss, started, took);
+  row.update = (run) => {
+    state.update(run.state);
+    state.title = run.cause ?? "";
+    for (const [cell, text] of [[name, run.label], [owner, run.owner], [step, number(run.step)], [loss,
+      number(run.loss)], [started, when(run.started)], [took, run.ended === null ? "" : span(run.ended - run.started)]])
+        setText(cell, text);
+    loss.classList.toggle("nonfinite", typeof run.loss === "string");
+  };
+  return row;
 }

@@ -1,10 +1,265 @@
-// The alerts page, and the page of one alert.
+// The alerts page: firing alerts, active silences, past alerts, and the starts and ends of runs.
 
-import { alertsPage } from "/static/alerts/list.js";
 import { alertPage } from "/static/alerts/detail.js";
+import { getJson, query, post } from "/static/api.js";
+import { coalesce } from "/static/polling.js";
+import { alertHistory } from "/static/alerts/history.js";
+import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
+import { silenceList } from "/static/alerts/silence_list.js";
+import { h, setText, ENDED, badge, rerender, syncRows } from "/static/dom.js";
+import { runAddress, span, when, number } from "/static/format.js";
+import { labels } from "/static/picker.js";
+import { MAX_ALERTS, SEVERITIES } from "/static/vocabulary.js";
+import { runLink, since } from "/static/alerts/format.js";
+import { openDialog } from "/static/confirm.js";
 
 export const title = "Alerts";
 
+const RELOAD_OVERVIEWS = 10;
+
+const RUNS = 30; // The newest runs, whose starts and ends are shown.
+const SHOWN = 12;
+
+const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
+
+const FIRE_SECONDS = 10;
+const WAIT_SECONDS = 30;
+const POLL_MILLISECONDS = 300;
+
 export function show(/** @type {Address} */ address) {
   return address.parts.length ? alertPage(address) : alertsPage(address);
+}
+
+function alertsPage(/** @type {Address} */ address) {
+  const status = h("p.said", { role: "status", tabindex: -1 });
+  const onDone = async (text) => {
+    setText(status, text);
+    status.focus();
+    await reload();
+  };
+  const firingPart = firingList(async (alert) => {
+    const alertDetails = await getJson(`alerts/${alert.id}`).catch((problem) => setText(status, problem.message));
+    if (alertDetails) openSilenceDialog({ alert: alertDetails.alert, ...alertDetails.labels }, onDone, address.signal);
+  });
+  const silencesPart = silenceList(onDone);
+  const historyPart = alertHistory(address, () => {
+    showFiring();
+    timelinePart.load().catch(() => {}); // The frame reports the outage.
+  });
+  const timelinePart = runTimeline(address.signal, historyPart.matchesRun);
+  let newest = { alerts: [] };
+  let [lastAlerts, ticks] = ["", 0];
+  let silenceEnds = new Map();
+
+  const showFiring = () =>
+    firingPart.update(newest.alerts.filter(historyPart.matches), silenceEnds, newest.time, newest.alerts.length > 0);
+
+  // Reloads what the overview does not contain: the ends of silences, and past alerts.
+  const reload = coalesce(async () => {
+    const anySilenced = newest.alerts.some((alert) => alert.silenced);
+    const paths = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])];
+    const requests = paths.map((path) => getJson(path, address.signal));
+    try {
+      const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(),
+        ...requests]);
+      silencesPart.update(silences);
+      silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
+      showFiring();
+    } catch {
+      // The frame reports the outage.
+    }
+  });
+
+  const silence = () => openSilenceDialog({ alert: "" }, onDone, address.signal);
+  const buttons = [
+    h("button", { onclick: silence }, "Silence…"),
+    h("button", { onclick: () => openTestDialog(address.signal) }, "Send a test alert…"),
+  ];
+  const parts = [
+    [h("h2", {}, "Firing"), firingPart.root],
+    [h("h2", {}, "Silences"), silencesPart.root],
+    [h("h2", {}, "History"), historyPart.root],
+    [h("h2", {}, "Starts and ends of runs"), timelinePart.root],
+  ];
+  const head = h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"), buttons);
+  const root = h("div.alerting", {}, head, status, historyPart.tools, parts);
+  reload();
+  const update = (/** @type {Overview} */ overview) => {
+    newest = overview;
+    showFiring();
+    const seen = overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]);
+    const current = JSON.stringify(seen);
+    ticks += 1;
+    if (current !== lastAlerts || ticks % RELOAD_OVERVIEWS === 0) reload();
+    lastAlerts = current;
+  };
+  return { root, update };
+}
+
+// `isShown(run)` is whether a run passes the filters of the page.
+function runTimeline(signal, isShown) {
+  const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
+  const emptyText = h("p.quiet", {}, "No runs.");
+  const moreButton = h("button.small", { hidden: true, onclick: () => {
+    limit = Infinity;
+    show();
+  } }, "Show more");
+  let limit = SHOWN;
+  let events = [];
+
+  function show() {
+    emptyText.hidden = events.length > 0;
+    moreButton.hidden = events.length <= limit;
+    const shown = events.slice(0, limit);
+    rerender(list, JSON.stringify(shown), () => shown.map(row));
+  }
+
+  async function load() {
+    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, signal);
+    const names = labels(runs);
+    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf)
+      .sort((a, b) => b.time - a.time);
+    show();
+  }
+  return { root: h("div", {}, emptyText, list, moreButton), load };
+}
+
+function eventsOf(run) {
+  const { id, label, state, cause, started, ended } = run;
+  const about = { id, label };
+  const begin = { ...about, time: started, word: "started" };
+  if (ended === null || ended === undefined || !ENDED.has(state)) return [begin];
+  const reason = cause ? `: ${cause}` : "";
+  return [{ ...about, time: ended, word: state, text: ` after ${span(Math.max(0, ended - started))}${reason}` }, begin];
+}
+
+function row({ id, label, time, word, text }) {
+  const mark = badge(word === "started" ? "starting" : word, word);
+  const rest = h("span.quiet");
+  setText(rest, text ?? "");
+  return h("li", {}, h("time.quiet", {}, when(time)), mark,
+    h("span", {}, h("a", { href: runAddress(id) }, label), rest));
+}
+
+// `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
+function firingList(onSilence) {
+  const emptyText = h("p.quiet");
+  const list = h("ul.fires", { "aria-label": "Firing alerts" });
+  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_ALERTS}. There may be more.`);
+  const update = (alerts, silenceEnds, now, anyFires) => {
+    emptyText.hidden = alerts.length > 0;
+    setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
+    moreText.hidden = alerts.length < MAX_ALERTS;
+    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert),
+      ({ alert }) => firingRow(alert, onSilence));
+  };
+  return { root: h("div", {}, emptyText, list, moreText), update };
+}
+
+function key(alert) {
+  return JSON.stringify([alert.alert, alert.run, alert.started, ...SUBJECT_LABELS.map((name) => alert[name])]);
+}
+
+function firingRow(first, onSilence) {
+  let newest = first;
+  const severity = badge(first.severity);
+  const name = h("a.named", {}, first.alert);
+  const about = SUBJECT_LABELS.filter((name) => first[name] !== undefined).map((name) => `${name} ${first[name]}`);
+  const summary = h("p");
+  const began = h("span.quiet.when");
+  const silent = h("span.quiet.when");
+  const button = h("button", { "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`,
+    onclick: () => onSilence(newest) }, "Silence…");
+  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))),
+    summary);
+  const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));
+  element.update = ({ alert, now, until }) => {
+    newest = alert;
+    severity.update(alert.severity);
+    if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
+    setText(summary, alert.summary);
+    setText(began, `since ${since(alert.started, now)}`);
+    setText(silent, until ? `silenced until ${when(until)}` : "silenced");
+    silent.hidden = !alert.silenced;
+    button.hidden = alert.silenced || alert.id === null;
+    element.classList.toggle("silenced", alert.silenced);
+  };
+  return element;
+}
+
+// The dialog that raises a test alert and shows where the notification arrived.
+function openTestDialog(signal) {
+  const severity = h("select", {}, ...SEVERITIES.map((name) => h("option", { selected: name === "warning" }, name)));
+  const run = h("input", { type: "text", maxlength: 256, placeholder: "None: about the machine" });
+  const results = h("ul.heard", { role: "status" });
+  const report = (text, kind = "quiet") => results.append(h(`li.${kind}`, {}, text));
+  const submit = async () => {
+    results.replaceChildren();
+    const ended = new AbortController();
+    root.addEventListener("close", () => ended.abort());
+    setText(cancel, "Close");
+    await sendTest({ severity: severity.value, run: run.value.trim() }, report, ended.signal);
+  };
+  const { root, cancel } = openDialog("Send a test alert", { content: [
+    h("p.quiet", {},
+      "TestAlert takes the same path as every alert: this page, the history, and each sink in alerts.sinks."),
+    h("label.whole", {}, "Severity", severity),
+    h("label.whole", {}, "Run", run),
+    results,
+  ], submit, action: "Send" }, signal);
+}
+
+async function sendTest(request, report, signal) {
+  const sinks = (await getJson("status")).notifications ?? {};
+  const sentAt = Date.now();
+  const { test } = await post("alerts/test", request);
+  const alert = await findAlert(request.run, test, signal);
+  if (signal.aborted) return;
+  if (!alert) throw new Error("TestAlert does not fire. Check alerts.off and the daemon's log.");
+  report(h("span", {}, "Firing as ", h("a", { href: `/alerts/${alert.id}` }, `alert ${alert.id}`),
+    "; Prometheus sees it for 2 minutes."));
+  if (alert.silenced_until) return void report(
+    `A silence mutes it until ${when(alert.silenced_until)}, so no notification is sent.`, "warning");
+  const log = "log" in sinks ? ", it only writes its log" : "";
+  if (Object.keys(sinks).every((name) => name === "log"))
+    report(`No sink is configured (alerts.sinks): the daemon sends no notifications${log}.`);
+  await awaitDelivery(alert, sinks, sentAt, report, signal);
+}
+
+async function findAlert(run, test, signal) {
+  for (const until = Date.now() + 1000 * FIRE_SECONDS; Date.now() < until && !signal.aborted; await pause()) {
+    const { alerts } = await getJson(`alerts?${query({ limit: 20 })}`);
+    const match = alerts.find((alert) => alert.labels.test === test);
+    if (match) return match;
+  }
+  return undefined;
+}
+
+async function awaitDelivery(alert, before, sentAt, report, signal) {
+  const pending = new Set(Object.keys(before).filter((name) => isAccepted(name, before[name], alert.severity, report)));
+  for (; pending.size && !signal.aborted; await pause()) {
+    const { notified } = await getJson(`alerts/${alert.id}`);
+    const now = (await getJson("status")).notifications ?? {};
+    const elapsed = (Date.now() - sentAt) / 1000;
+    for (const name of [...pending]) {
+      const error = now[name]?.last_error ?? "no error reported; check the daemon's log";
+      if (notified.includes(name)) report(`${name}: delivered after ${number(elapsed, 2)} s`, "good");
+      else if ((now[name]?.dropped ?? 0) > before[name].dropped && !now[name]?.queued)
+        report(`${name}: not delivered, retries ended: ${error}`, "bad");
+      else if (elapsed >= WAIT_SECONDS) report(`${name}: not delivered within ${WAIT_SECONDS} s: ${error}`, "bad");
+      else continue;
+      pending.delete(name);
+    }
+  }
+}
+
+function isAccepted(name, sink, severity, report) {
+  const minimum = sink.severity ?? "info";
+  if (sink.also?.includes("TestAlert") || SEVERITIES.indexOf(severity) >= SEVERITIES.indexOf(minimum)) return true;
+  report(`${name}: not notified, its minimum severity is ${minimum}`);
+  return false;
+}
+
+function pause() {
+  return new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
 }

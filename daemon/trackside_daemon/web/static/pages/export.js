@@ -5,15 +5,15 @@ import { UnreachableError, getJson, runPath } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { Preview } from "/static/export/preview.js";
 import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName } from "/static/export/file.js";
-import { CheckboxGroup } from "/static/export/checkboxes.js";
-import { RangeFields } from "/static/export/range.js";
 import { Picker } from "/static/picker.js";
 import { COUNT_MS, isDue } from "/static/polling.js";
-import { bytes, runAddress } from "/static/format.js";
+import { bytes, runAddress, number, plural } from "/static/format.js";
 
 export const title = "Export";
 
 const wholeNumber = new Intl.NumberFormat("en");
+
+const SEARCH_ABOVE = 8; // Groups with more items have a search field.
 
 export async function show(/** @type {Address} */ address) {
   const page = new Export(address);
@@ -232,4 +232,131 @@ function saveFile(file, name) {
   const link = h("a", { href: URL.createObjectURL(file), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// Formats a time for a datetime-local input: in the browser's time zone, with milliseconds.
+function toLocalInput(seconds) {
+  const date = new Date(1000 * seconds);
+  const pad = (value, digits = 2) => String(value).padStart(digits, "0");
+  const day = `${pad(date.getFullYear(), 4)}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+  const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => pad(part)).join(":");
+  return `${day}T${time}.${pad(date.getMilliseconds(), 3)}`;
+}
+
+class RangeFields {
+  constructor(params, /** @type {Run} */ run, onChange) {
+    this.by = params.get("by") === "time" ? "time" : "step";
+    this.ends = Object.fromEntries(["from", "to"].map((name) => [name, parseNumber(params.get(name))]));
+    this.onChange = onChange;
+    const axes = [["step", "Step"], ["time", "Time"]].map(([value, text]) =>
+      h("option", { value, selected: value === this.by }, text));
+    const by = h("select", { onchange: () => this.#setAxis(by.value) }, axes);
+    this.inputs = { from: h("input", { onchange: () => this.#read("from") }),
+      to: h("input", { onchange: () => this.#read("to") }) };
+    this.hints = { from: "first", to: number(run.step) || "last" };
+    const labels = [["By", by], ["From", this.inputs.from], ["To", this.inputs.to]].map(([text, input]) =>
+      h("label", {}, text, input));
+    this.root = h("fieldset", {}, h("legend", {}, "Range"), h("div.window", {}, ...labels));
+    this.#write();
+  }
+
+  get value() {
+    const { from, to } = this.ends;
+    return { by: this.by, from, to };
+  }
+
+  // Sets the window to which a chart was zoomed.
+  setRange(from, to) {
+    this.ends = { from, to };
+    this.#write();
+    this.onChange();
+  }
+
+  #setAxis(by) {
+    this.by = by;
+    this.ends = {};
+    this.#write();
+    this.onChange();
+  }
+
+  // Called only on user input: the text of a time has fewer digits than the time itself.
+  #read(name) {
+    const { value } = this.inputs[name];
+    const end = this.by === "time" && value ? new Date(value).getTime() / 1000 : parseNumber(value);
+    this.ends = { ...this.ends, [name]: end };
+    this.onChange();
+  }
+
+  #write() {
+    for (const [name, input] of Object.entries(this.inputs)) {
+      input.type = this.by === "time" ? "datetime-local" : "number";
+      input.step = this.by === "time" ? "0.001" : "1";
+      input.placeholder = this.by === "time" ? "" : this.hints[name];
+      const end = this.ends[name];
+      const text = this.by === "time" ? toLocalInput : String;
+      input.value = end === undefined ? "" : text(end);
+    }
+  }
+}
+
+function parseNumber(text) {
+  const end = text ? Number(text) : undefined;
+  return Number.isFinite(end) ? end : undefined;
+}
+
+class CheckboxGroup {
+  // `noun` names an item, such as "key"; `labelOf(item)` is its label; `onChange()` is called after changes.
+  constructor({ title, noun, items, selected, labelOf = (item) => String(item), onChange }) {
+    this.items = items;
+    this.noun = noun;
+    this.selected = new Set(items.filter((item) => selected.includes(String(item))));
+    this.onChange = onChange;
+    const search = h("input", { type: "search", oninput: () => this.#filter(search.value) });
+    this.status = h("span.quiet", { role: "status" });
+    this.clearButton = h("button.small", { onclick: () => this.#clear() }, "Clear");
+    this.rowElements = items.map((item) => this.#row(item, labelOf(item)));
+    this.root = h("fieldset", {},
+      h("legend", {}, title),
+      h("div.tools", {}, items.length > SEARCH_ABOVE && h("label", {}, "Search", search), this.status,
+        this.clearButton),
+      h("ul.ticks", {}, ...this.rowElements));
+    this.#updateStatus();
+  }
+
+  get value() {
+    return this.items.filter((item) => this.selected.has(item));
+  }
+
+  #row(item, text) {
+    const box = h("input", { type: "checkbox", value: item, checked: this.selected.has(item),
+      onchange: () => this.#toggle(item, box.checked) });
+    return h("li", {}, h("label", {}, box, h("span.of", {}, text)));
+  }
+
+  #toggle(item, isChecked) {
+    if (isChecked) this.selected.add(item);
+    else this.selected.delete(item);
+    this.#updateStatus();
+    this.onChange();
+  }
+
+  #clear() {
+    for (const box of this.root.querySelectorAll("ul input")) box.checked = false;
+    this.selected.clear();
+    this.#updateStatus();
+    this.onChange();
+  }
+
+  #filter(text) {
+    this.rowElements.forEach(
+      (row, index) => { row.hidden = !String(this.items[index]).toLowerCase().includes(text.trim().toLowerCase()); });
+  }
+
+  #updateStatus() {
+    const count = this.selected.size;
+    setText(this.status, count
+      ? `${count} of ${plural(this.items.length, this.noun)}`
+      : `None selected: all ${plural(this.items.length, this.noun)}`);
+    this.clearButton.hidden = !count;
+  }
 }

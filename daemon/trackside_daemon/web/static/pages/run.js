@@ -19,8 +19,7 @@ import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
 import { controls } from "/static/run/controls.js";
 import { Tabs } from "/static/run/tabs.js";
-import { Workspace } from "/static/run/workspace.js";
-import { workspaceTools } from "/static/run/workspace_tools.js";
+import { Workspace, workspaceTools } from "/static/run/workspace.js";
 import { h, ENDED } from "/static/dom.js";
 
 const LARGE_RUN_METRICS = 5000; // Metrics of a large run.

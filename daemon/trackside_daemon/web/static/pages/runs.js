@@ -1,20 +1,24 @@
 // All runs in one table: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, query, post, remove, runPath } from "/static/api.js";
 import { h, setText, ENDED, fillSelect } from "/static/dom.js";
-import { plural } from "/static/format.js";
+import { plural, real } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
 import { allColumns, columnOf, defaultColumns, grouped, matcher, prepared, sorted } from "/static/runs/columns.js";
-import { Curves } from "/static/runs/curves.js";
-import { editRun } from "/static/runs/edit.js";
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
+import { confirmDialog } from "/static/confirm.js";
+import { LOSSES } from "/static/vocabulary.js";
 
 export const title = "Runs";
 
 const WIDTHS = "run-widths"; // Name in the browser's storage.
+
+const POINTS = 60;
+const MOST_RUNS = 40; // In one request.
+const DELAY_MS = 60;
 
 export async function show(/** @type {Address} */ address) {
   const page = new Runs(address);
@@ -193,5 +197,103 @@ function readWidths() {
       .filter(([, width]) => Number.isFinite(width)));
   } catch {
     return {};
+  }
+}
+
+// The dialog that changes a run, or deletes it. Resolves to "changed", "deleted" or undefined.
+function editRun(run, signal) {
+  const path = runPath(run.id);
+  const isEnded = ENDED.has(run.state);
+  const name = h("input", { value: run.name, disabled: !isEnded,
+    title: isEnded ? "" : "A run can be renamed when it has ended" });
+  const tags = h("input", { value: run.tags.join(", "), placeholder: "baseline, paper" });
+  const notes = h("textarea", { rows: 5 }, run.notes ?? "");
+  const pinned = h("input", { type: "checkbox", checked: run.pinned });
+  const error = h("p.bad", { role: "alert" });
+  return new Promise((resolve) => {
+    const attempt = async (call, result) => {
+      try {
+        if (await call() === false) return;
+        dialog.returnValue = result;
+        dialog.close(result);
+      } catch (problem) {
+        setText(error, problem.message);
+      }
+    };
+    const save = async () => {
+      const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
+      await post(`${path}/about`,
+        { notes: notes.value, tags: list, ...(isEnded ? { name: name.value.trim() || run.name } : {}) });
+      if (pinned.checked !== run.pinned) await post(`${path}/pin`, { pinned: pinned.checked });
+    };
+    const destroy = async () => {
+      const text = `This also deletes all samples, events and alerts of ${run.label}. You cannot undo it.`;
+      if (!(await confirmDialog("Delete this run?", text, "Delete", signal))) return false;
+      return remove(path);
+    };
+    const buttons = [
+      h("button", { hidden: !isEnded, onclick: () => attempt(destroy, "deleted") }, "Delete"),
+      h("span.grow"),
+      h("button", { onclick: () => dialog.close("") }, "Cancel"),
+      h("button.strong", { type: "submit" }, "Save"),
+    ];
+    const fields = [["Name", name], ["Tags", tags], ["Notes", notes]].map(([text, field]) =>
+      h("label.field", {}, text, field));
+    const form = h("form", { onsubmit: (event) => {
+      event.preventDefault();
+      attempt(save, "changed");
+    } }, fields, h("label", {}, pinned, "Pinned: the history limits do not delete it"), error,
+      h("div.tools", {}, buttons));
+    const dialog = h("dialog.edit", { "aria-labelledby": "edit-heading", onclose: () => {
+      dialog.remove();
+      resolve(dialog.returnValue || undefined);
+    } }, h("h2", { id: "edit-heading" }, "Edit run"), form);
+    signal.addEventListener("abort", () => dialog.close(""), { once: true });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+// The loss curves of the runs that the table shows, loaded for many runs at once.
+class Curves {
+  // `onLoad()` is called when more curves are there.
+  constructor(onLoad, signal) {
+    this.onLoad = onLoad;
+    this.signal = signal;
+    this.known = new Map();
+    this.wanted = new Map();
+    signal.addEventListener("abort", () => clearTimeout(this.timer));
+  }
+
+  get(run) {
+    return this.known.get(run.id)?.values;
+  }
+
+  // Requests the curves of runs that have none yet, or that have made steps since.
+  want(runs) {
+    for (const run of runs) if (this.known.get(run.id)?.step !== run.step) this.wanted.set(run.id, run);
+    if (!this.wanted.size || this.timer) return;
+    this.timer = setTimeout(() => this.#load().catch(() => {}), DELAY_MS);
+  }
+
+  async #load() {
+    const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
+    try {
+      const { series } = await getJson(
+        `series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`,
+        this.signal);
+      for (const run of runs) {
+        const own = series.filter((item) => item.run === run.id);
+        const key = LOSSES.find((name) => own.some((item) => item.key === name));
+        const values = own.filter((item) => item.key === key)
+          .flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
+        this.known.set(run.id, { step: run.step, values });
+        this.wanted.delete(run.id);
+      }
+      this.onLoad();
+    } finally {
+      this.timer = undefined;
+    }
+    if (this.wanted.size) this.want([]);
   }
 }

@@ -3,12 +3,11 @@
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { isTime, withDetails } from "/static/charts/lines.js";
-import { SeriesBatch } from "/static/run/series_batch.js";
-import { arrangeable } from "/static/run/arranging.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h, syncRows, setText } from "/static/dom.js";
 import { isLoss } from "/static/run/keys.js";
 import { plural } from "/static/format.js";
+import { icon } from "/static/icons.js";
 
 const MAX_OPEN = 48; // Sections with more charts start closed.
 const MAX_BUCKETS = 100_000; // Per request for several keys; the daemon reduces larger requests.
@@ -17,6 +16,10 @@ const CHART_SETTINGS = ["by", "smooth", "log", "robust", "marks", "from", "to"];
 const AROUND_POINTS = 400; // Points of the neighborhood of a window, for smoothing.
 const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
 const PINNED = "Pinned";
+
+const DELAY_MS = 10; // Requests within this time are combined.
+
+const TYPE = "text/x-trackside-chart";
 
 export class Charts {
   constructor(/** @type {Run} */ run, /** @type {RunSelection} */ selection, /** @type {RunWorkspace} */ workspace,
@@ -197,4 +200,73 @@ export function sections(keys, workspace = { order: [] }) {
   const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length)
     .map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
+}
+
+// Combines the requests of several charts for the same window into one request for several keys.
+class SeriesBatch {
+  constructor(signal) {
+    this.signal = signal;
+    this.waiting = new Map();
+  }
+
+  // Resolves to the series of a key. `params` are the other parameters, and `maxKeys` limits the keys of one request.
+  async series(key, params, maxKeys) {
+    const rest = query(params);
+    if (!(this.waiting.get(rest)?.keys.length < maxKeys)) this.waiting.set(rest, this.#start(rest));
+    const { keys, answer } = this.waiting.get(rest);
+    keys.push(key);
+    const { series } = await answer;
+    return series.filter((item) => item.key === key);
+  }
+
+  #start(rest) {
+    const batch = { keys: [] };
+    batch.answer = new Promise((resolve) => setTimeout(resolve, DELAY_MS)).then(() => {
+      if (this.waiting.get(rest) === batch) this.waiting.delete(rest);
+      return getJson(`series?${rest}&${query({ key: batch.keys })}`, this.signal);
+    });
+    return batch;
+  }
+}
+
+// Adds the handle and the pin to a chart. `keys()` returns all keys as they are shown.
+function arrangeable(chart, key, workspace, keys) {
+  const { root } = chart;
+  const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));
+  const handle = icon("drag", `Move ${key}: drag, or press [ and ]`, () => {});
+  handle.classList.add("drag");
+  handle.draggable = true;
+  chart.tools.prepend(pin);
+  chart.heading.before(handle);
+  root.chart = chart;
+  root.updatePin = () => pin.setAttribute("aria-pressed", String(workspace.pinned.includes(key)));
+  root.update = root.updatePin;
+  root.updatePin();
+  root.pin = pin;
+
+  handle.addEventListener("dragstart", (event) => {
+    event.dataTransfer.setData(TYPE, key);
+    event.dataTransfer.setDragImage(root, 20, 20);
+  });
+  root.addEventListener("dragover", (event) => {
+    if (!event.dataTransfer.types.includes(TYPE)) return;
+    event.preventDefault();
+    root.classList.add("drop");
+  });
+  root.addEventListener("dragleave", () => root.classList.remove("drop"));
+  root.addEventListener("drop", (event) => {
+    event.preventDefault();
+    root.classList.remove("drop");
+    const moved = event.dataTransfer.getData(TYPE);
+    const { left, width } = root.getBoundingClientRect();
+    if (moved && moved !== key) workspace.move(moved, key, keys(), event.clientX > left + width / 2);
+  });
+  // Moves by so many places among the charts beside it.
+  root.moveBy = (count) => {
+    const siblings = [...root.parentElement.children];
+    const other = siblings[siblings.indexOf(root) + count]?.chart;
+    if (!other) return;
+    workspace.move(key, other.title, keys(), count > 0);
+    chart.plot.focus();
+  };
 }

@@ -13,7 +13,7 @@ const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253,
 const AROUND = [[5, 80, 174], [130, 180, 230], [235, 235, 235], [240, 160, 110], [170, 50, 10]];
 
 // Returns { position(value) from 0 to 1, low, high } of a map; logarithmic if the values are positive and far apart.
-export function scaleOf(rows, around, linear) {
+function scaleOf(rows, around, linear) {
   const values = rows.flat().filter(Number.isFinite);
   if (!values.length) return { low: 0, high: 0, log: false, position: () => 0 };
   if (around) {

@@ -206,7 +206,7 @@ function options(select, values, chosen) {
 }
 
 // Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.
-export function headGrid(map) {
+function headGrid(map) {
   const places = map.layers.map((name) =>
     [name.slice(0, name.lastIndexOf("/")), Number(name.slice(name.lastIndexOf("/") + 1))]);
   const layers = [...new Set(places.map(([layer]) => layer))];

@@ -3,7 +3,7 @@
 import { MACHINE_MS, isDue } from "/static/polling.js";
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { zoomReset } from "/static/charts/zoom_reset.js";
+import { zoomReset } from "/static/charts/interaction.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, number, percent, real } from "/static/format.js";
 
@@ -127,7 +127,7 @@ export function cpuBusy(series) {
   return [{ label: "", index: 0, points }];
 }
 
-export function memoryUsed(series) {
+function memoryUsed(series) {
   const total = series.find((item) => item.key === MEMORY[0])?.points ?? [];
   const free = series.find((item) => item.key === MEMORY[1])?.points ?? [];
   const memory = total.at(-1)?.[4];
