@@ -410,6 +410,21 @@ def test_mlflow_gets_the_curves_of_the_machine_and_the_media_as_artifacts(tmp_pa
         assert (running.poll(), running.status.rejected) == (0.0, 1)
 
 
+@pytest.mark.parametrize("status", [401, 500])
+def test_an_artifact_store_that_fails_holds_up_no_other_run_and_then_has_all_media(tmp_path: Path, status: int) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"], server.artifact_error = server.url, status
+        put_extras(one)
+        one.put([opened("b", started=BEGIN + 1), column("b", ["x"], 3)])
+        running = mirror_to(mlflow.make_target(settings), one)
+        assert running.poll() > 0.0
+        assert f"answered {status}" in running.status.error
+        assert any(metric[0] == "x" for run in server.runs.values() for metric in run["metrics"])
+        server.artifact_error = 0
+        assert (running.poll(), running.status.rejected, len(server.artifacts)) == (0.0, 0, 4)
+
+
 def test_mlflow_has_each_sample_once_after_every_kind_of_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
