@@ -74,6 +74,33 @@ def test_a_stop_does_not_wait_for_long(place: Path, caplog: pytest.LogCaptureFix
     assert caplog.messages == ["run run gets no report: the daemon stops"]
 
 
+@pytest.mark.parametrize(("waiting", "written"), [(256, ["run", "a", "b"]), (2, ["run", "b"])])
+def test_runs_that_ended_come_before_those_that_live(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waiting: int, written: list[str]
+) -> None:
+    monkeypatch.setattr("trackside_daemon.service.reports.WAITING", waiting)
+    runs, order = experiments(place, every=1), list[str]()
+    monkeypatch.setattr(runs, "_write", lambda run, *_: order.append(run))
+    for run in ("a", "b"):
+        opened(run)
+        runs.accept(Batch("training", records=[ingested(run, [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    runs.accept(Batch("training", records=[ENDED]))
+    runs.stop()
+    runs.start()
+    runs.stop()
+    assert (order, caplog.messages) == (written, [])
+
+
+def test_a_stop_complains_of_no_run_that_lives(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = experiments(place, every=1, stop_seconds=0.0)
+    opened("a")
+    runs.accept(Batch("training", records=[ingested("a", [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    runs.stop()
+    runs.start()
+    runs.stop()
+    assert caplog.messages == []
+
+
 def experiments(place: Path, **options: Any) -> Reports:
     return Reports(None, place / "e", place / "history", CostSection, lambda _: None, memory=1 << 30, **options)
 
