@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +14,19 @@ from session_records import batch_ingested
 
 from trackside.media.png import encode
 from trackside.wire import MediaItem
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents import experiment
+from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import MachineSample, RunState
+from trackside_daemon.questions.diagnosis import SIZE
 from trackside_daemon.service.reports import Reports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+MIB = 1 << 20
 ENDED = RunState("run", 0, "finished", "", BEGIN + 60)
 
 
@@ -164,6 +170,26 @@ def test_an_experiment_keeps_the_files_of_its_user_and_deletes_plots_of_before(p
     assert {"mine.png", "loss.svg"} <= left
     assert "old.svg" not in left
     assert (root / "config.json").exists()
+
+
+def test_the_metrics_of_an_experiment_need_little_memory_and_are_the_newest_steps(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "VALUES", 4)
+    (place / "e").mkdir()
+    offline = Offline(place / "history", lambda _: None)
+    with offline.reading() as connection:
+        contents = read_contents(connection, "run", CostSection(), SIZE)
+    root = experiment.write_experiment(offline, contents, place / "e")
+    lines = (root / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [6, 7, 8, 9]
+    monkeypatch.setattr(experiment, "_metrics", lambda *_: (b"x" * MIB for _ in range(100)))
+    tracemalloc.start()
+    experiment.write_experiment(offline, contents, place / "e")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (root / "logs" / "metrics.jsonl").stat().st_size == 100 * MIB
+    assert peak < 50 * MIB
 
 
 def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -> None:
