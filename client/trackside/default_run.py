@@ -44,7 +44,7 @@ def plan(profile: Any) -> ProfilePlan | None:
             raise ValueError(f"{', '.join(map(repr, unknown))} is none of its fields, which are {', '.join(known)}")  # noqa: TRY301
         return msgspec.convert(fields, ProfilePlan)
     except Exception as error:  # noqa: BLE001  a mapping of the user's own may raise anything
-        warn(f"profile: {error!s:.300}; the run goes on without this plan")
+        warn(f"profile: {text_of(error):.300}; the run goes on without this plan")
         return None
 
 

@@ -47,3 +47,11 @@ def encoded_varint(number: int) -> bytes:
 def writable(text: str) -> str:
     """Return *text* with all that UTF-8 cannot write replaced: names from the environment may hold undecodable bytes."""
     return text.encode("utf-8", "replace").decode()
+
+
+def text_of(value: object) -> str:
+    """Return a value as text, as by `writable`; the name of its type if it cannot be written."""
+    try:
+        return writable(str(value))
+    except Exception:  # noqa: BLE001  an object of the user's own, and training must go on
+        return type(value).__name__

@@ -23,7 +23,7 @@ from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import Unsent
 from trackside.numbers import TEXT, local_part, read_number
-from trackside.packing import writable
+from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
@@ -227,11 +227,11 @@ class RowQueue:
         """
         if not self.is_open:
             return
-        name = writable(str(key))[:MEDIA_KEY_LENGTH]
+        name = text_of(key)[:MEDIA_KEY_LENGTH]
         try:
             unsent = Unsent(kind, name, self.checked_step(step), content())
         except Exception as error:  # noqa: BLE001  of an object of the user's own, and training must go on
-            self.refuse(1, (kind, name), f"{kind} {name}: {type(error).__name__}: {str(error)[:200]}")
+            self.refuse(1, (kind, name), f"{kind} {name}: {type(error).__name__}: {text_of(error)[:200]}")
             return
         session = self.session
         with self._lock:
@@ -263,13 +263,14 @@ class RowQueue:
         """Queue an event: see `Run.event`."""
         if not self.is_open:
             return
-        text = as_json(fields, f"event {kind}") if fields else ""
-        if len(text) + len(str(kind)) > TEXT_LENGTH:
+        name = text_of(kind)
+        text = as_json(fields, f"event {name}") if fields else ""
+        if len(text) + len(name) > TEXT_LENGTH:
             reason = f"more than {TEXT_LENGTH} characters; it is kept without its fields"
-            self.warn_once(TrainingEvent, f"event {str(kind)[:40]}: {reason}")
+            self.warn_once(TrainingEvent, f"event {name[:40]}: {reason}")
             text = ""
         moment = monotonic_ns()
-        self.append(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+        self.append(moment, TrainingEvent(name[:TEXT_LENGTH], moment, None, text))
 
     def exception(self, fields: Mapping[str, str]) -> None:
         """Queue an event for the exception that ends the run, by `exception_fields`; nothing if they are empty."""
@@ -284,13 +285,13 @@ class RowQueue:
 
     def alert(self, title: str, text: str, severity: str) -> None:
         """Queue an alert: see `Run.alert`."""
-        if severity not in _SEVERITIES:
-            reason = f"severity {severity!r} is none of {', '.join(_SEVERITIES)}; warning is used"
-            self.warn_once(TrainingAlert, f"alert {title!s:.40}: {reason}")
+        title, text = (text_of(part)[:TEXT_LENGTH] for part in (title, text))
+        if not isinstance(severity, str) or severity not in _SEVERITIES:
+            reason = f"severity {text_of(severity)!r} is none of {', '.join(_SEVERITIES)}; warning is used"
+            self.warn_once(TrainingAlert, f"alert {title:.40}: {reason}")
             severity = "warning"
         if self.is_open:
             moment = monotonic_ns()
-            title, text = (writable(str(part))[:TEXT_LENGTH] for part in (title, text))
             self.append(moment, TrainingAlert(title, moment, text, severity))
 
     def join_next_push(self, values: Mapping[str, Any]) -> None:

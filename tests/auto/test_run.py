@@ -175,6 +175,17 @@ def test_what_a_framework_passes_on_is_left_out(auto: AutoRun, process: Process)
     assert process.opened[0]["name"] is None
 
 
+def test_an_error_whose_text_raises_leaves_a_hook_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BadError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    monkeypatch.setattr(hooks, "failures", [])
+    monkeypatch.setattr(hooks, "_run", None)
+    hooks.report_failure("early", BadError())
+    assert hooks.failures == [("early", "BadError: BadError")]
+
+
 def test_a_failed_hook_is_reported_once_there_is_a_run(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[tuple[str, str]] = []
     auto = AutoRun(failures)

@@ -24,6 +24,7 @@ class MlflowServer(ThreadingHTTPServer):
         requests: Number of requests.
         artifacts: The artifacts by path.
         keeps_artifacts: Whether it keeps artifacts of new runs itself.
+        artifact_error: Status with which it refuses artifacts; 0 for none.
     """
 
     daemon_threads = True
@@ -37,6 +38,7 @@ class MlflowServer(ThreadingHTTPServer):
         self.requests = 0
         self.artifacts: dict[str, bytes] = {}
         self.keeps_artifacts = True
+        self.artifact_error = 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -108,7 +110,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def do_PUT(self) -> None:
-        self.server.artifacts[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.artifact_error:
+            self.send_error(self.server.artifact_error)
+            return
+        self.server.artifacts[self.path] = content
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -26,7 +26,7 @@ from trackside.wire import MediaItem
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import worker as mirrors
-from trackside_daemon.bridges.mirrors.of_run import CURVES
+from trackside_daemon.bridges.mirrors.of_run import CURVES, unsent_curves
 from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.worker import Mirror
@@ -408,6 +408,40 @@ def test_mlflow_gets_the_curves_of_the_machine_and_the_media_as_artifacts(tmp_pa
         )
         running = mirror_to(mlflow.make_target(settings), one)
         assert (running.poll(), running.status.rejected) == (0.0, 1)
+
+
+@pytest.mark.parametrize("status", [401, 500])
+def test_an_artifact_store_that_fails_holds_up_no_other_run_and_then_has_all_media(tmp_path: Path, status: int) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"], server.artifact_error = server.url, status
+        put_extras(one)
+        one.put([opened("b", started=BEGIN + 1), column("b", ["x"], 3)])
+        running = mirror_to(mlflow.make_target(settings), one)
+        assert running.poll() > 0.0
+        assert f"answered {status}" in running.status.error
+        assert any(metric[0] == "x" for run in server.runs.values() for metric in run["metrics"])
+        server.artifact_error = 0
+        assert (running.poll(), running.status.rejected, len(server.artifacts)) == (0.0, 0, 4)
+
+
+def test_a_training_whose_clock_is_years_behind_costs_no_reading_of_these_years(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Any] = []
+
+    def counted(*given: Any, **named: Any) -> Any:
+        reads.append(given)
+        return unsent_curves(*given, **named)
+
+    monkeypatch.setattr(mirrors, "unsent_curves", counted)
+    with history(tmp_path) as one:
+        one.put([opened("a"), ingested("a", [(1, 1_000_000, {"x": 1.0}), (2, round(BEGIN * 1e6), {"x": 1.0})])])
+        one.put([MachineSample(BEGIN + 2 * tick, {"trackside_host_memory_available_bytes": 1.0}) for tick in range(60)])
+        target = Recorded()
+        mirror_to(target, one, ending=lambda: len(reads) > 9).poll()
+    assert len(reads) < 4
+    assert any("resources/host_memory_available" in row.values for _, row in target.rows)
 
 
 def test_mlflow_has_each_sample_once_after_every_kind_of_failure(

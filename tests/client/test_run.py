@@ -322,6 +322,27 @@ def test_a_key_that_cannot_be_shown_raises_nothing(nowhere: str) -> None:
     assert kept(run)[1].dropped == 1
 
 
+def test_texts_that_cannot_be_shown_raise_nothing(nowhere: str) -> None:
+    class BadError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    class Bad:
+        def __repr__(self) -> str:
+            raise BadError
+
+    bad = Bad()
+    run = trackside.init(endpoint=nowhere, config={"bad": bad}, profile={"epochs": bad})
+    run.log_text(bad, "text")  # type: ignore[arg-type]
+    run.log_text("key", bad)  # type: ignore[arg-type]
+    run.log_image("key", bad)
+    run.event(bad, at=bad)  # type: ignore[arg-type]
+    run.alert(bad, bad, bad)  # type: ignore[arg-type]
+    run.alert("title", severity=[])  # type: ignore[arg-type]
+    run.push(loss=0.5)
+    assert kept(run)[0][-1][1] == {"loss": 0.5}
+
+
 def test_a_mapping_and_named_values_are_one_push_and_the_named_ones_win(nowhere: str) -> None:
     run = trackside.init(endpoint=nowhere)
     values = {"eval/bleu": 31.2, "loss": 9.0}

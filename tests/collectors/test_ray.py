@@ -204,9 +204,11 @@ def test_a_token_follows_no_redirect(ray: Ray, home: Path, tmp_path: Path, colle
     assert (set(ray.given), other.given) == ({"Bearer s3cret"}, [])
 
 
-@pytest.mark.parametrize("setting", [False, True])
+@pytest.mark.parametrize(
+    ("host", "setting"), [("127.0.0.1", False), ("0.0.0.0", False), ("127.1", False), ("127.0.0.1", True)]
+)
 def test_another_user_who_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
-    ray: Ray, home: Path, setting: bool
+    ray: Ray, home: Path, host: str, setting: bool
 ) -> None:
     (ray.proc / "net").mkdir()
     (ray.proc / "net" / "tcp").write_text(
@@ -215,7 +217,7 @@ def test_another_user_who_listens_in_place_of_ray_does_not_get_a_token_that_was_
     ray.token = "s3cret"
     file = home / ".ray" / "auth_token"
     file.write_text("of this user")
-    collector = RayCollector(ray.url, str(file) if setting else "", ray.proc)
+    collector = RayCollector(f"http://{host}:{ray.port}", str(file) if setting else "", ray.proc)
     eventually(lambda: page(collector) and collector.left_out)
     assert ("uid 54321 listens there" in collector.left_out) is not setting
     collector.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +14,13 @@ from session_records import batch_ingested
 
 from trackside.media.png import encode
 from trackside.wire import MediaItem
+from trackside_daemon.diagnosis.report import read_contents
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents import experiment
+from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import MachineSample, RunState
+from trackside_daemon.questions.diagnosis import SIZE
 from trackside_daemon.service.assembly import _reports
 from trackside_daemon.service.config import Config
 from trackside_daemon.service.reports import Reports
@@ -23,6 +28,7 @@ from trackside_daemon.service.reports import Reports
 if TYPE_CHECKING:
     from pathlib import Path
 
+MIB = 1 << 20
 ENDED = RunState("run", 0, "finished", "", BEGIN + 60)
 
 
@@ -74,6 +80,33 @@ def test_what_fails_is_one_line_and_the_next_is_written(place: Path, caplog: pyt
 def test_a_stop_does_not_wait_for_long(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     ended(reports(place, stop_seconds=0.0), ENDED)
     assert caplog.messages == ["run run gets no report: the daemon stops"]
+
+
+@pytest.mark.parametrize(("waiting", "written"), [(256, ["run", "a", "b"]), (2, ["run", "b"])])
+def test_runs_that_ended_come_before_those_that_live(
+    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waiting: int, written: list[str]
+) -> None:
+    monkeypatch.setattr("trackside_daemon.service.reports.WAITING", waiting)
+    runs, order = experiments(place, every=1), list[str]()
+    monkeypatch.setattr(runs, "_write", lambda run, *_: order.append(run))
+    for run in ("a", "b"):
+        opened(run)
+        runs.accept(Batch("training", records=[ingested(run, [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    runs.accept(Batch("training", records=[ENDED]))
+    runs.stop()
+    runs.start()
+    runs.stop()
+    assert (order, caplog.messages) == (written, [])
+
+
+def test_a_stop_complains_of_no_run_that_lives(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = experiments(place, every=1, stop_seconds=0.0)
+    opened("a")
+    runs.accept(Batch("training", records=[ingested("a", [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    runs.stop()
+    runs.start()
+    runs.stop()
+    assert caplog.messages == []
 
 
 def experiments(place: Path, **options: Any) -> Reports:
@@ -139,6 +172,26 @@ def test_an_experiment_keeps_the_files_of_its_user_and_deletes_plots_of_before(p
     assert {"mine.png", "loss.svg"} <= left
     assert "old.svg" not in left
     assert (root / "config.json").exists()
+
+
+def test_the_metrics_of_an_experiment_need_little_memory_and_are_the_newest_steps(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "VALUES", 4)
+    (place / "e").mkdir()
+    offline = Offline(place / "history", lambda _: None)
+    with offline.reading() as connection:
+        contents = read_contents(connection, "run", CostSection(), SIZE)
+    root = experiment.write_experiment(offline, contents, place / "e")
+    lines = (root / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [6, 7, 8, 9]
+    monkeypatch.setattr(experiment, "_metrics", lambda *_: (b"x" * MIB for _ in range(100)))
+    tracemalloc.start()
+    experiment.write_experiment(offline, contents, place / "e")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (root / "logs" / "metrics.jsonl").stat().st_size == 100 * MIB
+    assert peak < 50 * MIB
 
 
 def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -> None:

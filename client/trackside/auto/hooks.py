@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.interpreter import without_collection
+from trackside.packing import text_of
 from trackside.pytorch.hooks import uncompiled
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _make_run() -> AutoRun:
 
 def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:
     """Report an error of a hook: to the daemon, or in the training's log while there is no run and this *opens* none."""
-    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_LENGTH]
+    reason = f"{type(error).__name__}: {text_of(error)}".partition("\n")[0][:REASON_LENGTH]
     with suppress(Exception):
         failures.append((hook, reason))
         run = auto_run() if opens else _run

@@ -11,6 +11,7 @@ from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
+from trackside.packing import text_of
 from trackside.training_log import warn
 
 CONFIG_BYTES = 1024 * 1024  # limit of a configuration: it is sent in one message, with the last values
@@ -26,7 +27,7 @@ def as_json(config: Any, what: str = "the configuration") -> str:
     try:
         text = json.dumps(plain(as_mapping(config)))
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
-        warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); it is left out")
+        warn(f"{what} cannot be written as JSON ({type(error).__name__}: {text_of(error)}); it is left out")
         return ""
     if len(text) > CONFIG_BYTES:  # ASCII, so characters are bytes
         warn(f"{what} has {len(text)} bytes, more than the limit of {CONFIG_BYTES}; it is left out")

@@ -15,6 +15,7 @@ from trackside.default_run import init, open_run
 from trackside.environment.config import as_mapping, plain
 from trackside.environment.exit_status import exception_fields, outcome
 from trackside.environment.identity import ray_run
+from trackside.packing import text_of
 from trackside.training_log import warn
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def warn_failed(what: str, error: Exception) -> None:
     """Log once for *what* that it has failed."""
     if what not in _failed:
         _failed.add(what)
-        warn(f"{what}: {type(error).__name__}: {error}; training goes on without these values")
+        warn(f"{what}: {type(error).__name__}: {text_of(error)}; training goes on without these values")
 
 
 def save_checkpoint(run: Run, save: Callable[[], T], path_of: Callable[[T], object], *, reports: bool = True) -> T:

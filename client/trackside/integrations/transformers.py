@@ -14,6 +14,7 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 from trackside.integrations.epoch_line import EpochLine
 from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
+from trackside.packing import text_of
 from trackside.pytorch.step_stages import StepStages
 from trackside.training_log import warn
 
@@ -235,7 +236,7 @@ def _config(args: Any, model: Any) -> dict[str, Any]:
     try:
         _describe(args, model, config)
     except Exception as error:  # noqa: BLE001  a model of the user's own may raise anything
-        warn(f"Transformers: not all of the configuration can be read ({type(error).__name__}: {error})")
+        warn(f"Transformers: not all of the configuration can be read ({type(error).__name__}: {text_of(error)})")
     return config
 
 

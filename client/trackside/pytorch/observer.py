@@ -9,6 +9,7 @@ from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.numbers import is_on_device
+from trackside.packing import text_of
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import Hook, remove_all
 from trackside.pytorch.overhead_budget import OverheadBudget
@@ -278,7 +279,7 @@ class Observer:
             self._seconds += mode.seconds
 
     def _fail(self, error: Exception) -> None:
-        self._queue.warn_once(Observer, f"observing a model: {type(error).__name__}: {str(error)[:200]}")
+        self._queue.warn_once(Observer, f"observing a model: {type(error).__name__}: {text_of(error)[:200]}")
 
 
 def _modules(model: Any, patterns: Sequence[str], what: str) -> list[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from trackside.packing import text_of
 from trackside.pytorch.cuda_timer import EVENTS, CudaDevices, CudaTimer
 from trackside.pytorch.hooks import Hook, gradient_nodes, remove_all, unwrapped
 from trackside.pytorch.memory import GpuMemory
@@ -371,7 +372,7 @@ class StepStages:
             self._device = first.device
 
     def _fail(self, error: Exception) -> None:
-        self._queue.warn_once(StepStages, f"watching a model: {type(error).__name__}: {error}")
+        self._queue.warn_once(StepStages, f"watching a model: {type(error).__name__}: {text_of(error)}")
 
 
 def _has_peers() -> bool:

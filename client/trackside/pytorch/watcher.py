@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.captures.modules import WATCHERS
 from trackside.numbers import is_on_device
+from trackside.packing import text_of
 from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.module_calls import ModuleRecording
@@ -189,14 +190,14 @@ class Watcher:
             if self._queue.session.identity.rank == 0:
                 self._queue.event(KIND, architecture(model))
         except Exception as error:  # noqa: BLE001  parameters that have no shape yet, for example
-            warn(f"the modules of the model are not recorded: {type(error).__name__}: {str(error)[:200]}")
+            warn(f"the modules of the model are not recorded: {type(error).__name__}: {text_of(error)[:200]}")
 
     def _time_stages(self, model: Any, optimizer: Any) -> None:
         try:
             self._stages = StepStages(self._queue, model, optimizer)
             self._queue.register(self._stages)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may take no hooks
-            warn(f"the stages of the model's steps are not timed: {type(error).__name__}: {str(error)[:200]}")
+            warn(f"the stages of the model's steps are not timed: {type(error).__name__}: {text_of(error)[:200]}")
 
     def _pre_hook(self, optimizer: Any, args: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> None:
         if not self._is_compiling():
@@ -241,7 +242,7 @@ class Watcher:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        why = str(error) if isinstance(error, UncountableError) else f"{type(error).__name__}: {str(error)[:200]}"
+        why = str(error) if isinstance(error, UncountableError) else f"{type(error).__name__}: {text_of(error)[:200]}"
         warn(f"{UNWATCHED}: {why}")
         self._end_watch()
 
@@ -288,7 +289,9 @@ class Watcher:
             except Exception as error:  # noqa: BLE001  whatever of PyTorch's fails, training goes on
                 self._observer = None
                 observer.stop()
-                warn(f"the model's distributions are no longer measured: {type(error).__name__}: {str(error)[:200]}")
+                warn(
+                    f"the model's distributions are no longer measured: {type(error).__name__}: {text_of(error)[:200]}"
+                )
 
     def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self._before = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import Readable
 
 ROWS = 100_000  # most lines of metrics.jsonl, the newest steps
+VALUES = 10_000_000  # most values of these lines, if each has every key: some 10 seconds of a processor
 CHARTS = 24  # most charts that are drawn, the loss first
 DYNAMICS = 4  # of them in training_dynamics_step_N.png
 DYNAMICS_FILES = 20  # most of these, the newest
@@ -62,7 +63,7 @@ def write_experiment(history: Readable, contents: Mapping[str, Any], root: Path)
         top.put("results.json", _json(_results(about)))
         top.put("report.html", written(report.document([contents])).encode("utf-8", "replace"))
         with top.inner("logs") as logs:
-            logs.put("metrics.jsonl", b"".join(_metrics(history, about)))
+            logs.put("metrics.jsonl", _metrics(history, about))
         with top.inner("visualizations") as place:
             names = [place.put(file, content) for file, content in _plots(contents)]
             place.keep(names)
@@ -100,16 +101,16 @@ class _Directory:
     def inner(self, name: str) -> _Directory:
         return _Directory(os.dup(self._file), name)
 
-    def put(self, name: str, content: bytes) -> str:
+    def put(self, name: str, content: bytes | Iterator[bytes]) -> str:
         """Write a file in one step, so that readers never see half of it."""
         unfinished = f".{name}.unfinished"
         with suppress(FileNotFoundError):  # of a process that was killed
             os.unlink(unfinished, dir_fd=self._file)
         try:
             with os.fdopen(self._open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
-                out.write(content)
+                out.writelines((content,) if isinstance(content, bytes) else content)
             os.replace(unfinished, name, src_dir_fd=self._file, dst_dir_fd=self._file)
-        except OSError:
+        except (OSError, ValueError, MemoryError):
             with suppress(OSError):
                 os.unlink(unfinished, dir_fd=self._file)
             raise
@@ -168,9 +169,10 @@ def _results(about: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metrics(history: Readable, about: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield a flat line of JSON for each step of the lowest rank."""
-    window = Window("step", float((about["step"] or 0) - ROWS), float("inf"))
+    lines = min(ROWS, max(1, VALUES // max(1, len(run.metrics(about)))))
+    window = Window("step", float((about["step"] or 0) - lines + 1), float("inf"))
     encode = msgspec.json.Encoder().encode
-    for attempt, step, moment, values in islice(rows(history, about["id"], Selection(window=window)), 2 * ROWS):
+    for attempt, step, moment, values in islice(rows(history, about["id"], Selection(window=window)), 2 * lines):
         plain = {key: value if isfinite(value) else str(value) for key, value in values.items()}
         yield encode({"step": step, "time": moment / 1e6, "attempt": attempt, **plain}) + b"\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,13 @@ def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]
             fields = line.split()
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
                 yield int(fields[7]), fields[9]
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Return whether a name or an address is one of this machine, as ``0.0.0.0`` is; of a name, this may wait for its server."""
+    with suppress(OSError, UnicodeError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(address)  # which fails with the address of another machine
+                return True
+    return False

@@ -91,7 +91,11 @@ class Reports:
                     self._ended.add(run)
                     self._parts.pop(run, None)
                 while len(self._due) > WAITING:
-                    log.warning("run %s gets no report: more than %d wait", self._due.popitem(last=False)[0], WAITING)
+                    gone = next((run for run in self._due if run not in self._ended), next(iter(self._due)))
+                    del self._due[gone]
+                    if gone in self._ended:
+                        self._ended.remove(gone)
+                        log.warning("run %s gets no report: more than %d wait", gone, WAITING)
                 self._changed.notify_all()
         for record in batch.records if self._every else ():
             if isinstance(record, BatchIngested):
@@ -144,11 +148,12 @@ class Reports:
             while True:
                 now, stops = self._clock(), self._stop_by < inf
                 if stops and (not self._due or now >= self._stop_by):
-                    for run in self._due:
+                    for run in self._ended.intersection(self._due):
                         log.warning("run %s gets no report: the daemon stops", run)
                     return None
-                due = next((run for run, moment in self._due.items() if moment <= now or stops), None)
-                if due is not None:
+                if ready := [run for run, moment in self._due.items() if moment <= now or stops]:
+                    # A run that lives is written again later.
+                    due = next((run for run in ready if run in self._ended), ready[0])
                     del self._due[due]
                     return due
                 first = min(self._due.values(), default=None)

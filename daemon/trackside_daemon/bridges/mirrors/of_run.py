@@ -55,7 +55,8 @@ def unsent_curves(
     if pushes is None or axis is None or machine is None:
         return [], {}
     ended = run.ended if newest else pushes[1]
-    begin = sent.get(CURVES) or int(pushes[0]) // PACE * PACE
+    # The clock of a training may be years behind.
+    begin = sent.get(CURVES) or int(max(pushes[0], machine[0] - PACE)) // PACE * PACE
     whole = int(machine[1] - SETTLE) // PACE if ended is None else -int(-ended // PACE)
     end = min(whole * PACE, begin + AT_ONCE * PACE)
     if end <= begin:

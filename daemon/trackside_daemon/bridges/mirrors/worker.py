@@ -169,20 +169,33 @@ class Mirror:
         if self._extras.get(run.id) == now:
             return
         begun = [stream for stream in every if self._positions.sent(stream.place) or not stream.place.attempt]
+        try:
+            self._send_curves(connection, run, begun, every[-1].place.attempt if every else 0)
+            self._send_media(history, run, begun)
+        except SendError as error:
+            if not error.code:
+                raise
+            raise SendError(str(error), "later", error.code) from None  # it answers: other runs need not wait for this
+        if not self._ending():
+            self._extras[run.id] = now
+
+    def _send_curves(
+        self, connection: sqlite3.Connection, run: MirroredRun, begun: Sequence[Stream], last: int
+    ) -> None:
         for stream in begun:
             while stream.lowest and not self._ending():
-                newest, sent = stream.place.attempt == every[-1].place.attempt, self._positions.sent(stream.place)
-                rows, reached = unsent_curves(connection, run, stream, sent, newest=newest)
+                sent = self._positions.sent(stream.place)
+                rows, reached = unsent_curves(connection, run, stream, sent, newest=stream.place.attempt == last)
                 if not reached:
                     break
                 state = self._deliver(run, rows, self._prepared(run)) if rows else self._positions.state(run.id)
                 self._positions.advance(stream.place, reached, state)
+
+    def _send_media(self, history: Path, run: MirroredRun, begun: Sequence[Stream]) -> None:
         place, places = RankPlace(run.id, MEDIA, 0), [stream.place for stream in begun]
         while not self._ending() and (rows := unsent_media(history, places, self._positions.sent(place), run.id)):
             state = self._deliver(run, rows, self._prepared(run))
             self._positions.advance(place, {one.item.file: 1 for row in rows for one in row.media}, state)
-        if not self._ending():
-            self._extras[run.id] = now
 
     def _prepared(self, run: MirroredRun) -> State:
         state = self._positions.state(run.id)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import Medium, MirroredRun, Row, State
 
 SETTING = "bridges.mlflow"
+UNAUTHORIZED = 401  # soon another token may do
 BATCH = 1000  # metrics in one request, the server's limit
 PARAMS = 100  # parameters in one request, the same
 VALUE_LENGTH = 500  # characters of a parameter that all versions accept
@@ -83,7 +84,10 @@ class MlflowServer(Target):
         try:
             self._client.put(f"{artifacts}/media/{name}", medium.data)
         except SendError as error:
-            if error.retry == "later":  # as of a server that keeps none: metrics go on
+            if error.retry == "later" and error.code not in (
+                0,
+                UNAUTHORIZED,
+            ):  # as of a server that keeps none: metrics go on
                 raise SendError(str(error), "never") from None
             raise
 

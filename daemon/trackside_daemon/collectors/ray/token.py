@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from trackside_daemon.http_client.http_request import bearer_header, is_local
-from trackside_daemon.linux.socket_address import listeners
+from trackside_daemon.http_client.http_request import bearer_header
+from trackside_daemon.linux.socket_address import is_of_this_machine, listeners
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ class Token:
 
     def __init__(self, url: str, file: str, proc: Path) -> None:
         address = urlsplit(url)
-        self._port = address.port or 0 if is_local(address.hostname or "") else 0
+        self._host, self._port = address.hostname or "", address.port or (443 if address.scheme == "https" else 80)
         self._file, self._proc = file, proc
 
     def headers(self) -> dict[str, str]:
@@ -60,4 +60,5 @@ class Token:
     def _strangers(self) -> list[int]:
         """Return the users, other than this one and root, who listen at the port on this machine."""
         own = (0, os.getuid())
-        return sorted({uid for uid, _ in listeners(self._port, self._proc) if uid not in own} if self._port else ())
+        others = {uid for uid, _ in listeners(self._port, self._proc) if uid not in own}
+        return sorted(others) if others and is_of_this_machine(self._host) else []
