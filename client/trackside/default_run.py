@@ -14,7 +14,7 @@ from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
 from trackside.environment.switches import OFF
-from trackside.packing import writable
+from trackside.packing import text_of, writable
 from trackside.process_state import Process
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number

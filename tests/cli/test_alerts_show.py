@@ -135,14 +135,14 @@ def test_a_false_alarm_is_dismissed_without_a_daemon_and_shown_as_that(place: Pa
     done = ask(place, "dismiss", "99")
     assert (done.returncode, done.stderr) == (
         2,
-        "trackside: alert 99: no such alert; /api/v1/alerts lists alerts with their ids\n",
+        "trackside: alert 99: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids\n",
     )
 
 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("99", "trackside: alert 99: no such alert; /api/v1/alerts lists alerts with their ids\n"),
+        ("99", "trackside: alert 99: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids\n"),
         ("GpuCold", "trackside: no alert 'GpuCold'; the alerts are TrainingStalled, GpuHot\n"),
     ],
 )

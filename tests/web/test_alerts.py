@@ -97,7 +97,7 @@ def test_a_question_about_alerts_without_sense_is_refused(site: Any, query: str,
 
 def test_an_alert_that_is_not_there_and_an_id_that_is_none_are_refused_in_words(site: Any) -> None:
     assert refused(site, "GET", "alerts/7") == (
-        *(404, "alert 7: no such alert; /api/v1/alerts lists alerts with their ids"),
+        *(404, "alert 7: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids"),
     )
     assert refused(site, "GET", "alerts/x") == (400, "number: 'x' is not a number from 0 to 999999999999999999")
     assert refused(site, "GET", f"alerts/{'9' * 40}")[0] == 400

@@ -47,9 +47,12 @@ def _failed(kind: Kind, time: LostTime) -> Iterator[Cause]:
     kept = "no checkpoint is known" if saved is None else f"its last checkpoint was {duration(since)} before"
     reason = f" ({shown(facts.run['cause'])})" if facts.run["cause"] else ""
     how = "failed" if facts.run["state"] == "failed" else "was lost"
-    found = kind.found(
-        time, lost, summary=kind.happened.format(how, reason, kept), advice=kind.advice.format(shown(facts.run["name"]))
+    resume = (
+        "save checkpoints"
+        if saved is None
+        else f"resume from `trackside checkpoints latest {shown(facts.run['name'])} --good`"
     )
+    found = kind.found(time, lost, summary=kind.happened.format(how, reason, kept), advice=kind.advice.format(resume))
     yield found._replace(evidence=(Evidence(f"state {facts.run['state']}", facts.api), *found.evidence))
 
 
@@ -124,7 +127,7 @@ RESUME = Kind(
 FAILED = Kind(
     "failed",
     "the run {}{}, and {}",
-    "resume from `trackside checkpoints latest {} --good`; see the traceback in the job's log",
+    "{}; see the end of the job's log",
     "attempts in trackside show",
     ("compute",),
     least=0.0,

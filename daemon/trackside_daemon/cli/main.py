@@ -195,6 +195,8 @@ def load(name: str) -> Any:
     module, _, attribute = command.source.partition(":")
     found = getattr(import_module(f"trackside_daemon.cli.commands.{module}"), attribute)
     if isinstance(found, typer.Typer):
+        for one in found.registered_commands:
+            one.cls = GroupedCommand
         group: Any = get_command(found)
         return group.commands.get(name, group)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)

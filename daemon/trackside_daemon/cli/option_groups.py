@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import MISSING, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -25,7 +26,9 @@ class GroupedCommand(TyperCommand):
             record = param.get_help_record(ctx)
             usual = "Arguments" if param.param_type_name == "argument" else "Options"
             if record is not None:
-                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+                # Typer appends the type to an argument that has a name already: RUN <list[str]>.
+                name = re.sub(r" <.*>$", "", record[0]) if usual == "Arguments" else record[0]
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append((name, record[1]))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)

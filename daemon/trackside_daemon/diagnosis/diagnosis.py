@@ -182,7 +182,9 @@ def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]
     if not gpus:
         yield "GPUs", "no GPU was read in the time of the run"
     elif facts.profile is None:
-        yield "waits within steps", f"no profile: trackside capture {facts.run['name']}"
+        live = facts.run["ended"] is None
+        way = f": trackside capture {facts.run['name']}" if live else "; only a run that trains can be recorded"
+        yield "waits within steps", f"no profile{way}"
     if not facts.of(host.MEMORY_STALLED) and not facts.of(cgroup.STALLED):
         yield "memory and storage pressure", "the kernel has no /proc/pressure"
     missing = [gpu for gpu, value in joules["gpus"].items() if value is None]

@@ -76,7 +76,9 @@ class Alert(Question, frozen=True, kw_only=True):
         with history.reading() as connection:
             alert = alert_reader.alert(connection, self.number)
         if alert is None:
-            raise MissingError(f"alert {self.number}: no such alert; /api/v1/alerts lists alerts with their ids")
+            raise MissingError(
+                f"alert {self.number}: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids"
+            )
         return with_silenced_until([alert], _active_silences(history, live))[0]
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def attach(
     pid: Annotated[int, typer.Argument(metavar="PID", help="The process.", min=1, show_default=False)],
     *,
-    name: Annotated[str, typer.Option(help="Name of the run. [default: that of its script]", show_default=False)] = "",
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the run. [default: that of its script]", show_default=False)
+    ] = "",
 ) -> None:
     """Monitor a running process that was started without trackside: its resources, GPUs and stacks.
 

@@ -33,11 +33,17 @@ def capture(
     *,
     steps: Annotated[
         int | None,
-        typer.Option(help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False),
+        typer.Option(
+            metavar="N", help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False
+        ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help=f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.", show_default=False),
+        typer.Option(
+            metavar="SECONDS",
+            help=f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.",
+            show_default=False,
+        ),
     ] = None,
     ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
     stacks: Annotated[

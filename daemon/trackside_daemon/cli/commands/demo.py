@@ -11,7 +11,7 @@ from trackside_daemon.cli.errors import fail
 
 def demo(
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Stop after that many steps. [default: run until Ctrl-C]")
+        int | None, typer.Option(min=1, metavar="N", help="Stop after that many steps. [default: run until Ctrl-C]")
     ] = None,
     trouble: Annotated[
         str,
@@ -19,7 +19,9 @@ def demo(
             help="What goes wrong in the training: nan, spike, stall, leak, straggler or crash.", metavar="NAME"
         ),
     ] = "",
-    after: Annotated[float, typer.Option(min=0, help="Seconds of training before it goes wrong.")] = 15.0,
+    after: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Seconds of training before it goes wrong.")
+    ] = 15.0,
     ranks: Annotated[
         int | None,
         typer.Option(help="Simulate a training with that many ranks. [default: a real training]", metavar="N"),

@@ -30,6 +30,7 @@ def fleet(
     sql: Annotated[
         str,
         typer.Option(
+            metavar="QUERY",
             help="A query over the tables runs, samples, alerts, and parts: a run's row of each machine.",
             show_default=False,
         ),

@@ -16,7 +16,7 @@ from trackside_daemon.model.text import shown
 def layers(
     run: Run,
     *,
-    most: Annotated[int, typer.Option("-n", "--number", help="Number of layers.", min=1)] = 20,
+    most: Annotated[int, typer.Option("-n", "--number", metavar="N", help="Number of layers.", min=1)] = 20,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

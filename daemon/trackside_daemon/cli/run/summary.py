@@ -101,7 +101,8 @@ class Summary:
     def _report_runs(self, source: Source, report: Callable[[str], None]) -> None:
         runs = self._runs(source)
         if not runs:
-            report(f"the command opened no run: {self._nothing or 'nothing was pushed'}")
+            nothing = self._nothing or "nothing was pushed; call trackside.push, or give --auto"
+            report(f"the command opened no run: {nothing}")
         for run in reversed(runs[:MOST]):
             whole = source.ask(questions.Run(id=run["id"], limit=MOST_METRICS))
             events = source.ask(questions.Events(run=run["id"]))["events"]

@@ -62,7 +62,7 @@ export class LastHour {
       this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
     this.root = h("section", { "aria-labelledby": "last-hour" },
-      h("div.head", {}, h("h2", { id: "last-hour" }, "Last hour"), tools), this.grid);
+      h("div.head", {}, h("h2", { id: "last-hour" }, "Over time"), tools), this.grid);
     this.#families().catch(() => {}); // The frame reports the outage.
   }
 
