@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from end_to_end.test_delivery import KEYS, PACED, complete
-from end_to_end.test_history import PATIENT, QUIET, counted, kept
+from end_to_end.test_history import PATIENT, QUIET, counted, stored_samples
 from hostile_clients import ENDLESS_MESSAGE, MANY_CONNECTIONS, RANDOM_FRAMES
 from hostile_trainings import ATTACKS, RawTraining
 from process_endings import memory_cgroup
@@ -232,7 +232,7 @@ def _train(daemon: Daemon, run: str) -> subprocess.Popen[str]:
 
 
 def _is_exact(daemon: Daemon, run: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
-    found = kept(daemon.history, run)
+    found = stored_samples(daemon.history, run)
     exact = found == {(0, 0, key): samples for key, samples in series.items()}
     if not exact:
         print(f"{run}: { ({key: len(samples) for key, samples in found.items()}) }", file=sys.stderr)

@@ -69,16 +69,16 @@ def _starts(code: str, count: int, endpoint: str) -> float:
     """Print a row, and return by how many milliseconds a start is longer."""
     plain = clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "OMP_NUM_THREADS": "1"})
     arms = {False: plain, True: {**plain, **variables(plain)}}
-    taken: dict[bool, list[float]] = {False: [], True: []}
+    measured: dict[bool, list[float]] = {False: [], True: []}
     for number in range(count + 1):
         for on in (False, True) if number % 2 else (True, False):
             begun = perf_counter()
             subprocess.run([sys.executable, "-c", code], env=arms[on], check=True, stdout=subprocess.DEVNULL)
             if number:  # the first reads the files
-                taken[on].append((perf_counter() - begun) * 1e3)
-    longer = statistics.median(on - off for off, on in zip(taken[False], taken[True], strict=True))
+                measured[on].append((perf_counter() - begun) * 1e3)
+    longer = statistics.median(on - off for off, on in zip(measured[False], measured[True], strict=True))
     name = {PLAIN: "python, no PyTorch", TORCH: "import torch", STEP: "import torch, a step"}[code]
-    row(name, *(f"{statistics.median(taken[on]):.1f}" for on in (False, True)), f"{longer:+.1f}")
+    row(name, *(f"{statistics.median(measured[on]):.1f}" for on in (False, True)), f"{longer:+.1f}")
     return longer
 
 

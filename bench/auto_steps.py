@@ -77,18 +77,18 @@ def main() -> None:
             loss.backward()
             optimizer.step()
 
-    taken: list[tuple[float, float]] = []
+    measured: list[tuple[float, float]] = []
     for on in plan.arms:
         hooks.turn(on=on)
         train(FIRST)
         begun = now()
         train(BLOCK)
         wall, cpu = now()
-        taken.append(((wall - begun[0]) / BLOCK, (cpu - begun[1]) / BLOCK))
+        measured.append(((wall - begun[0]) / BLOCK, (cpu - begun[1]) / BLOCK))
     inputs, targets = next(iter(loader))
     loss = torch.nn.functional.mse_loss(model(inputs), targets)
     calls = back_to_back(iter(loader), [inputs, targets], loss, optimizer)
-    print(json.dumps({**plan.figures(taken, [0.0] * len(taken)), "back to back": calls}))
+    print(json.dumps({**plan.figures(measured, [0.0] * len(measured)), "back to back": calls}))
 
 
 def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:
@@ -98,16 +98,16 @@ def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:
     waits, waited = hooks["torch: begin of a wait for data"].work, hooks["torch: batch"].work
     backward, stepped = hooks["torch: autograd.backward"].work, hooks["torch: optim.Optimizer"]
     next(batches)  # so that the iterator has what the hooks add to it
-    taken = []
+    measured = []
     for number in range(CALLS):
         begun = perf_counter_ns()
         waited(waits(), batches, batch)
         backward(loss)
         stepped(optimizer, (optimizer,), {})
-        taken.append((perf_counter_ns() - begun) / 1000)
+        measured.append((perf_counter_ns() - begun) / 1000)
         if not number % 1000:
             sleep(0.2)  # for the sender
-    return statistics.median(taken)
+    return statistics.median(measured)
 
 
 if __name__ == "__main__":

@@ -54,18 +54,18 @@ def paired(pairs: int) -> None:
     hooks: Any = optimizers._global_optimizer_post_hooks
     kept = dict(hooks)
     plan = Pairs(pairs, WARM_UP)
-    taken = []
+    measured = []
     for tested in plan.arms:
         hooks.clear()
         hooks.update(kept if tested else {})
         wall, cpu = now()
         training.step()
         later, more = now()
-        taken.append((later - wall, more - cpu))
+        measured.append((later - wall, more - cpu))
     before = precise(os.getpid())
     time.sleep(IDLE_SECONDS)
     asks = (precise(os.getpid()) - before) / IDLE_SECONDS
-    figures = plan.figures(taken, [0.0] * len(taken))
+    figures = plan.figures(measured, [0.0] * len(measured))
     print(json.dumps({**figures, "hooks": len(kept), "asks": asks}))
 
 

@@ -131,8 +131,8 @@ def recording(place: Path, *, by_client: bool = False) -> None:
         worst.append(max(seconds(steps, end, end + 4.0)) * 1000)
         bins = [seconds(steps, end + number * BIN_SECONDS, end + (number + 1) * BIN_SECONDS) for number in range(16)]
         normal.append(normal_after([bool(one) and statistics.median(one) <= NORMAL * before for one in bins]))
-    who = "trackside's client" if by_client else "PyTorch"
-    table.head(f"{WINDOWS} captures of {WINDOW_SECONDS:g} s by {who}", "measured", "limit", "")
+    recorder = "trackside's client" if by_client else "PyTorch"
+    table.head(f"{WINDOWS} captures of {WINDOW_SECONDS:g} s by {recorder}", "measured", "limit", "")
     recorded = statistics.median(end - begin for begin, end in windows)
     table.row("recorded, median", f"{recorded:.2f} s", "", "")
     ratio = statistics.median(ratios)

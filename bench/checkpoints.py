@@ -124,8 +124,8 @@ def compared(
     chance.shuffle(tests)
     for tested in tests:
         first = chance.random() < 0.5
-        taken = {second: window(worker, step, reads=tested and second == first) for second in (False, True)}
-        differences[tested].append((taken[first] / taken[not first] - 1) * 100)
+        measured = {second: window(worker, step, reads=tested and second == first) for second in (False, True)}
+        differences[tested].append((measured[first] / measured[not first] - 1) * 100)
         if process.poll() is not None:
             process.begin(request, PATIENCE_SECONDS)
     process.end()

@@ -61,7 +61,7 @@ const look = new MutationObserver(() => {
 });
 look.observe(document, { childList: true, subtree: true });
 """
-TOLD = """() => {
+READINGS = """() => {
   const files = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
   const own = files.filter((one) => !["fetch", "xmlhttprequest"].includes(one.initiatorType));
   return [
@@ -206,7 +206,7 @@ def once(browser: Browser, url: str, ready: str) -> Seen:
     page.add_init_script(WATCH % ready)
     page.goto(url, wait_until="commit")
     page.wait_for_selector("html.there")
-    seen = Seen(*page.evaluate(TOLD))
+    seen = Seen(*page.evaluate(READINGS))
     context.close()
     return seen
 
@@ -219,9 +219,9 @@ def fill(directory: Path, samples: int) -> None:
         filling.fill(samples)
         filling.settle()
         writer.put([RunState(LONG, 0, "finished", "", time.time())])
-        taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
+        measured = Filling(writer, "short", ["loss"], floats()).push(STEPS)
         for number in range(RUNS):
-            writer.put(_short(number, taken.columns[0]))
+            writer.put(_short(number, measured.columns[0]))
             eventually(writer.has_room)
         writer.call(lambda _: None).result()
         eventually(lambda: writer.call(lambda store: not store.due).result(), LOAD_SECONDS)

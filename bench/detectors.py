@@ -120,8 +120,8 @@ def _kinds(rows: Iterable[dict[str, Any]]) -> None:
         found[kind].append(delay)
     head("events by kind", "found", "of", "delay: median", "max")
     for kind, delays in sorted(found.items()):
-        told = (f"{np.median(delays):g}", f"{max(delays)}") if delays else ("-", "-")
-        row(kind, f"{len(delays)}", f"{kinds[kind]}", *told)
+        reported = (f"{np.median(delays):g}", f"{max(delays)}") if delays else ("-", "-")
+        row(kind, f"{len(delays)}", f"{kinds[kind]}", *reported)
 
 
 Limit = tuple[str, str, str, bool]
@@ -173,8 +173,8 @@ def _all_within(what: str, kind: str, limit: int, rows: list[dict[str, Any]]) ->
     events = sum(one["kinds"].count(kind) for one in rows)
     delays = [delay for one in rows for found, delay in one["delay_kinds"] if found == kind]
     met = len(delays) == events and max(delays, default=0) <= limit
-    told = f"{len(delays)} of {events}, after {max(delays)} samples at most" if delays else f"0 of {events}"
-    return f"{what}: found, and with what delay", told, f"all, <= {limit}", met
+    reported = f"{len(delays)} of {events}, after {max(delays)} samples at most" if delays else f"0 of {events}"
+    return f"{what}: found, and with what delay", reported, f"all, <= {limit}", met
 
 
 if __name__ == "__main__":

@@ -47,11 +47,11 @@ def costs(found: Sequence[Log]) -> None:
             detector = partial(rank_detectors.made_with, *one, DEFAULTS, 0.0)
             healthy, troubled = [_long(name)], [_troubled(_long(name))]
             figures = [_alone(detector, healthy, BATCH), _alone(detector, real, BATCH) if real else None]
-            told = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]
-            told[1:1] = [f"{_alone(detector, healthy, 1):.2f}"]
+            reported = [f"{figure:.2f}" if figure is not None else "-" for figure in figures]
+            reported[1:1] = [f"{_alone(detector, healthy, 1):.2f}"]
             met = all(figure is None or figure <= 3 for figure in figures)
             row(
-                *(f"{type(detector()).__name__}, {name}", *told, f"{_alone(detector, troubled, BATCH):.2f}"),
+                *(f"{type(detector()).__name__}, {name}", *reported, f"{_alone(detector, troubled, BATCH):.2f}"),
                 *("<= 3 in batches, healthy and real", "met" if met else "**MISSED**"),
             )
     head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs per step", "target", "")
@@ -73,11 +73,11 @@ def _together(what: str, keys: Sequence[str], target: str) -> None:
 
     seconds = _median(once)
     rate = SAMPLES * len(keys) / seconds
-    told = (f"{rate:,.0f}", f"{seconds / SAMPLES * 1e6:.1f}")
+    reported = (f"{rate:,.0f}", f"{seconds / SAMPLES * 1e6:.1f}")
     if target:
-        row(what, *told, target, "met" if rate >= 500_000 else "**MISSED**")
+        row(what, *reported, target, "met" if rate >= 500_000 else "**MISSED**")
     else:
-        row(what, *told, "", "")
+        row(what, *reported, "", "")
 
 
 def _alone(detector: Callable[[], Detector], series: Iterable[Column], batch: int) -> float:

@@ -73,18 +73,18 @@ def once(daemon: Daemon, run: str, end: End, environ: dict[str, str]) -> Measure
         disabled = "TRACKSIDE_DISABLED" in environ
         if not disabled:
             eventually(lambda: f'trackside_training_state{{run="{run}",state="running"}} 1' in _page(daemon))
-        told = time.monotonic()
+        reported = time.monotonic()
         training.stdin.write("end\n")
         training.stdin.flush()
         training.wait()  # with a timeout it would sleep and look
         over = time.monotonic()
         if disabled:
-            return Measured(over - told, None)
+            return Measured(over - reported, None)
         wanted = f'trackside_training_state{{run="{run}",state="{end.state}"}} 1'
         while wanted not in _page(daemon):
             if time.monotonic() > over + PATIENCE_SECONDS:
                 raise TimeoutError(f"{run} is not shown as {end.state}")
-        return Measured(over - told, time.monotonic() - over)
+        return Measured(over - reported, time.monotonic() - over)
 
 
 def _page(daemon: Daemon) -> str:

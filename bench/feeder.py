@@ -76,7 +76,7 @@ class Feeder:
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.connect(endpoint)
-        self._built_at = self._heard_at = time.monotonic_ns()
+        self._built_at = self._received_at = time.monotonic_ns()
         self._durations = Histogram([0] * (len(DURATION_BUCKETS) + 1), 0.0)
         self._totals = Totals(step_duration=self._durations)
 
@@ -131,10 +131,10 @@ class Feeder:
             assert answer.kind in {"ack", "pace"}, answer
             while answer.kind == "ack" and self._unacked and self._unacked[0][0] <= answer.number:
                 self._unacked.popleft()
-                self._heard_at = time.monotonic_ns()
+                self._received_at = time.monotonic_ns()
             milliseconds = 0
-        if self._unacked and time.monotonic_ns() - self._heard_at > ANSWER_SECONDS * 1e9:
-            self._heard_at = time.monotonic_ns()
+        if self._unacked and time.monotonic_ns() - self._received_at > ANSWER_SECONDS * 1e9:
+            self._received_at = time.monotonic_ns()
             self.resent += len(self._unacked)
             for _, frames in self._unacked:
                 self._socket.send_multipart(frames)
@@ -143,7 +143,7 @@ class Feeder:
         self._number += 1
         frames = encode(Envelope(kind, self._session, self._number), body)
         if not self._unacked:
-            self._heard_at = time.monotonic_ns()
+            self._received_at = time.monotonic_ns()
         self._unacked.append((self._number, frames))
         self._socket.send_multipart(frames)
 

@@ -72,9 +72,9 @@ class Filling:
     def fill(self, rows: int) -> None:
         """Push rows as fast as they are accepted."""
         while self.rows < rows:
-            taken = self.push(min(ROWS, rows - self.rows))
+            measured = self.push(min(ROWS, rows - self.rows))
             eventually(self.writer.has_room) if not self.writer.has_room() else None
-            self.writer.put([taken])
+            self.writer.put([measured])
 
     def settle(self) -> None:
         """Wait until everything is packed."""
@@ -238,11 +238,11 @@ def throughput() -> tuple[float, float]:
 
 def waits() -> list[float]:
     """Return milliseconds that a message waits for its acknowledgement while 1,000 keys of 4,096 samples are packed."""
-    told: dict[int, float] = {}
+    reported: dict[int, float] = {}
     arrived = threading.Event()
 
     def acknowledge(receipt: int) -> None:
-        told[receipt] = time.perf_counter()
+        reported[receipt] = time.perf_counter()
         arrived.set()
 
     with tempfile.TemporaryDirectory(prefix="ts-") as place:
@@ -259,7 +259,7 @@ def waits() -> list[float]:
             begun = time.perf_counter()
             writer.put([small.push(2)], small.number)
             arrived.wait(60)
-            found.append((told[small.number] - begun) * 1000)
+            found.append((reported[small.number] - begun) * 1000)
         writer.stop()
         database.close()
     return found
@@ -283,11 +283,11 @@ def listing(directory: Path) -> tuple[float, float]:
         )
     writer.call(lambda _: None).result()
 
-    def look() -> list[dict[str, Any]]:
+    def read_runs() -> list[dict[str, Any]]:
         with database.reading() as connection:
             return reader.runs(connection)
 
-    query, found = timed(look)
+    query, found = timed(read_runs)
     assert len(found) == 10_000
     one.close()
     daemon = Daemon(directory, fresh=True)

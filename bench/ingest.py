@@ -146,7 +146,7 @@ def _lost(history: Path, rank: int, rows: int) -> int:
     return lost
 
 
-def _kept(history: Path, run: str) -> int:
+def _stored(history: Path, run: str) -> int:
     """Return the number of samples of a run."""
     database = Database(history)
     with database.reading() as connection:
@@ -203,8 +203,8 @@ def _put(end: Connection, address: str) -> None:
     while time.monotonic() - begun < GATEWAY_SECONDS:
         connection.request("PUT", "/metrics/job/flood/rank/0", bodies[pushes % len(bodies)])
         answer = connection.getresponse()
-        said = answer.read()
-        assert answer.status == 200, said
+        answered = answer.read()
+        assert answer.status == 200, answered
         pushes += 1
     end.send((pushes, time.monotonic() - begun))
 
@@ -231,10 +231,10 @@ def _lines() -> list[list[float]]:
 def _ordinary(directory: Path) -> None:
     """Run eight ranks, each a process with the real client."""
     daemon = Daemon(directory, *EVERYTHING, fresh=True)
-    told, watched = _watch(daemon, [(_train, (daemon.endpoint, rank)) for rank in range(RANKS)])
-    samples = sum(told) * len(KEYS)
+    reported, watched = _watch(daemon, [(_train, (daemon.endpoint, rank)) for rank in range(RANKS)])
+    samples = sum(reported) * len(KEYS)
     daemon.stop()
-    kept = _kept(daemon.history, "ordinary")
+    kept = _stored(daemon.history, "ordinary")
     what = f"{RANKS} ranks with {STEPS_A_SECOND} steps/s, {SECONDS:g} s: the daemon's share of a core"
     verdict(what, f"{watched.cpu:.1%}", "<= 5 %", met=watched.cpu <= 0.05)
     verdict(f"of {samples:,} pushed samples, in the history", f"{kept:,}", "all", met=kept == samples)

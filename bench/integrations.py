@@ -61,9 +61,9 @@ def main() -> None:
     for name, way in WAYS.items():
         if way.ours and (one := found[name]) is not None:
             middle = one["mean"][0]
-            said = f"{middle:+.2f} % of {one['step'] * 1e3:.1f} ms"
+            reported = f"{middle:+.2f} % of {one['step'] * 1e3:.1f} ms"
             verdict(
-                f"{name}, of a step", said, f"<= {LIMIT:g} % of 10 ms", met=middle * one["step"] * 1e3 <= LIMIT * 10
+                f"{name}, of a step", reported, f"<= {LIMIT:g} % of 10 ms", met=middle * one["step"] * 1e3 <= LIMIT * 10
             )
 
 

@@ -103,10 +103,10 @@ def measured(training: Training, begin: Callable[[Training], Way], pairs: int) -
     chance, longer, plain = random.Random(4711), [], []
     for pair in range(pairs + WARM_UP):
         first = chance.random() < 0.5
-        taken = {one: window(hooked=one) for one in (first, not first)}
+        timed = {one: window(hooked=one) for one in (first, not first)}
         if pair >= WARM_UP:
-            longer.append(taken[True] - taken[False])
-            plain.append(taken[False] / (HOOKED + PLAIN))
+            longer.append(timed[True] - timed[False])
+            plain.append(timed[False] / (HOOKED + PLAIN))
     every = way.every()
     switch.on()
     way.stop()

@@ -84,12 +84,12 @@ def logs(score: ModuleType, task: str, split: str = "dev") -> Iterator[Log]:
         labels[one["dataset"], one["run"], one["key"]].append(one)
     for one in score.load_jsonl(PLACE / split / "series.jsonl"):
         if one["scored"] and score.TASK_KEYS[task](one["key"]):
-            whose = (one["dataset"], one["run"], one["key"])
-            yield _log(PLACE / split / one["dataset"] / f"{one['run']}.csv", whose, one["grace"], labels[whose])
+            source = (one["dataset"], one["run"], one["key"])
+            yield _log(PLACE / split / one["dataset"] / f"{one['run']}.csv", source, one["grace"], labels[source])
 
 
-def _log(file: Path, whose: tuple[str, str, str], grace: int, labels: list[dict[str, Any]]) -> Log:
-    column = whose[2]
+def _log(file: Path, source: tuple[str, str, str], grace: int, labels: list[dict[str, Any]]) -> Log:
+    column = source[2]
     lines: list[bytes] = []
     places: dict[int, int] = {}
     with file.open(encoding="utf-8", newline="") as stream:
@@ -97,7 +97,7 @@ def _log(file: Path, whose: tuple[str, str, str], grace: int, labels: list[dict[
             if row[column]:
                 places[number] = len(places)
             lines.append(_line(row, column))
-    return Log(*whose, as_pushed(column, 1.0)[0], lines, places, grace, labels)
+    return Log(*source, as_pushed(column, 1.0)[0], lines, places, grace, labels)
 
 
 def _line(row: dict[str, str], scored: str) -> bytes:

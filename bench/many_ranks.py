@@ -138,7 +138,7 @@ class _Restart:
 
 
 def _identity(rank: int, world: int) -> Identity:
-    """Return the identity of a rank, of which each `NODE` have a machine."""
+    """Return the identity of a rank; each `NODE` of them have a machine."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % NODE),

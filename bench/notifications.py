@@ -64,7 +64,7 @@ def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple
         letters = (letter for letter in inbox.of("direct") if letter.fires(f"Trackside{alert}"))
         return [one.at for one in letters if any(each["labels"].get("run") == run for each in one.body["alerts"])]
 
-    routed = eventually(lambda: road.told("training-page", f"Trackside{alert}", run=run))[0].at
+    routed = eventually(lambda: road.letters_about("training-page", f"Trackside{alert}", run=run))[0].at
     return routed - begun, eventually(direct)[0] - begun
 
 

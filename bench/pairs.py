@@ -58,17 +58,17 @@ class Pairs:
         )
         return plain, tested, null
 
-    def figures(self, taken: Sequence[tuple[float, float]], calls: Sequence[float]) -> dict[str, Any]:
+    def figures(self, measured: Sequence[tuple[float, float]], calls: Sequence[float]) -> dict[str, Any]:
         """Return the median step in seconds, and the increase of tested steps in percent and in µs of CPU time of this thread.
 
         Args:
-            taken: Wall and CPU seconds of each step.
+            measured: Wall and CPU seconds of each step.
             calls: Seconds in calls of the tested code, per step; their mean is returned in percent too.
         """
-        wall = [one for one, _ in taken]
+        wall = [one for one, _ in measured]
         plain, longer, null = self.compared(wall)
         _, mean, null_mean = self.compared(wall, np.mean)
-        one, other = self.split([cpu for _, cpu in taken])
+        one, other = self.split([cpu for _, cpu in measured])
         return {
             "step": plain,
             "pairs": int(self.tested.sum()),

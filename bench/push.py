@@ -127,8 +127,8 @@ def call(name: str, endpoint: str, *step: float) -> Figures | None:
     try:
         found: Figures = _process("calls.py", name, endpoint, *map(str, step), python=python)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        print(f"{name}: {said.strip().splitlines()[-1]}", file=sys.stderr)
+        reported = getattr(error, "stderr", None) or str(error)
+        print(f"{name}: {reported.strip().splitlines()[-1]}", file=sys.stderr)
         return None
     return found
 

@@ -118,8 +118,8 @@ def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
         file = Path(directory) / "log.jsonl"
         file.write_bytes(b"".join(log.lines))
         arguments = command("replay", str(file))
-        said = subprocess.run(arguments, capture_output=True, check=True, env=clean_environ()).stdout
-    assert [json.loads(line) for line in said.splitlines()] == [one.fields() for one in changes]
+        reported = subprocess.run(arguments, capture_output=True, check=True, env=clean_environ()).stdout
+    assert [json.loads(line) for line in reported.splitlines()] == [one.fields() for one in changes]
 
 
 def _later(log: Log, changes: Sequence[Change]) -> int:

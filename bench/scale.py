@@ -45,7 +45,7 @@ PROCESS_RANKS = 64  # ranks of one client process
 SETTLE_SECONDS = 5.0  # from the first step to the first measurement
 COST_SECONDS = 30.0  # how long CPU is measured, with a scrape a second
 DELAY_SECONDS = 20.0  # how long delays are measured, with a scrape each `LOOK_SECONDS`
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 SCRAPE_SECONDS = 0.97  # not the time between two steps, so that scrapes meet each moment between them
 NAN_AFTER = 10.0  # seconds from the begin of the delays to the NaN of the last rank
 PAST_STEPS = 512  # steps from which detectors restore their windows
@@ -229,7 +229,7 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
             time.sleep(SETTLE_SECONDS)
             print(f"measuring, the daemon is process {daemon.process.pid}", file=sys.stderr, flush=True)
             share, rss, scrapes = _cost(daemon, seconds)
-            looks = _scrapes(daemon, begun + job.steps / rate - time.monotonic(), LOOK_SECONDS)
+            polls = _scrapes(daemon, begun + job.steps / rate - time.monotonic(), POLL_SECONDS)
             trained = [end.recv() for end in ends]
             nan = [one.at for one in inbox.of("direct") if one.fires("TracksideNonFinite")]
         finally:
@@ -240,7 +240,7 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
             rss=rss,
             scrape=1000 * statistics.median(one.seconds for one in scrapes),
             lines=scrapes[-1].lines,
-            delays=_delays(looks, begun, rate),
+            delays=_delays(polls, begun, rate),
             nan=nan[0] - begun - before / rate if nan else float("inf"),
             lost=sum(_lost(daemon.history, job)),
             samples=ranks * job.steps * len(KEYS),
@@ -306,12 +306,12 @@ def _scrapes(daemon: Daemon, seconds: float, pause: float) -> list[Scrape]:
     return found
 
 
-def _delays(looks: list[Scrape], begun: float, rate: float) -> list[float]:
+def _delays(polls: list[Scrape], begun: float, rate: float) -> list[float]:
     """Return, for each step, the seconds from its push until a scrape shows that all ranks have reached it."""
-    steps = [look.step for look in looks]
+    steps = [poll.step for poll in polls]
     delays = []
     for step in range(int(steps[0]) + 1, int(steps[-1]) + 1):
-        seen = next(look.at for look, reached in zip(looks, steps, strict=True) if reached >= step)
+        seen = next(poll.at for poll, reached in zip(polls, steps, strict=True) if reached >= step)
         delays.append(seen - begun - step / rate)
     return delays
 

@@ -71,8 +71,8 @@ def _batch(size: int) -> Batch:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "OpenMetrics"])
-@pytest.mark.parametrize("who", ["trackside", "prometheus_client"])
-def test_render(benchmark: BenchmarkFixture, who: str, openmetrics: bool, size: int) -> None:
+@pytest.mark.parametrize("what", ["trackside", "prometheus_client"])
+def test_render(benchmark: BenchmarkFixture, what: str, openmetrics: bool, size: int) -> None:
     batch = _batch(size)
     state = State()
     state.update(batch)
@@ -88,8 +88,8 @@ def test_render(benchmark: BenchmarkFixture, who: str, openmetrics: bool, size: 
 
     assert ours() == theirs()
     benchmark.group = f"rendering {size:,} series, {'OpenMetrics' if openmetrics else 'text'}"
-    benchmark.extra_info["what"] = who
-    benchmark.pedantic(ours if who == "trackside" else theirs, rounds=50, warmup_rounds=3)  # type: ignore[no-untyped-call]
+    benchmark.extra_info["what"] = what
+    benchmark.pedantic(ours if what == "trackside" else theirs, rounds=50, warmup_rounds=3)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module", params=SIZES)

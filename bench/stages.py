@@ -88,7 +88,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> list[float
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
     ]
     hooks = [dict(place) for place in places]
-    taken = []
+    measured = []
     for number, watched in enumerate(arms):
         run.queue._polled = (stages,) if watched else ()
         run.queue._update_direct_rows()
@@ -97,9 +97,9 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> list[float
             place.update(those if watched else {})
         begun = thread_time_ns()
         run.push(step=number, loss=step())
-        taken.append((thread_time_ns() - begun) / 1000)
+        measured.append((thread_time_ns() - begun) / 1000)
     run.finish()
-    return taken
+    return measured
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
         self._tracker, self._arms, self._calls = tracker, [*arms, False], calls
         self._begun, self._before = (0.0, 0.0), 0.0
         self.trainer: Any = None
-        self.taken: list[tuple[float, float]] = []
+        self.measured: list[tuple[float, float]] = []
         self.spent: list[float] = []
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
@@ -103,14 +103,14 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # mypy does not look into T
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Record a step after all other callbacks; what they log afterwards counts for the next step."""
-        if len(self.taken) < len(self._arms) - 1:
+        if len(self.measured) < len(self._arms) - 1:
             wall, cpu = now()
-            self.taken.append((wall - self._begun[0], cpu - self._begun[1]))
+            self.measured.append((wall - self._begun[0], cpu - self._begun[1]))
             self.spent.append(self._calls.spent - self._before)
             self._turn()
 
     def _turn(self) -> None:
-        self._tracker.turn(self.trainer, on=self._arms[len(self.taken)])
+        self._tracker.turn(self.trainer, on=self._arms[len(self.measured)])
         self._begun, self._before = now(), self._calls.spent
 
 
@@ -134,7 +134,7 @@ def main() -> None:
     tracker = (Trackside if kind == "trackside" else Wandb)(endpoint, calls)
     turns = Turns(tracker, plan.arms, calls)
     train(tracker, turns, len(plan.arms))
-    print(json.dumps(plan.figures(turns.taken, turns.spent)))
+    print(json.dumps(plan.figures(turns.measured, turns.spent)))
 
 
 def train(tracker: Trackside | Wandb, turns: Turns, steps: int) -> None:

@@ -119,7 +119,7 @@ def measured(way: Way, pairs: int, device: str = "cpu", warm_up: int = WARM_UP) 
     training, plan, calls = Training(10.0, device), Pairs(pairs, warm_up), Calls()
     one = way(training.model, training.optimizer, calls)
     switch = Switch(training.model, training.optimizer)
-    taken, spent = [], []
+    timed, spent = [], []
     for number, watches in enumerate(plan.arms):
         switch.off()
         if watches:  # both arms find in the caches what this touches
@@ -130,13 +130,13 @@ def measured(way: Way, pairs: int, device: str = "cpu", warm_up: int = WARM_UP) 
             one.push(number, training.step())
         training.settle()
         ended = now()
-        taken.append((ended[0] - begun[0], ended[1] - begun[1]))
+        timed.append((ended[0] - begun[0], ended[1] - begun[1]))
         spent.append(calls.spent - before)
         if not watches:
             switch.on()
             one.switch(True)
     one.stop()
-    return plan.figures(taken, spent)
+    return plan.figures(timed, spent)
 
 
 def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, calls: Calls) -> Watched:

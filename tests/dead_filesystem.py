@@ -53,21 +53,21 @@ class FuseMount:
         self._server = subprocess.Popen(
             [sys.executable, __file__, str(point)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
-        if (said := self._line()) != "mounted":
+        if (reported := self._line()) != "mounted":
             self.close()
-            raise CannotMount(said)
+            raise CannotMount(reported)
 
     def hang(self) -> None:
         """Leave statfs requests without an answer from now on; a process that makes one is in D state."""
-        self._tell("hang")
+        self._command("hang")
 
     def answer(self) -> None:
         """Answer requests, including the earlier ones."""
-        self._tell("answer")
+        self._command("answer")
 
     def asked(self) -> int:
         """Return the number of requests that wait for an answer."""
-        return int(self._tell("asked").removeprefix("asked "))
+        return int(self._command("asked").removeprefix("asked "))
 
     def close(self) -> None:
         """Kill the server and unmount, which ends every wait."""
@@ -80,7 +80,7 @@ class FuseMount:
         if os.path.ismount(self._point) or _is_dead(self._point):
             unmount(str(self._point))
 
-    def _tell(self, line: str) -> str:
+    def _command(self, line: str) -> str:
         assert self._server.stdin is not None
         self._server.stdin.write(line + "\n")
         return self._line()
@@ -107,9 +107,9 @@ def serve(point: str) -> None:
     try:
         device = mounted(point)
     except OSError as error:
-        say(f"this machine cannot mount FUSE: {error}")
+        print_line(f"this machine cannot mount FUSE: {error}")
         return
-    say("mounted")
+    print_line("mounted")
     hangs, waiting = False, []
     while True:
         for ready in select.select([device, 0], [], [])[0]:
@@ -128,10 +128,10 @@ def serve(point: str) -> None:
                 hangs = line == "hang"
             while waiting and not hangs:
                 _reply(device, waiting.pop())
-            say(f"{line} {len(waiting)}")
+            print_line(f"{line} {len(waiting)}")
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 

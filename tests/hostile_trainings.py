@@ -53,7 +53,7 @@ HEADERS = {
 
 
 def header(name: str) -> bytes:
-    """Return a file of safetensors whose header needs gigabytes, if somebody parses it."""
+    """Return a file of safetensors whose header needs gigabytes when it is parsed."""
     begin, repeated, times, end = HEADERS[name]
     text = begin + repeated * times + end
     return len(text).to_bytes(8, "little") + text

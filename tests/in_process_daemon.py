@@ -127,6 +127,6 @@ class InProcessDaemon:
         self.history.close()
 
 
-def told(alerts: Iterable[Alert]) -> set[tuple[str, str]]:
+def alerts_above_info(alerts: Iterable[Alert]) -> set[tuple[str, str]]:
     """Return the names and severities of the alerts above info."""
     return {(one.alert, one.severity) for one in alerts if one.severity != "info"}

@@ -62,5 +62,5 @@ def promtool(page: str) -> str:
     check = subprocess.run(
         ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
-    said = check.stdout + check.stderr
-    return said if check.returncode == 0 else f"exit status {check.returncode}: {said}"
+    reported = check.stdout + check.stderr
+    return reported if check.returncode == 0 else f"exit status {check.returncode}: {reported}"

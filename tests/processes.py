@@ -46,16 +46,16 @@ def require(library: str) -> None:
         pytest.skip(f"{library} is not installed", allow_module_level=True)
 
 
-def eventually(look: Callable[[], T], deadline: float = DEADLINE, pause: float = 0.02) -> T:
+def eventually(read: Callable[[], T], deadline: float = DEADLINE, pause: float = 0.02) -> T:
     """Wait until *look* returns a true value, and return that.
 
     The test fails with the last value after *deadline* seconds. *pause* is the time between the first questions.
     """
     begun = time.monotonic()
-    while not (found := look()):
+    while not (found := read()):
         waited = time.monotonic() - begun
         if waited > deadline:
-            pytest.fail(f"did not come true within {deadline:g} s: {look}, last {found!r}")
+            pytest.fail(f"did not come true within {deadline:g} s: {read}, last {found!r}")
         # Each question costs CPU time here and in the daemon, so that long waits ask less often.
         time.sleep(max(pause, min(waited / 20, 0.1)))
     return found

@@ -32,17 +32,17 @@ class Manager:
         self._socket.bind(self.address.replace("@", "\0", 1) if self.address.startswith("@") else self.address)
         self._socket.settimeout(DEADLINE)
 
-    def hear(self) -> dict[str, str]:
+    def receive(self) -> dict[str, str]:
         """Return the next message."""
         lines = self._socket.recv(4096).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
-    def hear_until(self, name: str) -> list[dict[str, str]]:
+    def receive_until(self, name: str) -> list[dict[str, str]]:
         """Return all messages up to the one that has *name*."""
-        heard = [self.hear()]
-        while name not in heard[-1]:
-            heard.append(self.hear())
-        return heard
+        received = [self.receive()]
+        while name not in received[-1]:
+            received.append(self.receive())
+        return received
 
     def drain(self) -> None:
         """Discard the messages that have arrived."""
@@ -70,15 +70,15 @@ class Service:
     def __init__(
         self, manager: Manager, command: Sequence[str], environ: Mapping[str, str], *, watchdog: float = 0.0
     ) -> None:
-        told = {"NOTIFY_SOCKET": manager.address}
+        reported = {"NOTIFY_SOCKET": manager.address}
         if watchdog:
-            told["WATCHDOG_USEC"] = str(round(watchdog * 1e6))
+            reported["WATCHDOG_USEC"] = str(round(watchdog * 1e6))
         self.manager = manager
         self.log: list[str] = []
         begin: Any = start if command[0] == sys.executable else subprocess.Popen
         self.process: subprocess.Popen[str] = begin(
             command,
-            env=clean_environ({**told, **environ}),
+            env=clean_environ({**reported, **environ}),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -89,7 +89,7 @@ class Service:
     def serves(self) -> str:
         """Wait until the daemon is ready; return the address that it reports."""
         try:
-            *_, ready = self.manager.hear_until("READY")
+            *_, ready = self.manager.receive_until("READY")
         except TimeoutError:
             pytest.fail(f"it does not get ready; its log: {''.join(self.log)}")
         found = re.search(r"serves (http://[^ ,]+)", ready["STATUS"])

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from dead_filesystem import GETATTR, INIT, SILENT, CannotMount, mounted, opcode, say, unmount
+from dead_filesystem import GETATTR, INIT, SILENT, CannotMount, mounted, opcode, print_line, unmount
 
 LOOKUP, OPEN, READ, RELEASE, FLUSH = 1, 14, 15, 18, 25
 ASYNC_READ = 1
@@ -40,9 +40,9 @@ class SlowFilesystem:
         command = [sys.executable, __file__, str(self._point), str(self._delay)]
         self._server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._server.stdout is not None
-        if (said := self._server.stdout.readline().strip()) != "mounted":
+        if (reported := self._server.stdout.readline().strip()) != "mounted":
             self.close()
-            raise CannotMount(said)
+            raise CannotMount(reported)
 
     def set_delay(self, seconds: float) -> None:
         """Set the duration of each read."""
@@ -64,9 +64,9 @@ def serve(point: str, delay: Path) -> None:
     try:
         device = mounted(point)
     except OSError as error:
-        say(f"this machine cannot mount FUSE: {error}")
+        print_line(f"this machine cannot mount FUSE: {error}")
         return
-    say("mounted")
+    print_line("mounted")
     while True:
         request = os.read(device, 1024 * 1024 + 4096)
         if (code := opcode(request)) in SILENT:

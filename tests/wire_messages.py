@@ -128,9 +128,9 @@ class Client:
             assert acked < number <= last
             acked = number
 
-    def greet(self, who: FakeSession) -> None:
-        """Send the hello of *who* and expect to be welcomed as a new session."""
-        self.send(*who.frames("hello", who.hello()))
+    def greet(self, speaker: FakeSession) -> None:
+        """Send the hello of *speaker* and expect to be welcomed as a new session."""
+        self.send(*speaker.frames("hello", speaker.hello()))
         assert self.receive() == ("welcome", 0)
 
     def close(self) -> None:
@@ -182,22 +182,22 @@ class RunsHarness:
         """The present moment on the daemon's clocks."""
         return moment(self.after)
 
-    def hello(self, who: FakeSession, **more: Any) -> None:
-        """Apply the hello of *who*."""
-        self.open(who.id, who.hello(self.after, **more))
+    def hello(self, speaker: FakeSession, **more: Any) -> None:
+        """Apply the hello of *speaker*."""
+        self.open(speaker.id, speaker.hello(self.after, **more))
 
-    def push(self, who: FakeSession, values: Values, step: int = 1, **totals: Any) -> None:
-        """Apply a push of *who*."""
-        self.ingest(who.id, who.pushes(values, step=step, after=self.after, **totals))
+    def push(self, speaker: FakeSession, values: Values, step: int = 1, **totals: Any) -> None:
+        """Apply a push of *speaker*."""
+        self.ingest(speaker.id, speaker.pushes(values, step=step, after=self.after, **totals))
 
-    def beat(self, who: FakeSession, **more: Any) -> None:
-        """Apply a heartbeat of *who*; *more* sets its fields."""
-        if (session := self.session(who.id)) is not None:
+    def beat(self, speaker: FakeSession, **more: Any) -> None:
+        """Apply a heartbeat of *speaker*; *more* sets its fields."""
+        if (session := self.session(speaker.id)) is not None:
             self.accept(self.runs.beat(session, Heartbeat(clock(self.after), **more), self.now))
 
-    def bye(self, who: FakeSession, status: str = "finished") -> None:
-        """Apply the bye of *who*."""
-        self.close(who.id, who.bye(status, self.after))
+    def bye(self, speaker: FakeSession, status: str = "finished") -> None:
+        """Apply the bye of *speaker*."""
+        self.close(speaker.id, speaker.bye(status, self.after))
 
     def session(self, id_: bytes) -> RankSession | None:
         """Return a session that is on the page."""

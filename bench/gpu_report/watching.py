@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from client.router import kept
+from client.router import unsent_rows
 
 import trackside
 from bench import watch
@@ -71,7 +71,7 @@ def _stages(result: Result, device: str, size: int, steps: int) -> None:
         loss = _step(model, optimizer, batch, clock.timed)
         run.push(step=step, loss=loss)
     measured = clock.seconds()
-    _, totals = kept(run)
+    _, totals = unsent_rows(run)
     reported = totals.device.phases if totals.device is not None else totals.phases
     rows = []
     for stage in STAGES:

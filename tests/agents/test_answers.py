@@ -77,12 +77,12 @@ def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_ma
         assert text.count(OPEN) == text.count(CLOSE) > 0
 
 
-def test_a_list_that_is_too_long_says_how_much_is_left_out(source: FileSource) -> None:
+def test_a_list_that_is_too_long_reports_how_much_is_left_out(source: FileSource) -> None:
     listed, _ = answered(source, "series", run="evil")
     assert len(listed["keys"]) + listed["left_out"]["keys"] == listed["series"] == 100
 
 
-def test_curves_keep_their_extremes_in_few_points(source: FileSource) -> None:
+def test_curves_retain_their_extremes_in_few_points(source: FileSource) -> None:
     curve, _ = answered(source, "series", run="later", keys=["loss"], points=10)
     (series,) = curve["series"]
     points = series["points"]
@@ -186,7 +186,7 @@ def test_any_answer_fits_and_is_json(answer: dict[str, Any]) -> None:
     json.loads(text, parse_constant=pytest.fail)
 
 
-def test_a_thousand_who_wait_share_a_poll_and_each_gets_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_waiting_clients_share_a_poll_and_each_gets_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "PERIOD", 0.001)
     runs = {"a": RunNow("running", 1, None), "b": RunNow("running", 1, 50.0)}
     polls: list[set[str]] = []

@@ -214,7 +214,7 @@ def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorde
     ]
 
 
-def test_a_user_alert_keeps_its_severity_across_a_restart(recorder: Recorder) -> None:
+def test_a_user_alert_retains_its_severity_across_a_restart(recorder: Recorder) -> None:
     aborted = finding("UserAlert", once=True)._replace(summary="aborted")
     saved = finding("UserAlert", once=True, severity="info", time=NOW + 60)._replace(summary="saved")
     recorder.accept(aborted).accept(saved, at=60).tick(61)
@@ -334,11 +334,11 @@ def test_a_consequence_that_outlasts_its_inhibition_fires(recorder: Recorder) ->
     assert "LossSpike" not in {alert for alert, *_ in recorder.firing}
 
 
-@pytest.mark.parametrize(("since", "tells"), [(-50.0, False), (59.0, False), (61.0, True)])
-def test_a_death_does_not_inhibit_a_later_stall(recorder: Recorder, since: float, tells: bool) -> None:
+@pytest.mark.parametrize(("since", "reports"), [(-50.0, False), (59.0, False), (61.0, True)])
+def test_a_death_does_not_inhibit_a_later_stall(recorder: Recorder, since: float, reports: bool) -> None:
     stalled = finding("TrainingStalled", time=NOW + 400, evidence={"since": NOW + since})
     recorder.accept(finding("TrainingProcessDied", rank=1)).accept(stalled, at=400)
-    assert (("TrainingStalled", "critical", "0") in recorder.firing) is tells
+    assert (("TrainingStalled", "critical", "0") in recorder.firing) is reports
 
 
 def test_an_alert_inhibits_a_consequence_found_before_it_in_the_same_batch(recorder: Recorder) -> None:
@@ -387,11 +387,11 @@ def test_a_flood_is_bounded_and_counted() -> None:
 
 def test_a_flood_without_room_does_not_search_all_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(most=10)
-    looks: list[ActiveAlert] = []
+    polls: list[ActiveAlert] = []
     priority = ActiveAlert.priority
-    monkeypatch.setattr(ActiveAlert, "priority", property(lambda self: looks.append(self) or priority.fget(self)))  # type: ignore[attr-defined, func-returns-value]
+    monkeypatch.setattr(ActiveAlert, "priority", property(lambda self: polls.append(self) or priority.fget(self)))  # type: ignore[attr-defined, func-returns-value]
     recorder.accept(*(finding("LossPlateau", severity="warning", key=f"loss/{number}") for number in range(1000)))
-    assert len(looks) < 50
+    assert len(polls) < 50
     recorder.accept(finding(key="worse")).tick(1)
     assert recorder.firing["NonFinite", "critical", "0"] == 1.0
     assert recorder.page[alert_families.EXCESS, ()] == 991.0
@@ -434,8 +434,8 @@ def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped() -> No
 
 
 def test_in_a_flood_only_ticks_render_the_page(recorder: Recorder) -> None:
-    said = [recorder.active.accept([finding("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
-    assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 4, False)}
+    reported = [recorder.active.accept([finding("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
+    assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in reported} == {(1, 4, False)}
     assert sum(value for value in recorder.tick(1).firing.values()) == 1
     assert len([one for metric, one in recorder.page if metric is alert_families.FIRING]) == 500
 
@@ -553,7 +553,7 @@ def test_a_clock_that_is_set_back_prolongs_nothing(recorder: Recorder) -> None:
     assert recorder.firing == {}
 
 
-def test_an_alert_whose_run_ends_in_the_same_batch_begins_before_it_ends(recorder: Recorder) -> None:
+def test_an_alert_of_a_run_that_ends_in_the_same_batch_begins_before_it_ends(recorder: Recorder) -> None:
     spike = finding("LossSpike", severity="warning")
     recorder.accept(spike, over(spike), finding("TrainingProcessDied", key="", time=NOW + 1), at=1)
     states = [(one.alert, one.ended is None) for one in recorder.records]
@@ -590,7 +590,7 @@ def test_a_restored_alert_still_inhibits() -> None:
     assert recorder.firing == {CRITICAL: 1.0}
 
 
-def test_a_restored_alert_whose_end_is_found_ends_at_once() -> None:
+def test_a_restored_alert_ends_at_once_when_its_end_is_found() -> None:
     recorder = restored(Alert("NonFinite", "critical", NOW - 500, "id", ABOUT)).accept(over(finding())).tick(1)
     assert recorder.firing == {CRITICAL: 0.0}
 

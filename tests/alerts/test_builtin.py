@@ -196,16 +196,16 @@ def test_it_fires_only_on_its_trouble_and_ends_with_it(
     every = 10.0 if within > 1000 else 5.0 if within > 100 else 1.0
     assert machine.run(TROUBLE_AT, healthy, 10.0) == []
 
-    def ails(since: float) -> dict[str, float]:
+    def faulty_values(since: float) -> dict[str, float]:
         values = {**healthy(TROUBLE_AT + since), **trouble(since)}
         return {name: value for name, value in values.items() if value is not None}
 
-    found = machine.run(within, ails, every)
+    found = machine.run(within, faulty_values, every)
     consequences = {"GpuIdleButHeld": {"GpuUnderutilized"}}.get(alert, set())
     assert {one.alert for one in found} - consequences == {alert}
     first = next(one for one in found if one.alert == alert)
     assert (first.severity, first.over) == (severity, False)
-    assert sum(one.alert == alert and not one.over for one in found) == 1, "told once"
+    assert sum(one.alert == alert and not one.over for one in found) == 1, "reported once"
     assert not re.search(r"[{}]", first.summary + first.description), first
     well, ended = machine.now, []
     while machine.evaluator._firing and machine.now < well + 2000:

@@ -144,7 +144,7 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("{metric: trackside_host_load1, above: 1}", "rule number 1: alert: field required"),
         ("{alert: A, above: 1}", "rule A: metric: field required"),
@@ -181,8 +181,8 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
         ("5", "alerts.rules"),
     ],
 )
-def test_an_error_is_one_line_that_names_the_rule(tmp_path: Path, text: str, said: str) -> None:
-    assert said in refusal(tmp_path, text)
+def test_an_error_is_one_line_that_names_the_rule(tmp_path: Path, text: str, reported: str) -> None:
+    assert reported in refusal(tmp_path, text)
 
 
 def test_a_threshold_that_is_misspelt_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.alert_records import START, alert, batch, over, told
+from alerts.sinks.alert_records import START, alert, batch, notification_of, over
 from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.delivery import sink_worker
@@ -40,7 +40,7 @@ class Friend:
         self.name = name
         self.filter = SinkFilter(severity)
         self.failures = list(failures)
-        self.heard: list[list[tuple[str, bool]]] = []
+        self.received: list[list[tuple[str, bool]]] = []
         self.go = threading.Event()
         self.go.set()
         self.asked = 0
@@ -55,7 +55,7 @@ class Friend:
             self.go.wait(DEADLINE)
         if self.failures:
             raise self.failures.pop(0)
-        self.heard.append([(one.alert, one.ended is None) for one in message.alerts])
+        self.received.append([(one.alert, one.ended is None) for one in message.alerts])
 
 
 @pytest.fixture
@@ -87,12 +87,12 @@ def test_each_notification_is_recorded_at_the_begin_and_at_the_end(started: Any,
     (note,) = eventually(lambda: notes)
     assert (note.alert, note.started, note.run, note.labels, note.notified) == (
         *(nan.alert, nan.started, nan.run, nan.labels),
-        {"friend": told(nan)},
+        {"friend": notification_of(nan)},
     )
     delivery.accept(batch(over(nan)))
     delivery.stop()
-    assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "the end waits for nothing"
-    assert [note.notified for note in notes[1:]] == [{"friend": told(over(nan))}]
+    assert friend.received == [[("NonFinite", True)], [("NonFinite", False)]], "the end waits for nothing"
+    assert [note.notified for note in notes[1:]] == [{"friend": notification_of(over(nan))}]
 
 
 def test_a_slow_sink_delays_neither_another_sink_nor_the_pipeline(started: Any) -> None:
@@ -101,12 +101,12 @@ def test_a_slow_sink_delays_neither_another_sink_nor_the_pipeline(started: Any) 
     delivery = started(slow, quick)
     delivery.accept(batch(alert()))
     eventually(lambda: slow.asked)
-    eventually(lambda: quick.heard)
+    eventually(lambda: quick.received)
     delivery.accept(batch(alert("More", run="other")))
-    eventually(lambda: len(quick.heard) == 2)
+    eventually(lambda: len(quick.received) == 2)
     assert delivery.statuses()["slow"]["queued"] == 2
     slow.go.set()
-    eventually(lambda: len(slow.heard) == 2)
+    eventually(lambda: len(slow.received) == 2)
 
 
 def test_a_critical_alert_waits_neither_for_a_slow_warning_nor_for_the_retry_of_one(started: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_critical_alert_waits_neither_for_a_slow_warning_nor_for_the_retry_of_
     delivery.accept(batch(alert("GpuHot", severity="warning", run="a")))
     eventually(lambda: delivery.statuses()["friend"]["failed"] == 1)
     delivery.accept(batch(alert("NonFinite", run="b")))
-    eventually(lambda: friend.heard == [[("NonFinite", True)]])
+    eventually(lambda: friend.received == [[("NonFinite", True)]])
     slow = Friend("slow")
     slow.severe_first = True
     slow.go.clear()
@@ -123,8 +123,8 @@ def test_a_critical_alert_waits_neither_for_a_slow_warning_nor_for_the_retry_of_
     delivery.accept(batch(alert("GpuHot", severity="warning", run="c")))
     eventually(lambda: delivery.statuses()["slow"]["sending_since"])
     delivery.accept(batch(alert("NonFinite", run="d")))
-    eventually(lambda: [("NonFinite", True)] in slow.heard)
-    assert [("GpuHot", True)] not in slow.heard, "which is being sent still"
+    eventually(lambda: [("NonFinite", True)] in slow.received)
+    assert [("GpuHot", True)] not in slow.received, "which is being sent still"
     slow.go.set()
 
 
@@ -133,7 +133,7 @@ def test_a_failed_message_is_retried_and_logged_once(started: Any, caplog: pytes
     friend = Friend("friend", *(SendError("http://host answered 503 Service Unavailable") for _ in range(3)))
     delivery = started(friend)
     delivery.accept(batch(alert()))
-    eventually(lambda: friend.heard)
+    eventually(lambda: friend.received)
     eventually(lambda: delivery.statuses()["friend"]["last_error"] == "")
     assert caplog.messages == [
         "alerts.sinks: friend: http://host answered 503 Service Unavailable",
@@ -155,7 +155,7 @@ def test_a_message_that_is_rejected_permanently_costs_only_itself(started: Any) 
     delivery.accept(batch(alert()))
     eventually(lambda: delivery.statuses()["friend"]["dropped"] == 1)
     delivery.accept(batch(alert("Next", run="other")))
-    eventually(lambda: friend.heard == [[("Next", True)]])
+    eventually(lambda: friend.received == [[("Next", True)]])
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("https://hooks/hush"), SystemExit("hush")])
@@ -167,7 +167,7 @@ def test_a_fault_of_a_sink_costs_one_message_and_is_named_by_its_kind_alone(
     delivery.accept(batch(alert()))
     eventually(lambda: delivery.statuses()["friend"]["dropped"])
     delivery.accept(batch(alert("Next")))
-    eventually(lambda: friend.heard == [[("Next", True)]])
+    eventually(lambda: friend.received == [[("Next", True)]])
     kind = type(fault).__name__
     assert caplog.messages == [f"alerts.sinks: friend: the message cannot be sent, and is given up: {kind}"]
 
@@ -185,7 +185,7 @@ def test_a_sink_that_does_not_return_is_abandoned_and_the_message_retried(
     assert delivery.statuses()["friend"]["failed"] >= 3
     assert friend.asked == 2, "no third is begun"
     friend.go.set()
-    eventually(lambda: len(friend.heard) == 2)
+    eventually(lambda: len(friend.received) == 2)
 
 
 def test_a_queued_message_is_sent_by_the_sink_of_the_new_settings(started: Any) -> None:
@@ -195,8 +195,8 @@ def test_a_queued_message_is_sent_by_the_sink_of_the_new_settings(started: Any) 
     delivery.accept(batch(alert()))
     eventually(lambda: stuck.asked)
     delivery.change([better])
-    eventually(lambda: better.heard == [[("NonFinite", True)]])
-    assert not stuck.heard
+    eventually(lambda: better.received == [[("NonFinite", True)]])
+    assert not stuck.received
     stuck.go.set()
 
 
@@ -208,15 +208,15 @@ def configured(path: Path, *sinks: Friend, since: float = START) -> ConfiguredSi
 
 def test_after_a_restart_only_unsent_notifications_are_sent(started: Any, tmp_path: Path) -> None:
     friend, other = Friend(), Friend("other")
-    fired = [replace(alert(), notified={"friend": told(alert())}), alert("New", run="")]
+    fired = [replace(alert(), notified={"friend": notification_of(alert())}), alert("New", run="")]
     delivery = started(friend, other, fired=fired, configured=configured(tmp_path / "sinks", friend, other))
-    eventually(lambda: len(other.heard) == 2)
-    eventually(lambda: friend.heard == [[("New", True)]])
+    eventually(lambda: len(other.received) == 2)
+    eventually(lambda: friend.received == [[("New", True)]])
     delivery.judge()  # they have sent all that fires
     delivery.accept(batch(over(alert())))
     delivery.stop()
-    assert len(friend.heard) == 2
-    assert friend.heard[-1] == other.heard[-1] == [("NonFinite", False)]
+    assert len(friend.received) == 2
+    assert friend.received[-1] == other.received[-1] == [("NonFinite", False)]
 
 
 def test_an_alert_that_ended_unsent_before_a_restart_is_sent_as_firing_and_then_as_ended(
@@ -225,9 +225,9 @@ def test_an_alert_that_ended_unsent_before_a_restart_is_sent_as_firing_and_then_
     friend = Friend()
     fired = [over(alert()), over(alert("GpuHot", severity="warning", run="other"))]
     delivery = started(friend, fired=fired, configured=configured(tmp_path / "sinks", friend))
-    eventually(lambda: friend.heard)
+    eventually(lambda: friend.received)
     delivery.stop()
-    assert friend.heard == [[("NonFinite", True)], [("NonFinite", False)]], "an old warning is not worth a message"
+    assert friend.received == [[("NonFinite", True)], [("NonFinite", False)]], "an old warning is not worth a message"
 
 
 @pytest.mark.parametrize("before", [[], [Friend(severity="off")], [Friend("other")]])
@@ -243,9 +243,9 @@ def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
     delivery = started(friend, fired=fired, configured=ConfiguredSinks(path))
     delivery.accept(batch(over(fired[1])))
     delivery.judge()
-    eventually(lambda: friend.heard)
+    eventually(lambda: friend.received)
     delivery.stop()
-    assert friend.heard == [[("GpuHot", True)]]
+    assert friend.received == [[("GpuHot", True)]]
 
 
 def test_a_file_about_sinks_that_is_damaged_or_cannot_be_written_is_as_if_it_was_not_there(tmp_path: Path) -> None:
@@ -267,37 +267,37 @@ def test_stop_waits_for_queued_messages_but_not_for_a_hanging_sink(
     delivery = started(friend, stuck, down)
     delivery.accept(batch(alert()))
     delivery.stop()
-    assert (friend.heard, stuck.heard, down.asked) == ([[("NonFinite", True)]], [], 1)
+    assert (friend.received, stuck.received, down.asked) == ([[("NonFinite", True)]], [], 1)
     stuck.go.set()
 
 
 def test_new_settings_lose_no_queued_alert_and_send_none_twice(started: Any) -> None:
-    friend, told = Friend("friend", *(SendError("down", "later") for _ in range(9))), Friend("told")
-    delivery = started(friend, told)
+    friend, reported = Friend("friend", *(SendError("down", "later") for _ in range(9))), Friend("told")
+    delivery = started(friend, reported)
     delivery.accept(batch(alert()))
-    eventually(lambda: friend.asked and told.heard)
+    eventually(lambda: friend.asked and reported.received)
     eventually(lambda: delivery.statuses()["friend"]["failed"])
     better, again, new = Friend("friend"), Friend("told"), Friend("new")
     delivery.change([better, again, new])
-    eventually(lambda: better.heard and new.heard)
+    eventually(lambda: better.received and new.received)
     assert delivery.statuses()["friend"]["failed"] == 1
     delivery.accept(batch(over(alert())))
     delivery.stop()
-    assert again.heard == [[("NonFinite", False)]]
-    assert len(told.heard) == 1
+    assert again.received == [[("NonFinite", False)]]
+    assert len(reported.received) == 1
 
 
-def test_a_sink_whose_new_filter_accepts_a_firing_alert_sends_it_once(started: Any) -> None:
+def test_a_sink_with_a_new_filter_that_accepts_a_firing_alert_sends_it_once(started: Any) -> None:
     hot, lost = alert("GpuHot", severity="warning"), alert("GpuLost", severity="critical", run="other")
     first = Friend(severity="critical")
     delivery = started(first)
     delivery.accept(batch(hot, lost))
-    eventually(lambda: first.heard == [[("GpuLost", True)]] and delivery.statuses()["friend"]["sent"] == 1)
+    eventually(lambda: first.received == [[("GpuLost", True)]] and delivery.statuses()["friend"]["sent"] == 1)
     wider = Friend(severity="warning")
     delivery.change([wider])
-    eventually(lambda: wider.heard)
+    eventually(lambda: wider.received)
     delivery.stop()
-    assert wider.heard == [[("GpuHot", True)]]
+    assert wider.received == [[("GpuHot", True)]]
 
 
 def test_a_queued_alert_that_a_new_filter_rejects_is_not_sent(started: Any) -> None:
@@ -307,10 +307,10 @@ def test_a_queued_alert_that_a_new_filter_rejects_is_not_sent(started: Any) -> N
     eventually(lambda: delivery.statuses()["friend"]["failed"])
     narrower = Friend(severity="critical")
     delivery.change([narrower])
-    eventually(lambda: narrower.heard)
+    eventually(lambda: narrower.received)
     eventually(lambda: delivery.statuses()["friend"]["queued"] == 0)
     delivery.stop()
-    assert narrower.heard == [[("NonFinite", True)]]
+    assert narrower.received == [[("NonFinite", True)]]
 
 
 def test_hanging_messages_are_bounded_across_reloads(started: Any) -> None:

@@ -49,7 +49,7 @@ class Scene:
         self.threads: dict[int, dict[str, list[str]]] = {}
         self.silent: frozenset[int] = frozenset()
         self.seen: list[Process] = []
-        self.told: list[Any] = []
+        self.records: list[Any] = []
         self.sources = Sources(
             self.state,
             kept.database,
@@ -59,7 +59,7 @@ class Scene:
             lambda _: None,
             diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
-        self.evidence = EvidenceGatherer(self.sources, self._tell, wall=lambda: NOW)
+        self.evidence = EvidenceGatherer(self.sources, self._deliver, wall=lambda: NOW)
 
     def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
         return self.evidence.gather(alert, until)
@@ -68,11 +68,14 @@ class Scene:
         """Set the steps of the ranks of the run ``net``."""
         samples = []
         for rank, step in enumerate(steps):
-            who = ("net", str(rank))
-            samples += [Sample(f.RANK_STATE, (*who, state), 1.0), Sample(f.STEP, who, step)]
-            samples += [Sample(f.LAST_STEP, who, NOW), Sample(f.KNOWN["loss"], who, float("nan"))]
-            samples += [Sample(f.VALUE, (*who, "reward"), 0.5), Sample(f.PHASE_SECONDS, (*who, "data"), 7.0)]
-            samples += [Sample(f.STEP_DURATION, who, Distribution((0, 4), 2.0))]
+            rank_labels = ("net", str(rank))
+            samples += [Sample(f.RANK_STATE, (*rank_labels, state), 1.0), Sample(f.STEP, rank_labels, step)]
+            samples += [Sample(f.LAST_STEP, rank_labels, NOW), Sample(f.KNOWN["loss"], rank_labels, float("nan"))]
+            samples += [
+                Sample(f.VALUE, (*rank_labels, "reward"), 0.5),
+                Sample(f.PHASE_SECONDS, (*rank_labels, "data"), 7.0),
+            ]
+            samples += [Sample(f.STEP_DURATION, rank_labels, Distribution((0, 4), 2.0))]
         self.state.update(Batch("training", samples))
 
     def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
@@ -80,8 +83,8 @@ class Scene:
         answers = [Answer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
         return ranks & (self.threads.keys() | self.silent), answers
 
-    def _tell(self, batch: Batch) -> None:
-        self.told.extend(batch.records)
+    def _deliver(self, batch: Batch) -> None:
+        self.records.extend(batch.records)
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ def test_the_samples_up_to_the_alert_and_none_that_came_later(scene: Scene, step
     assert earlier["points"][-1][0] == steps - 3
 
 
-def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Scene) -> None:
+def test_durations_that_are_not_stored_come_from_the_times_of_the_steps(scene: Scene) -> None:
     pushes = [(step, round((BEGIN + step * 2) * 1e6), {"loss": 1.0}) for step in range(5)]
     scene.kept.put([opened("net-1", name="net"), ingested("net-1", pushes)])
     found = scene.gather(about("SlowStep", key="step_duration_seconds", rank="0"))["samples"]
@@ -143,7 +146,7 @@ def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None
 def test_what_reads_the_history_waits_until_it_has_what_led_to_the_alert(scene: Scene, name: str) -> None:
     waits: list[bool] = []
     scene.sources = scene.sources._replace(wait_written=lambda: waits.append(True))
-    EvidenceGatherer(scene.sources, scene._tell, wall=lambda: NOW).gather(about(name, key="loss", rank="0"), NOW)
+    EvidenceGatherer(scene.sources, scene._deliver, wall=lambda: NOW).gather(about(name, key="loss", rank="0"), NOW)
     assert waits == [True]
 
 
@@ -336,12 +339,12 @@ def test_evidence_is_gathered_when_an_alert_begins_and_when_it_gets_worse(scene:
     worse = about(rank="0", severity="critical")
     for alert in (begun, begun, worse, worse, Alert(*begun_ended(worse))):
         scene.evidence.accept(Batch("alerts", records=[alert]))
-    eventually(lambda: len(scene.told) >= 2)
+    eventually(lambda: len(scene.records) >= 2)
     scene.evidence.stop()
-    assert [(note.alert, note.started, note.run, note.labels) for note in scene.told] == [
+    assert [(note.alert, note.started, note.run, note.labels) for note in scene.records] == [
         ("LossSpike", NOW, "net-1", {"run": "net", "rank": "0"})
     ] * 2
-    assert scene.told[0].evidence["ranks"]["0"]["step"] == 5.0
+    assert scene.records[0].evidence["ranks"]["0"]["step"] == 5.0
 
 
 def begun_ended(alert: Alert) -> tuple[Any, ...]:
@@ -357,15 +360,15 @@ def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: 
         return frozenset(), []
 
     scene.ranks([5])
-    evidence = EvidenceGatherer(scene.sources._replace(request_stacks=ask), scene._tell, wall=lambda: NOW)
+    evidence = EvidenceGatherer(scene.sources._replace(request_stacks=ask), scene._deliver, wall=lambda: NOW)
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
     assert holds.wait(DEADLINE)
     evidence.accept(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
     go_on.set()
-    eventually(lambda: len(scene.told) == WAITING + 1)
+    eventually(lambda: len(scene.records) == WAITING + 1)
     evidence.stop()
-    assert [note.started for note in scene.told[1:]] == [NOW + n for n in range(10, WAITING + 10)]
+    assert [note.started for note in scene.records[1:]] == [NOW + n for n in range(10, WAITING + 10)]
 
 
 def test_events_need_no_evidence(scene: Scene) -> None:

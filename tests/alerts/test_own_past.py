@@ -148,7 +148,7 @@ def test_an_invalid_rule_is_one_line(tmp_path: Path, wrong: str, reason: str) ->
     assert reason in refusal(tmp_path, wrong)
 
 
-def test_prometheus_reads_the_alert_of_the_daemon_and_the_file_says_why(tmp_path: Path) -> None:
+def test_prometheus_reads_the_alert_of_the_daemon_and_the_file_explains_it(tmp_path: Path) -> None:
     path = tmp_path / "trackside.yml"
     path.write_text(f"alerts: {{rules: [{INCREASE}]}}\n", encoding="utf-8")
     section = load(Config, path).alerts

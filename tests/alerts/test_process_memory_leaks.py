@@ -26,7 +26,7 @@ class Node:
 
     def run(self, hours: float, **growing: float) -> list[tuple[str, bool, str]]:
         """Return the findings of some hours, with growth in bytes per hour by ``kind_rank``; memory with 0 is constant."""
-        begun, told = self.now, []
+        begun, reported = self.now, []
         while self.now < begun + 3600 * hours:
             since = (self.now - begun) / 3600
             samples = [sample("trackside_host_memory_available_bytes", 100 * GIB)]
@@ -45,9 +45,9 @@ class Node:
                     sample(f"trackside_training_step{{run=r,rank={rank}}}", float(int(self.now))),
                 ]
             self.state.update(Batch("test", samples, complete=True))
-            told += [(one.alert, one.over, one.summary) for one in self.leaks.accept(Batch("sampler"))]
+            reported += [(one.alert, one.over, one.summary) for one in self.leaks.accept(Batch("sampler"))]
             self.now += EVERY
-        return told
+        return reported
 
 
 def test_steady_memory_is_quiet() -> None:
@@ -64,7 +64,7 @@ def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
 
 
 def test_workers_count_as_their_rank() -> None:
-    assert [told[:2] for told in Node().run(2, own_0=0.0, worker_0=3 * GIB)] == [("HostMemoryLeak", False)]
+    assert [reported[:2] for reported in Node().run(2, own_0=0.0, worker_0=3 * GIB)] == [("HostMemoryLeak", False)]
 
 
 def test_mapped_files_do_not_count() -> None:
@@ -80,7 +80,7 @@ def test_a_process_on_a_gpu() -> None:
 def test_a_leak_ends_when_the_ranks_are_gone() -> None:
     node = Node()
     node.run(2, own_0=2 * GIB, own_1=2 * GIB)
-    assert [told[:2] for told in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
+    assert [reported[:2] for reported in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
     assert not node.leaks._followed
 
 

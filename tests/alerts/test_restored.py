@@ -19,7 +19,7 @@ GOOD = Alert("TrainingStalled", "warning", 5.0, "id", {"run": "net", "rank": "3"
 
 
 @pytest.mark.parametrize(
-    ("labels", "evidence", "says"),
+    ("labels", "evidence", "message"),
     [
         ({"rank": "x"}, {}, "its rank is 'x'"),
         ({"rank": "²"}, {}, "its rank is '²'"),
@@ -34,11 +34,11 @@ GOOD = Alert("TrainingStalled", "warning", 5.0, "id", {"run": "net", "rank": "3"
 )
 @pytest.mark.parametrize("alert", ["TrainingProcessDied", "RankSilent", "StragglerRank", "TrainingStalled"])
 def test_an_invalid_alert_is_dropped_with_one_log_line(
-    caplog: pytest.LogCaptureFixture, alert: str, labels: Mapping[str, Any], evidence: Mapping[str, Any], says: str
+    caplog: pytest.LogCaptureFixture, alert: str, labels: Mapping[str, Any], evidence: Mapping[str, Any], message: str
 ) -> None:
     fired = usable([Alert(alert, "critical", 5.0, "id", labels, evidence=evidence), GOOD])
     assert fired == [GOOD]
     assert finding_sources(State(), AlertsSection(), fired)
     (line,) = caplog.messages
-    assert f"'{alert}' of run 'id', because {says}" in line
+    assert f"'{alert}' of run 'id', because {message}" in line
     assert len(line) < 300

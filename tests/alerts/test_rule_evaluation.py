@@ -146,7 +146,7 @@ def test_a_restored_alert_neither_fires_again_nor_ends_before_its_window_is_full
     assert [one.over for one in machine.run(30, lambda _: {gpu(0, sensor="gpu"): celsius})] == ends
 
 
-def test_an_alert_keeps_the_id_of_its_run() -> None:
+def test_an_alert_retains_the_id_of_its_run() -> None:
     loss = "trackside_training_loss{run=r,rank=0}"
     machine = Machine([Rule("High", "warning", Query(training.KNOWN["loss"], above=5.0), "{run}")])
     (alarm,) = machine.tick({loss: 6.0, "trackside_training_run_info{run=r,run_id=id-1}": 1.0})

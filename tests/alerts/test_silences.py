@@ -147,7 +147,7 @@ def test_an_alert_that_is_disabled_under_a_silence_ends() -> None:
     assert recorder.accept(at=601) == []
 
 
-def kept(notified: tuple[str, ...] = ()) -> Alert:
+def stored_alert(notified: tuple[str, ...] = ()) -> Alert:
     return Alert(
         "NonFinite",
         "critical",
@@ -160,25 +160,25 @@ def kept(notified: tuple[str, ...] = ()) -> Alert:
     )
 
 
-def test_a_restart_keeps_a_silence() -> None:
+def test_a_restart_retains_a_silence() -> None:
     recorder = Recorder(silence(200, run="net*"))
-    recorder.restore([kept()], NOW + 30)
+    recorder.restore([stored_alert()], NOW + 30)
     assert recorder.accept(at=30) == []
     assert recorder.shown == (1.0, 1.0)
     assert [alert.silenced for alert in recorder.accept(at=200)] == [False]
 
 
-@pytest.mark.parametrize(("notified", "told_anew"), [((), 1), (("webhook",), 0)])
-def test_an_alert_whose_silence_ended_without_a_daemon_is_sent_unless_it_was_before(
-    notified: tuple[str, ...], told_anew: int
+@pytest.mark.parametrize(("notified", "reported_anew"), [((), 1), (("webhook",), 0)])
+def test_an_alert_is_sent_when_its_silence_ended_without_a_daemon_unless_it_was_sent_before(
+    notified: tuple[str, ...], reported_anew: int
 ) -> None:
     recorder = Recorder(silence(60, run="net*"))
-    recorder.restore([kept(notified)], NOW + 90)
-    assert [alert.silenced for alert in recorder.accept(at=90)] == [False] * told_anew
+    recorder.restore([stored_alert(notified)], NOW + 90)
+    assert [alert.silenced for alert in recorder.accept(at=90)] == [False] * reported_anew
     assert recorder.shown == (1.0, None)
 
 
 def test_an_alert_without_a_silence_is_not_recorded_again_after_a_restart() -> None:
     recorder = Recorder(silence(60, run="another"))
-    recorder.restore([kept()], NOW + 90)
+    recorder.restore([stored_alert()], NOW + 90)
     assert recorder.accept(at=90) == []

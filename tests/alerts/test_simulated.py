@@ -32,7 +32,7 @@ class Simulated:
         return self.last
 
 
-def told(seconds: int, profile: str, *troubles: str, every: float = 1.0) -> set[tuple[str, str, str]]:
+def fired(seconds: int, profile: str, *troubles: str, every: float = 1.0) -> set[tuple[str, str, str]]:
     """Return the name, severity and GPU index of each alert that fires within *seconds* on 8 GPUs."""
     machine = Machine()
     collector = GpuCollector(cast("Nvml", Simulated(machine, profile, troubles)), timeout=1.0)
@@ -46,21 +46,21 @@ def told(seconds: int, profile: str, *troubles: str, every: float = 1.0) -> set[
 
 @pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])
 def test_hot(profile: str) -> None:
-    assert told(150, profile, "hot:3") == {("GpuHot", "warning", "3")}
+    assert fired(150, profile, "hot:3") == {("GpuHot", "warning", "3")}
 
 
 def test_throttled() -> None:
-    assert told(150, "h100", "throttled") == {("GpuThrottled", "warning", "7")}
+    assert fired(150, "h100", "throttled") == {("GpuThrottled", "warning", "7")}
 
 
 def test_xid() -> None:
-    assert told(70, "h100", "xid:1") == {("GpuXid", "critical", "1"), ("GpuRowRemap", "warning", "1")}
+    assert fired(70, "h100", "xid:1") == {("GpuXid", "critical", "1"), ("GpuRowRemap", "warning", "1")}
 
 
 def test_lost() -> None:
-    assert told(280, "h100", "lost:0", every=2.0) == {("GpuLost", "critical", "0")}
+    assert fired(280, "h100", "lost:0", every=2.0) == {("GpuLost", "critical", "0")}
 
 
 @pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])
 def test_ten_minutes_of_health_are_quiet(profile: str) -> None:
-    assert told(600, profile, every=3.0) == set()
+    assert fired(600, profile, every=3.0) == set()

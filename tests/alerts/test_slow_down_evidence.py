@@ -122,24 +122,24 @@ def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> Non
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     with history(tmp_path / "history") as made:
         yield made
 
 
-def changed(kept: History, run: str, *, began: float, lasting: bool = False, **more: Any) -> list[str]:
+def changed(stored_history: History, run: str, *, began: float, lasting: bool = False, **more: Any) -> list[str]:
     """Return what changed before a slow-down of a run."""
     state = State()
     state.update(Batch("runs", [Sample(f.STARTED, ("other", "0"), began - 20)]))
-    sources = Sources(state, kept.database, lambda *_: (frozenset(), []), list, lambda: None)
+    sources = Sources(state, stored_history.database, lambda *_: (frozenset(), []), list, lambda: None)
     case = Case(Alert("SlowStep", "info", began, run, {"run": "net"}), sources, 0.0, began + 50, began + 50, [])
     return changes(case, SlowDown(began, began + 50, 0.5, lasting=lasting), "net", **more)
 
 
-def test_what_changed_with_the_attempt_and_on_the_machine(kept: History) -> None:
+def test_what_changed_with_the_attempt_and_on_the_machine(stored_history: History) -> None:
     old = ProcessInfo(packages={"torch": "2.12.0", "numpy": "2.1"}, environ={"OMP_NUM_THREADS": "8"})
     new = ProcessInfo(packages={"torch": "2.13.0", "numpy": "2.1"}, environ={"OMP_NUM_THREADS": "1"})
-    kept.put(
+    stored_history.put(
         [opened("net-1", name="net", about=old), opened("net-1", name="net", attempt=1, config={"lr": 0.1}, about=new)]
     )
     busy = [
@@ -148,7 +148,7 @@ def test_what_changed_with_the_attempt_and_on_the_machine(kept: History) -> None
         Neighbour(9, "late", 1.0, age=5.0),
     ]
     began = BEGIN + 1100
-    lines = changed(kept, "net-1", began=began, neighbours=busy)
+    lines = changed(stored_history, "net-1", began=began, neighbours=busy)
     assert lines == [
         "run other began on this machine 20 s before",
         "process 7 (stress) began on this machine 5 s after",
@@ -157,17 +157,19 @@ def test_what_changed_with_the_attempt_and_on_the_machine(kept: History) -> None
         "config.lr: none before attempt 1, now 0.1",
     ]
     # Hours later the differences of the attempt explain nothing, unless the slowness may be as old as the run.
-    assert changed(kept, "net-1", began=began + 7200) == lines[:1]
-    assert changed(kept, "net-1", began=began + 7200, lasting=True) == [lines[0], *lines[2:]]
+    assert changed(stored_history, "net-1", began=began + 7200) == lines[:1]
+    assert changed(stored_history, "net-1", began=began + 7200, lasting=True) == [lines[0], *lines[2:]]
 
 
-def test_what_changed_since_the_run_before_of_the_name(kept: History) -> None:
-    kept.put([opened("a", name="net", config={"lr": 1}), finished("a"), opened("x", name="network", started=BEGIN + 5)])
-    kept.put([opened("b", name="net", config={"lr": 2}, started=BEGIN + 100)])
-    lines = changed(kept, "b", began=BEGIN + 200)
+def test_what_changed_since_the_run_before_of_the_name(stored_history: History) -> None:
+    stored_history.put(
+        [opened("a", name="net", config={"lr": 1}), finished("a"), opened("x", name="network", started=BEGIN + 5)]
+    )
+    stored_history.put([opened("b", name="net", config={"lr": 2}, started=BEGIN + 100)])
+    lines = changed(stored_history, "b", began=BEGIN + 200)
     assert lines == ["run other began on this machine 20 s before", "config.lr: 1 in run a, now 2"]
-    assert changed(kept, "a", began=BEGIN + 200) == lines[:1]
-    assert changed(kept, "unknown", began=BEGIN + 200) == lines[:1]
+    assert changed(stored_history, "a", began=BEGIN + 200) == lines[:1]
+    assert changed(stored_history, "unknown", began=BEGIN + 200) == lines[:1]
 
 
 def test_the_window_and_the_loss_of_each_alert() -> None:

@@ -16,12 +16,12 @@ def test_each_test_is_reported_once_and_is_a_separate_alert() -> None:
     tester, active = AlertTester(), ActiveAlerts()
     first, second = tester.request("warning", "", "", NOW), tester.request("critical", "id", "net", NOW)
     (batch,) = active.accept(tester.accept(Batch("test")), NOW)
-    told = [record for record in batch.records if isinstance(record, Alert)]
-    assert [(one.alert, one.severity, one.run, one.labels) for one in sorted(told, key=lambda one: one.run)] == [
+    reported = [record for record in batch.records if isinstance(record, Alert)]
+    assert [(one.alert, one.severity, one.run, one.labels) for one in sorted(reported, key=lambda one: one.run)] == [
         ("TestAlert", "warning", "", {"test": first}),
         ("TestAlert", "critical", "id", {"run": "net", "test": second}),
     ]
-    assert told[0].summary.startswith("this is a test: an alert of severity ")
+    assert reported[0].summary.startswith("this is a test: an alert of severity ")
     assert tester.accept(Batch("test")) == []
 
 

@@ -95,7 +95,7 @@ def plain() -> Iterator[Both]:
 def test_what_a_script_prints_stays(plain: Both) -> None:
     for name, text in plain.alone.items():
         assert TIMES.sub("", text) == TIMES.sub("", plain.watched[name]), name
-    assert plain.found.said[1] == plain.found.said[0]
+    assert plain.found.errors[1] == plain.found.errors[0]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
         assert [(epoch, f"{losses[8 * int(epoch) + 7]:.6f}") for epoch, _ in printed] == printed
 
 
-def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_goes_on(plain: Both) -> None:
+def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_continues(plain: Both) -> None:
     names = ("mnist", "mixed_precision")
     broken = {name: PLAIN[name] for name in names}
     with trained(watched(broken), environ={"BROKEN": "1"}) as found:

@@ -1,4 +1,4 @@
-"""The run of the hooks: who counts its steps, whose value of a key counts, and what it tells of itself."""
+"""The run of the hooks: the source that counts its steps, the value of a key that counts, and its description."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def auto(process: Process) -> AutoRun:
     return AutoRun([])
 
 
-def test_the_first_step_opens_the_run_with_what_trackers_have_told(auto: AutoRun, process: Process) -> None:
+def test_the_first_step_opens_the_run_with_what_trackers_have_reported(auto: AutoRun, process: Process) -> None:
     auto.describe(name="baseline", config={"lr": 0.1}, tags=["a"])
     auto.describe(config={"layers": 2}, tags=["b", "a"])
     assert process.opened == []
@@ -142,7 +142,7 @@ def test_the_training_s_own_pushes_count_the_steps_and_win(auto: AutoRun, proces
     assert process.run.queue.session.hello(Clock(1, 1))
 
 
-def test_a_run_of_the_user_s_is_joined_and_keeps_its_description(auto: AutoRun, process: Process) -> None:
+def test_a_run_of_the_user_s_is_joined_and_retains_its_description(auto: AutoRun, process: Process) -> None:
     process.init("mine", config={"own": 1})
     auto.describe(name="other", config={"lr": 0.1}, tags=["b"])
     auto.found({"loss": 2.0})
@@ -175,7 +175,7 @@ def test_what_a_framework_passes_on_is_left_out(auto: AutoRun, process: Process)
     assert process.opened[0]["name"] is None
 
 
-def test_an_error_whose_text_raises_leaves_a_hook_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_with_a_text_that_raises_leaves_a_hook_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     class BadError(Exception):
         def __str__(self) -> str:
             raise RuntimeError

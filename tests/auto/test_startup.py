@@ -85,7 +85,7 @@ def test_a_child_can_turn_it_off() -> None:
     assert "Finder" not in started(REPORT, environ={**on(), "TRACKSIDE_AUTO": "0"})["finders"]
 
 
-def test_a_module_keeps_its_loader_and_a_hook_that_cannot_be_installed_is_one_line(tmp_path: Path) -> None:
+def test_a_module_retains_its_loader_and_a_hook_that_cannot_be_installed_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(TORCH)
     code = "import json, torch, sys; print(json.dumps([torch.loaded(), torch.MARK, 'trackside.auto.hooks' in sys.modules]))"
     arguments = [sys.executable, "-c", code]
@@ -117,7 +117,7 @@ def test_python_m_trackside_auto_runs_the_script_in_its_place(tmp_path: Path) ->
     assert second == [[str(script), "--lr", "1"], str(tmp_path), "1"]
 
 
-def test_python_m_trackside_auto_says_how_it_is_used_and_what_it_cannot_do() -> None:
+def test_python_m_trackside_auto_prints_its_usage_and_its_limits() -> None:
     for arguments, status, text in (
         ([], 2, "usage: "),
         (["--help"], 0, "usage: "),

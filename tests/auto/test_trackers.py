@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class Told:
+class RecordedRun:
     """In place of the process's run: what the hooks push and describe."""
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ def module(name: str, base: type, *aliases: str) -> ModuleType:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    made = Told()
+def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
+    made = RecordedRun()
     monkeypatch.setattr(trackers, "auto_run", lambda: made)
     return made
 
@@ -106,7 +106,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], Any]:
     return installed
 
 
-def test_wandb_s_run_returns_raises_and_looks_as_before(told: Told, install: Callable[[ModuleType], Any]) -> None:
+def test_wandb_s_run_returns_raises_and_prints_as_before(
+    recorded: RecordedRun, install: Callable[[ModuleType], Any]
+) -> None:
     kind = install(module("wandb.sdk.wandb_run", WandbRun, "Run")).Run
     run = kind()
     assert run.log({"loss": 1.0}) == "1 None None"
@@ -115,8 +117,8 @@ def test_wandb_s_run_returns_raises_and_looks_as_before(told: Told, install: Cal
     run.log({"loss": 4.0})
     with pytest.raises(ValueError, match="no data"):
         run.log({})
-    assert [step for _, step in told.pushed] == [0, 7, 7, 8]
-    assert told.described == [{"config": {"lr": 0.1}}]
+    assert [step for _, step in recorded.pushed] == [0, 7, 7, 8]
+    assert recorded.described == [{"config": {"lr": 0.1}}]
     assert inspect.signature(kind.log) == inspect.signature(WandbRun.log)
     assert (kind.log.__name__, kind.log.__doc__) == ("log", WandbRun.log.__doc__)
 
@@ -171,17 +173,17 @@ def test_a_fault_in_each_hook_is_reported_once_and_the_tracker_works_on(
 
 
 @pytest.mark.parametrize("name", ["torch.utils.tensorboard.writer", "tensorboardX.writer"])
-def test_summary_writers(told: Told, install: Callable[[ModuleType], Any], name: str) -> None:
+def test_summary_writers(recorded: RecordedRun, install: Callable[[ModuleType], Any], name: str) -> None:
     writer = install(module(name, SummaryWriter)).SummaryWriter()
     writer.add_scalar("loss", 1.0, 5)
     writer.add_scalar("loss", 2.0)
     writer.add_scalars("acc", {"train": 1, "val": 2}, global_step=6)
     writer.add_hparams({"lr": 0.1}, {"acc": 1})
-    assert told.pushed == [({"loss": 1.0}, 5), ({"loss": 2.0}, 0), ({"acc/train": 1, "acc/val": 2}, 6)]
-    assert told.described == [{"config": {"lr": 0.1}}]
+    assert recorded.pushed == [({"loss": 1.0}, 5), ({"loss": 2.0}, 0), ({"acc/train": 1, "acc/val": 2}, 6)]
+    assert recorded.described == [{"config": {"lr": 0.1}}]
 
 
-def test_mlflow_s_client(told: Told, install: Callable[[ModuleType], Any]) -> None:
+def test_mlflow_s_client(recorded: RecordedRun, install: Callable[[ModuleType], Any]) -> None:
     client = install(module("mlflow.tracking.client", MlflowClient)).MlflowClient()
     client.create_run("0", tags={"mlflow.user": "me", "kind": "base"}, run_name="first")
     client.log_metric("id", "loss", 1.0, step=3)
@@ -191,8 +193,8 @@ def test_mlflow_s_client(told: Told, install: Callable[[ModuleType], Any]) -> No
     client.log_batch("id", metrics, [SimpleNamespace(key="lr", value="0.1")])
     client.log_param("id", "layers", 2)
     client.set_tag("id", "stage", "old")
-    assert told.pushed == [({"loss": 1.0}, 3), ({"a": 1, "b": 2}, 1), ({"a": 3}, 2)]
-    assert told.described == [
+    assert recorded.pushed == [({"loss": 1.0}, 3), ({"a": 1, "b": 2}, 1), ({"a": 3}, 2)]
+    assert recorded.described == [
         {"name": "first", "config": {}, "tags": ["kind=base"]},
         {"name": None, "config": {"lr": "0.1"}, "tags": []},
         {"name": None, "config": {"layers": 2}, "tags": []},
@@ -200,17 +202,17 @@ def test_mlflow_s_client(told: Told, install: Callable[[ModuleType], Any]) -> No
     ]
 
 
-def test_aim_counts_each_key_by_itself(told: Told, install: Callable[[ModuleType], Any]) -> None:
+def test_aim_counts_each_key_by_itself(recorded: RecordedRun, install: Callable[[ModuleType], Any]) -> None:
     run = install(module("aim.sdk.run", AimRun, "Run", "BasicRun")).Run()
     run["hparams"] = {"lr": 0.1}
     run.add_tag("old")
     for value in (1.0, 2.0):
         run.track(value, name="loss", context={"subset": "train"})
     run.track({"acc": 0.5}, step=9)
-    assert told.pushed == [({"train/loss": 1.0}, 0), ({"train/loss": 2.0}, 1), ({"acc": 0.5}, 9)]
-    assert told.described == [{"config": {"lr": 0.1}}, {"tags": ("old",)}]
+    assert recorded.pushed == [({"train/loss": 1.0}, 0), ({"train/loss": 2.0}, 1), ({"acc": 0.5}, 9)]
+    assert recorded.described == [{"config": {"lr": 0.1}}, {"tags": ("old",)}]
 
 
-def test_a_step_counter_goes_on_from_the_steps_that_are_given() -> None:
+def test_a_step_counter_continues_from_the_steps_that_are_given() -> None:
     counter, run = StepCounter(), WandbRun()
     assert [counter.step(run, given, ends=True) for given in (None, None, 10, None, 3, None)] == [0, 1, 10, 11, 3, 13]

@@ -270,7 +270,7 @@ class Nested(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # mypy does 
         return torch.tensor([float(len(batches(2))), float(len(pytorch.watches[0]._rows or ()))])
 
 
-def test_a_loader_s_worker_keeps_no_rows(found: Found) -> None:
+def test_a_loader_s_worker_stores_no_rows(found: Found) -> None:
     watch = pytorch.watches[0]
     watch._rows = deque([(0, 1, {})] * 3)
     rows = [batch.tolist() for batch in DataLoader(Nested(), num_workers=1, multiprocessing_context="fork")]

@@ -162,7 +162,7 @@ REFUSED: tuple[tuple[str, str, Any], ...] = (
 
 @contextmanager
 def answering(place: Path) -> Iterator[Asked]:
-    """Record the history in an empty directory, and yield who answers questions about it: in UTC, at the moment of its end."""
+    """Record the history in an empty directory, and yield a source that answers questions about it: in UTC, at the moment of its end."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("TRACKSIDE_")]:
             patch.delenv(name)

@@ -41,7 +41,7 @@ def benchmark(daemon: Daemon | None, spool: Path, *arguments: str) -> subprocess
     return run(command("benchmark", *arguments), **options(daemon, spool))
 
 
-def test_results_are_printed_kept_compared_and_exported(watching: Daemon, tmp_path: Path) -> None:
+def test_results_are_printed_stored_compared_and_exported(watching: Daemon, tmp_path: Path) -> None:
     two = ("--variant=small", "--variant=large", "--name=hashes")
     done = benchmark(watching, tmp_path, "targets:hashing", *two, "--repeats=2", "--seconds=1", "--json")
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_a_target_that_cannot_be_measured_is_one_line_with_the_remedy(tmp_path: 
         assert re.search(text, line)
 
 
-def test_ctrl_c_keeps_what_was_measured(watching: Daemon, tmp_path: Path) -> None:
+def test_ctrl_c_retains_what_was_measured(watching: Daemon, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     arguments = command("benchmark", "targets:noting", "--repeats=2", "--seconds=60", "--name=cancelled")
     process = start(

@@ -352,7 +352,7 @@ def test_a_server_that_repeats_a_page_is_read_once(monkeypatch: pytest.MonkeyPat
         list(client.pages("runs/search", "runs", {}))
 
 
-def test_a_directory_without_runs_says_what_is_read(tmp_path: Path) -> None:
+def test_a_directory_without_runs_reports_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "loop").symlink_to(tmp_path)
     with pytest.raises(ForeignRunError, match="there are no runs in this directory; these are read: event files"):

@@ -153,7 +153,7 @@ def test_a_file_that_is_read_anew_each_time_is_waited_for_and_its_damage_reporte
     assert len(followed.warnings) == (2 if "csv" in name else 0), followed.warnings
 
 
-def test_a_metric_of_mlflow_whose_last_line_is_not_complete_is_waited_for(
+def test_a_metric_of_mlflow_with_an_incomplete_last_line_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metric = tmp_path / "mlruns" / "0" / "r" / "metrics" / "loss"

@@ -383,9 +383,9 @@ def test_a_real_reader_of_event_files_finds_the_curves_and_the_media(tmp_path: P
     cells = [(one.step, one.wall_time - BEGIN) for one in read.Scalars("resources/gpu_utilization/gpu_0")]
     assert cells == [(1, 10), (4, 40), (7, 70), (10, 100), (11, 118)]
     assert {round(one.value, 5) for one in read.Scalars("resources/host_cpu")} == {4.0}
-    (image,), (said,), (rows,) = read.Images("sample"), read.Tensors("said"), read.Tensors("rows")
+    (image,), (reported,), (rows,) = read.Images("sample"), read.Tensors("said"), read.Tensors("rows")
     assert (image.step, image.width, image.height, image.encoded_image_string[1:4]) == (2, 2, 1, b"PNG")
-    assert said.tensor_proto.string_val[0].decode() == "Grüße"
+    assert reported.tensor_proto.string_val[0].decode() == "Grüße"
     assert rows.tensor_proto.string_val[0].decode() == "| a |\n| --- |\n| 1 |\n| x\\|y |\n\n2 more rows"
     assert read.PluginTagToContent("text").keys() == {"rows", "said"}
     (spread,) = read.Histograms("spread")
@@ -425,7 +425,7 @@ def test_an_artifact_store_that_fails_holds_up_no_other_run_and_then_has_all_med
         assert (running.poll(), running.status.rejected, len(server.artifacts)) == (0.0, 0, 4)
 
 
-def test_a_training_whose_clock_is_years_behind_costs_no_reading_of_these_years(
+def test_a_training_with_a_clock_years_behind_costs_no_reading_of_these_years(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Any] = []

@@ -98,7 +98,7 @@ def test_a_row_has_the_facts_of_the_run(directory: Path, tmp_path: Path) -> None
     assert 0 <= row["lost_gpu_hours"] <= row["gpu_hours"] == pytest.approx(row["wall_seconds"] * 2 / 3600)
 
 
-def test_a_run_that_goes_on_is_written_again(tmp_path: Path) -> None:
+def test_a_run_that_continues_is_written_again(tmp_path: Path) -> None:
     with history(tmp_path / "history") as made:
         made.put([opened("a"), column("a", ["loss"], 10), finished("a")])
         mirror = RunMirror(

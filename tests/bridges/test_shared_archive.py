@@ -135,7 +135,7 @@ def test_publishing_waits_for_another_process_and_then_fails_alone(
     assert write(directory, tmp_path / "out") == {"a": 10}
 
 
-def test_a_file_whose_rows_are_not_there_after_writing_does_not_count_as_done(
+def test_a_file_without_its_rows_after_writing_does_not_count_as_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, out = filled(tmp_path / "history", "a"), tmp_path / "out"
@@ -367,7 +367,7 @@ def test_what_the_history_has_deleted_stays_in_the_archive(tmp_path: Path) -> No
     assert faults(out) == []
 
 
-def test_a_run_that_was_deleted_and_goes_on_keeps_what_the_archive_has(tmp_path: Path) -> None:
+def test_a_deleted_run_that_continues_retains_what_the_archive_has(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with history(tmp_path / "history") as made:
         made.put([opened("a"), column("a", ["loss"], 10), finished("a")])

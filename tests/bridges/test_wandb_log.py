@@ -41,7 +41,7 @@ def test_a_log_is_read_with_everything_that_the_history_has_a_place_for() -> Non
     assert run.notes() == []
 
 
-def test_a_number_that_is_not_written_as_json_keeps_its_sign() -> None:
+def test_a_number_that_is_not_written_as_json_retains_its_sign() -> None:
     time = b"\x0a\x0a_timestamp\x82\x01\x0a1700000000"
     items = (time, b"\x0a\x01a\x28\x03", b"\x0a\x01b\x28\x04")  # -2 and 2, as zigzag
     history = b"".join(b"\x0a%c%b" % (len(item), item) for item in items)

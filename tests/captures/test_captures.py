@@ -32,15 +32,15 @@ REQUEST = Request("id-1", 0)
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     with history(tmp_path) as one:
         one.put([opened("id-1")])
         yield one
 
 
 @pytest.fixture
-def harness(kept: History) -> Iterator[CapturesHarness]:
-    made = CapturesHarness(kept.database, kept.writer)
+def harness(stored_history: History) -> Iterator[CapturesHarness]:
+    made = CapturesHarness(stored_history.database, stored_history.writer)
     made.captures.start()
     yield made
     made.recorder.released.set()
@@ -105,8 +105,8 @@ def test_a_run_that_has_ended_cannot_be_recorded(harness: CapturesHarness) -> No
     assert ended.reason == "it finished; only a run that trains can be recorded"
 
 
-def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(kept: History) -> None:
-    harness = CapturesHarness(kept.database, kept.writer)
+def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(stored_history: History) -> None:
+    harness = CapturesHarness(stored_history.database, stored_history.writer)
     harness.recorder.failing = {0: "no trace", 1: "no trace"}
     harness.ends = {0: "finished"}
     request = REQUEST._replace(options=ProfileOptions(stacks=True), trigger="plan")
@@ -129,7 +129,7 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised", "the ranks are free"
 
 
-def test_the_ranks_of_a_capture_whose_summary_cannot_begin_are_free(
+def test_the_ranks_of_a_capture_are_free_when_its_summary_cannot_begin(
     harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> AbstractContextManager[Any]:
@@ -160,16 +160,18 @@ def test_a_rank_is_recorded_by_one_capture_at_a_time_and_few_run_at_once(harness
     assert len(others) == AT_ONCE - 1
 
 
-def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(kept: History) -> None:
-    kept.put([Capture("0" * 12, "id-1", 0, "profile", "api", 5.0, state="recording")])
-    harness = CapturesHarness(kept.database, kept.writer)
+def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(stored_history: History) -> None:
+    stored_history.put([Capture("0" * 12, "id-1", 0, "profile", "api", 5.0, state="recording")])
+    harness = CapturesHarness(stored_history.database, stored_history.writer)
     harness.captures.start()
     ended = harness.wait("0" * 12)
     assert (ended.state, ended.reason) == ("failed", STOPPED)
 
 
-def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = CapturesHarness(kept.database, kept.writer)
+def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(
+    stored_history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = CapturesHarness(stored_history.database, stored_history.writer)
     summarizing, released = Event(), Event()
 
     def summarize(*_: object) -> dict[str, Any]:
@@ -186,10 +188,10 @@ def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History, mon
     assert harness.wait(asked.id).state == "failed"
 
 
-def test_a_deleted_run_takes_its_captures_along(harness: CapturesHarness, kept: History, tmp_path: Path) -> None:
+def test_deleting_a_run_deletes_its_captures(harness: CapturesHarness, stored_history: History, tmp_path: Path) -> None:
     ended = harness.wait(harness.captures.ask(REQUEST).id)
-    fresh = CapturesHarness(kept.database, kept.writer)
-    kept.writer.call(lambda store: run_changes.delete(store, "id-1")).result(DEADLINE)
+    fresh = CapturesHarness(stored_history.database, stored_history.writer)
+    stored_history.writer.call(lambda store: run_changes.delete(store, "id-1")).result(DEADLINE)
     fresh.captures.sweep()
     assert ended.files
     assert list((tmp_path / FILES).iterdir()) == []
@@ -211,13 +213,13 @@ def test_automatic_captures_make_room_first_then_the_oldest(harness: CapturesHar
     assert [one.id for one in surplus([old, unfinished, new])] == ["old"]
 
 
-def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
+def test_flight_recorders_show_which_rank_waits_for_which(stored_history: History) -> None:
     def flight(last: int, state: str, age: float = 30.0) -> Flight:
         entry = FlightEntry(last, "all_reduce", state, "[4] Float", 4, age)
         return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
 
     answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
-    harness = CapturesHarness(kept.database, kept.writer, answers)
+    harness = CapturesHarness(stored_history.database, stored_history.writer, answers)
     request = REQUEST._replace(kind="flight_recorder")
     ended = harness.wait(harness.captures.ask(request).id)
     assert (ended.state, [file.kind for file in ended.files]) == ("summarised", ["flight_recorder"] * 2)
@@ -227,7 +229,7 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
         "rank 1: train.py:3 in main",
     ]
     hostile = Answer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
-    harness = CapturesHarness(kept.database, kept.writer, [hostile])
+    harness = CapturesHarness(stored_history.database, stored_history.writer, [hostile])
     failed = harness.wait(harness.captures.ask(request).id)
     assert failed.reason.startswith("rank 0: flight_recorder_0.json cannot be read: ")
 
@@ -240,9 +242,9 @@ def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
         assert by_name.text(imported)[0].startswith(f"{kind} 0")
 
 
-def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(kept: History) -> None:
+def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(stored_history: History) -> None:
     threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
-    harness = CapturesHarness(kept.database, kept.writer, [Answer(0, 0.1, threads)])
+    harness = CapturesHarness(stored_history.database, stored_history.writer, [Answer(0, 0.1, threads)])
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
     ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
     assert (ended.kind, ended.state, [file.kind for file in ended.files]) == ("stacks", "summarised", ["stacks"])

@@ -58,7 +58,7 @@ def test_the_listed_ranks_are_those_behind_or_those_ahead() -> None:
     assert text.endswith("NCCL RAS disagrees: it reports ranks 12 and 13 ahead of the others.")
 
 
-def test_no_trouble_is_said() -> None:
+def test_no_trouble_is_reported() -> None:
     view = served(b"NCCL version 2.24.3\n    0   1   RUNNING   OK\n")
     assert view == RasView()
     assert compared(FOUND, view).text.endswith("NCCL RAS reports no trouble.")

@@ -98,7 +98,7 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
     assert found.text.startswith("Rank 2 did not answer within 3 s: stopped, or a call holds the GIL; all_reduce")
 
 
-def test_silent_ranks_have_the_reasons_that_are_known() -> None:
+def test_silent_ranks_have_the_known_reasons() -> None:
     absent = Absent(silent=frozenset((1, 2, 3)), reasons={1: "it is stopped"})
     found = verdict({0: called(32)}, absent)
     assert found is not None
@@ -163,7 +163,7 @@ def test_ranks_outside_any_collective_have_their_lines() -> None:
     assert judged({0: called(3, pending=False), 1: alone}, subject=1).ranks == (1,)
 
 
-def test_who_is_silent_without_any_collective() -> None:
+def test_a_silent_rank_is_named_without_any_collective() -> None:
     assert judged({}, silent={0}).text == "Rank 0 did not answer within 3 s: stopped, or a call holds the GIL."
     assert verdict({}, Absent()) is None
 

@@ -31,7 +31,7 @@ CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=ProfileOpti
 
 
 @pytest.fixture
-def kept(place: Path) -> Iterator[History]:
+def stored_history(place: Path) -> Iterator[History]:
     with history(place) as one:
         yield one
 
@@ -39,10 +39,10 @@ def kept(place: Path) -> Iterator[History]:
 class Training:
     """Two ranks that measure their halves of the layers when they are asked to; or only the first of them."""
 
-    def __init__(self, kept: History, last: int = STEPS, measuring: int = 2) -> None:
-        self._kept, self._last, self._measuring = kept, last, measuring
+    def __init__(self, stored_history: History, last: int = STEPS, measuring: int = 2) -> None:
+        self._kept, self._last, self._measuring = stored_history, last, measuring
         self._ranks = [opened("id-0", rank=rank, world=2) for rank in range(2)]
-        kept.put([*self._ranks, self._measured(0, 0)])
+        stored_history.put([*self._ranks, self._measured(0, 0)])
         self.commands: list[Any] = []
 
     def command(self, *command: Any) -> None:
@@ -58,25 +58,25 @@ class Training:
         return batch_ingested(self._ranks[rank].session.id, step, distributions=frames)
 
 
-def recorder(kept: History, training: Training) -> Layers:
-    return Layers(kept.database, training.command, lambda *_: None)
+def recorder(stored_history: History, training: Training) -> Layers:
+    return Layers(stored_history.database, training.command, lambda *_: None)
 
 
-def recorded(kept: History, training: Training, place: Path) -> dict[int, Path | str]:
+def recorded(stored_history: History, training: Training, place: Path) -> dict[int, Path | str]:
     directory = place / "recorded"
     directory.mkdir()
-    one = recorder(kept, training)
+    one = recorder(stored_history, training)
     assert one.refuse(CAPTURE, [0, 1]) == {}
     return one.record(CAPTURE, [0, 1], directory, threading.Event())
 
 
-def test_the_measurements_after_the_request_are_files_and_one_summary(kept: History, place: Path) -> None:
-    training = Training(kept)
-    files = recorded(kept, training, place)
+def test_the_measurements_after_the_request_are_files_and_one_summary(stored_history: History, place: Path) -> None:
+    training = Training(stored_history)
+    files = recorded(stored_history, training, place)
     assert training.commands == [("id-0", STEPS, frozenset((0, 1)))]
     paths = {rank: path for rank, path in files.items() if not isinstance(path, str)}
     summary = Layers.summarize(paths)
-    packed = CaptureStore(place).pack(recorder(kept, training), paths)
+    packed = CaptureStore(place).pack(recorder(stored_history, training), paths)
     assert [(one.rank, one.name, one.kind) for one in packed] == [
         (0, "layers_0.jsonl.gz", "layers"),
         (1, "layers_1.jsonl.gz", "layers"),
@@ -98,15 +98,20 @@ def test_the_measurements_after_the_request_are_files_and_one_summary(kept: Hist
     assert lines[-1] == f"  {change['text']}"
 
 
-def test_a_rank_that_measures_nothing_has_its_reason_and_what_was_measured_is_kept(
-    kept: History, place: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rank_that_measures_nothing_has_its_reason_and_measured_ranks_are_stored(
+    stored_history: History, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "STILL_SECONDS", 0.3)
-    found = recorded(kept, Training(kept, last=40, measuring=1), place)  # it ends before the last step
+    found = recorded(
+        stored_history, Training(stored_history, last=40, measuring=1), place
+    )  # it ends before the last step
     assert found[1] == UNOBSERVED
     assert isinstance(found[0], Path)
     assert Layers.summarize({0: found[0]})["ranks"]["0"]["steps"][-1] == 40
 
 
-def test_ranks_beyond_the_most_are_refused(kept: History) -> None:
-    assert list(recorder(kept, Training(kept)).refuse(CAPTURE, [*range(RANKS + 2)])) == [RANKS, RANKS + 1]
+def test_ranks_beyond_the_most_are_refused(stored_history: History) -> None:
+    assert list(recorder(stored_history, Training(stored_history)).refuse(CAPTURE, [*range(RANKS + 2)])) == [
+        RANKS,
+        RANKS + 1,
+    ]

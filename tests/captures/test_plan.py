@@ -111,7 +111,7 @@ def test_a_plan_from_a_configuration_of_hydra_is_the_plan() -> None:
     assert plan({"epochs": cfg.profile.epochs}) == ProfilePlan(epochs=(1, 5))
 
 
-def test_a_plan_whose_values_cannot_be_read_costs_the_plan_and_not_the_run(
+def test_a_plan_with_unreadable_values_costs_the_plan_and_not_the_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cfg = OmegaConf.create({"steps": "${nothing.of.this.name}"})

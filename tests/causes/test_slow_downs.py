@@ -164,7 +164,7 @@ def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
     )
 
 
-def test_others_are_named_on_a_machine_whose_use_varies() -> None:
+def test_others_are_named_on_a_machine_with_varying_use() -> None:
     varies = readings({PRESSURE("cpu"): 0.9, OWN: 0.8})
     others = [one for one in varies.resources if "mode" not in one.labels or one.labels["mode"] != "idle"]
     idle = made(IDLE, 0.5, 1.4, 0.1)

@@ -78,7 +78,7 @@ def test_no_good_one_is_blamed(tmp_path: Path) -> None:
     assert count == 200
 
 
-def test_a_bit_that_flips_later_is_found_whatever_the_clock_of_the_file_says(tmp_path: Path) -> None:
+def test_a_bit_that_flips_later_is_found_whatever_the_file_s_modification_time(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.randn(100, 100)}, path)
     first = audited(path)
@@ -147,7 +147,7 @@ def test_files_of_the_checkpoint_before_have_to_be_there_again(tmp_path: Path) -
     assert audited(tmp_path / "b", previous=audited(tmp_path / "a")).problem == ""
 
 
-def test_what_the_helper_saves_is_known_and_each_flip_is_found_at_once(tmp_path: Path) -> None:
+def test_saves_of_the_helper_are_recognized_and_each_flip_is_found_at_once(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path).save({"w": torch.randn(200, 100)}, 3)
     assert path is not None
     assert (audited(path).format, audited(path).problem) == ("trackside", "")

@@ -72,7 +72,7 @@ def test_what_is_reported_is_audited_once_it_is_stable(following: Following, tmp
     assert len(following.auditing.requests) == count  # nothing has changed
 
 
-def test_damage_counts_when_it_is_confirmed_or_nobody_writes_any_more(following: Following, tmp_path: Path) -> None:
+def test_damage_counts_when_it_is_confirmed_or_no_process_writes_any_more(following: Following, tmp_path: Path) -> None:
     first, torn = save(tmp_path / "step-1.pt"), tear(save(tmp_path / "step-2.pt"))
     following.report(first, 1)
     following.wait(6)
@@ -227,9 +227,7 @@ def test_a_file_that_is_written_again_is_of_the_attempt_that_wrote_it(following:
     assert (following.state(path), record_of(following, path).attempt) == ("complete", 1)
 
 
-def test_the_newest_is_the_one_that_was_saved_last_whatever_the_clock_says(
-    following: Following, tmp_path: Path
-) -> None:
+def test_the_newest_is_the_one_saved_last_whatever_the_clock_shows(following: Following, tmp_path: Path) -> None:
     sequence = 10**15
     for step, moved in ((30, 0.0), (20, 0.0), (10, -86400.0)):
         path, sequence = save(tmp_path / f"step-{step}.pt"), sequence + 1
@@ -415,7 +413,7 @@ def test_the_page_has_the_counts_the_last_good_one_and_the_room(following: Follo
     assert following.series() == {}
 
 
-def test_another_daemon_goes_on_where_this_one_ended(following: Following, tmp_path: Path) -> None:
+def test_another_daemon_continues_where_this_one_ended(following: Following, tmp_path: Path) -> None:
     good, torn = save(tmp_path / "step-1.pt"), save(tmp_path / "step-2.pt")
     following.report(good, 1)
     following.wait(10)

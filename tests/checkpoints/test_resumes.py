@@ -136,7 +136,7 @@ def lifted(rows: Sequence[Row], factor: float) -> list[Row]:
     return [(step, tuple(factor * value for value in values)) for step, values in rows]
 
 
-def test_the_verdict_says_what_is_done_twice_and_is_given_once(judging: Judging) -> None:
+def test_the_verdict_names_what_is_done_twice_and_is_given_once(judging: Judging) -> None:
     judging.attempt("run", 0, ROWS[:360], "failed", keys=LOSS)
     judging.attempt("run", 1, ROWS[299:304], keys=LOSS)
     assert judging.verdicts("run") == []  # too early

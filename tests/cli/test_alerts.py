@@ -75,12 +75,12 @@ def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
     assert " silenced " not in run(troubled, "alerts", "--firing")[1]
 
 
-def test_all_may_be_silenced_when_that_is_said_and_json_has_all_of_it(troubled: Daemon) -> None:
-    said = json.loads(run(troubled, "silence", "--all", "--json")[1])
-    assert (said["silence"]["labels"], said["kept"]) == ({}, True)
-    assert {one["alert"] for one in said["firing"]} == {"NonFinite"}
+def test_all_may_be_silenced_on_request_and_json_has_all_of_it(troubled: Daemon) -> None:
+    answered = json.loads(run(troubled, "silence", "--all", "--json")[1])
+    assert (answered["silence"]["labels"], answered["kept"]) == ({}, True)
+    assert {one["alert"] for one in answered["firing"]} == {"NonFinite"}
     listed = json.loads(run(troubled, "silence", "--list", "--json")[1])
-    assert listed == {"silences": [said["silence"]]}
+    assert listed == {"silences": [answered["silence"]]}
 
 
 def test_the_name_that_prometheus_has_is_the_same_alert(daemon: Daemon) -> None:
@@ -109,12 +109,12 @@ def test_names_of_alerts_are_never_cut() -> None:
     assert all(f" {name} " in text for name in DETECTED)
 
 
-def test_a_silence_of_what_does_not_fire_says_so(daemon: Daemon) -> None:
+def test_a_silence_of_what_does_not_fire_is_reported(daemon: Daemon) -> None:
     assert "\nno firing alert matches\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ([], "that would silence every alert; give an alert, a --run or a --label, or --all"),
         (["*"], "that would silence every alert; give an alert, a --run or a --label, or --all"),
@@ -126,20 +126,20 @@ def test_a_silence_of_what_does_not_fire_says_so(daemon: Daemon) -> None:
         (["GpuHot", "--list"], "--list and --end create no silence; give one of them alone"),
     ],
 )
-def test_what_cannot_be_silenced_is_one_line(arguments: list[str], told: str) -> None:
-    assert run("ipc:///nowhere/push.sock", "silence", *arguments) == (2, "", f"trackside: {told}\n")
+def test_what_cannot_be_silenced_is_one_line(arguments: list[str], reported: str) -> None:
+    assert run("ipc:///nowhere/push.sock", "silence", *arguments) == (2, "", f"trackside: {reported}\n")
 
 
 def test_an_id_that_is_not_there_is_one_line(daemon: Daemon) -> None:
-    told = "trackside: silence 'abc/d': no active silence has this id; see trackside silence --list\n"
-    assert run(daemon, "silence", "--end=abc/d") == (2, "", told)
+    reported = "trackside: silence 'abc/d': no active silence has this id; see trackside silence --list\n"
+    assert run(daemon, "silence", "--end=abc/d") == (2, "", reported)
 
 
 @pytest.mark.parametrize("arguments", [["silence", "GpuHot"], ["silence", "--list"], ["test-alert"]])
-def test_without_a_daemon_it_says_so(arguments: list[str]) -> None:
-    nobody = "http://127.0.0.1:9"
-    told = f"trackside: {nobody}: the daemon does not answer: connection refused\n"
-    assert run("ipc:///nowhere/push.sock", *arguments, f"--url={nobody}") == (1, "", told)
+def test_without_a_daemon_the_command_reports_it(arguments: list[str]) -> None:
+    unused = "http://127.0.0.1:9"
+    reported = f"trackside: {unused}: the daemon does not answer: connection refused\n"
+    assert run("ipc:///nowhere/push.sock", *arguments, f"--url={unused}") == (1, "", reported)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_test_alert_fires_on_the_page_and_in_the_history(troubled: Daemon) -> 
     ]
 
 
-def test_a_test_alert_that_is_silenced_says_so(daemon: Daemon) -> None:
+def test_a_silenced_test_alert_reports_the_silence(daemon: Daemon) -> None:
     run(daemon, "silence", "TestAlert")
     status, _, complaints = run(daemon, "test-alert")
     assert status == 1
@@ -177,8 +177,8 @@ def test_a_test_alert_that_is_silenced_says_so(daemon: Daemon) -> None:
 
 
 def test_a_severity_that_is_none_is_one_line() -> None:
-    told = "trackside: --severity bad: give one of info, warning, critical\n"
-    assert run("ipc:///nowhere/push.sock", "test-alert", "--severity=bad") == (2, "", told)
+    reported = "trackside: --severity bad: give one of info, warning, critical\n"
+    assert run("ipc:///nowhere/push.sock", "test-alert", "--severity=bad") == (2, "", reported)
 
 
 class Sinks:
@@ -199,23 +199,23 @@ ALERT = {"id": 7, "severity": "warning"}
 
 
 @pytest.mark.parametrize(
-    ("standing", "told"),
+    ("standing", "reported"),
     [
         ({"last_error": "403"}, "webhook: not delivered within 0 s: 403\n"),
         ({"last_error": ""}, "webhook: not delivered within 0 s: the sink reports no error; see the daemon's log\n"),
         ({"last_error": "404", "dropped": 1, "queued": 0}, "webhook: not delivered, and not retried: 404\n"),
     ],
 )
-def test_each_sink_says_that_it_has_delivered_or_why_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], standing: dict[str, Any], told: str
+def test_each_sink_reports_that_it_has_delivered_or_why_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], standing: dict[str, Any], reported: str
 ) -> None:
     monkeypatch.setattr(test_alert, "WAIT_SECONDS", 0.0)
     sinks: Any = Sinks(["log"], {"log": {}, "webhook": standing})
     assert test_alert.delivered(sinks, ALERT, {"log": {}, "webhook": {"dropped": 0}}, time.monotonic()) == 1
-    assert capsys.readouterr().out == "log: delivered after 0.0 s\n" + told
+    assert capsys.readouterr().out == "log: delivered after 0.0 s\n" + reported
 
 
-def test_a_sink_that_does_not_tell_of_such_alerts_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sink_that_does_not_notify_of_such_alerts_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
     quiet = {"critical": "critical", "off": "off", "warning": "warning"}
     before = {name: {"severity": least, "also": ["RunStarted"]} for name, least in quiet.items()}
     before["named"] = {"severity": "critical", "also": ["TestAlert"]}

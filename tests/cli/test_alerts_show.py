@@ -117,7 +117,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert lines[-2:] == ["next      trackside show net-1", "read      docs/alerts.md#trainingstalled"]
 
 
-def test_as_json_it_is_as_it_was_kept(place: Path) -> None:
+def test_as_json_it_is_as_it_was_stored(place: Path) -> None:
     kept = json.loads(ask(place, "show", "TrainingStalled", "--json").stdout)
     assert kept["evidence"]["stderr"] == EVIDENCE["stderr"]
     assert kept["notified"] == ["webhook"]
@@ -140,15 +140,15 @@ def test_a_false_alarm_is_dismissed_without_a_daemon_and_shown_as_that(place: Pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "message"),
     [
         ("99", "trackside: alert 99: no such alert; `trackside alerts` and /api/v1/alerts list them with their ids\n"),
         ("GpuCold", "trackside: no alert 'GpuCold'; the alerts are TrainingStalled, GpuHot\n"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_line(place: Path, asked: str, says: str) -> None:
+def test_an_unknown_alert_is_reported_in_a_line(place: Path, asked: str, message: str) -> None:
     done = ask(place, "show", asked)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", says)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
 
 def test_options_before_the_command_are_not_lost_in_silence(place: Path) -> None:
@@ -166,7 +166,7 @@ def test_evidence_of_another_shape_is_shown_all_the_same(name: str, strange: Any
     assert len(list(text.write(document(alert, time.time())))) > 4
 
 
-def test_until_when_it_is_silenced_is_told() -> None:
+def test_the_end_of_its_silence_is_shown() -> None:
     alert = {**PLAIN, "silenced_until": BEGIN}
     assert [line[:15] for line in text.write(document(alert, BEGIN)) if line.startswith("silenced")] == [
         "silenced  until"

@@ -16,13 +16,13 @@ AT_ONCE = struct.pack("ii", 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("connections", "says"),
+    ("connections", "message"),
     [
         (1, "the daemon closed the connection before it answered: it was stopped"),
         (2, "the daemon closed the connection; it probably uses TLS: try https://"),
     ],
 )
-def test_a_daemon_that_was_killed_is_not_taken_for_one_that_uses_tls(connections: int, says: str) -> None:
+def test_a_killed_daemon_is_not_mistaken_for_one_that_uses_tls(connections: int, message: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def close_each() -> None:
@@ -41,4 +41,4 @@ def test_a_daemon_that_was_killed_is_not_taken_for_one_that_uses_tls(connections
     with pytest.raises(SourceError) as caught:
         ApiSource(url, "").status()
     closing.join()
-    assert str(caught.value) == f"{url}: {says}"
+    assert str(caught.value) == f"{url}: {message}"

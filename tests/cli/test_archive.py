@@ -36,15 +36,15 @@ def test_a_run_that_is_not_written_is_named_and_the_next_time_it_is_there(here: 
     assert ended.status == 1
     assert ended.out.startswith("b (run1): 10 samples")
     assert ended.out.splitlines()[-1] == "written: 2 runs with 20 samples; 0 were there already"
-    first, last = ended.said.splitlines()
+    first, last = ended.errors.splitlines()
     assert first.startswith(f"trackside: a (run0) is not written: {out}/samples/date=2023-11-14/name=a/run0@node-1-")
     assert last == "trackside: 1 runs are not written; the next trackside archive tries again"
     (blocking / "name=a").unlink()
     ended = here.run("archive", str(out))
-    assert (ended.status, ended.said) == (0, "")
+    assert (ended.status, ended.errors) == (0, "")
     assert ended.out.splitlines()[-1] == "written: 1 runs with 10 samples; 2 were there already"
     ended = here.run("archive", str(out), "--verify", where=False)
-    assert (ended.status, ended.said) == (0, "")
+    assert (ended.status, ended.errors) == (0, "")
     assert ended.out == "verified: 3 runs with 30 samples in 6 files; 0 are wrong\n"
 
 
@@ -58,12 +58,12 @@ def test_a_broken_file_is_named_by_questions_and_by_a_verification(here: Place) 
     )
     assert asked.status == 0
     assert json.loads(asked.out) == [{"run": "run0"}, {"run": "run2"}]
-    assert asked.said == f"trackside: left out: {path} cannot be read: Parquet file size is 0 bytes\n"
+    assert asked.errors == f"trackside: left out: {path} cannot be read: Parquet file size is 0 bytes\n"
     ended = here.run("archive", str(out), "--verify", where=False)
-    assert (ended.status, ended.said) == (1, "")
+    assert (ended.status, ended.errors) == (1, "")
     assert ended.out.splitlines() == [
         f"{path} cannot be read: Parquet file size is 0 bytes",
         "verified: 3 runs with 20 samples in 5 files; 1 are wrong",
     ]
     ended = here.run("archive", str(here.directory / "none"), "--verify", where=False)
-    assert (ended.status, ended.said) == (2, f"trackside: {here.directory}/none: no archived runs\n")
+    assert (ended.status, ended.errors) == (2, f"trackside: {here.directory}/none: no archived runs\n")

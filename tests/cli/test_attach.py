@@ -119,7 +119,7 @@ def test_the_script_of_a_process(words: tuple[str, ...], script: str) -> None:
     assert Target(1, 1, words, "/", {}, "/bin/x", version).script == script
 
 
-def test_code_runs_inside_of_a_process_whose_python_accepts_it(tmp_path: Path) -> None:
+def test_code_runs_inside_of_a_process_when_its_python_accepts_it(tmp_path: Path) -> None:
     """Python 3.14 is not everywhere: the process and its interpreter are stand-ins for its sys.remote_exec."""
     there, program = tmp_path / "code.py", tmp_path / "python3.14"
     program.write_text(SENDING.format(there=there))

@@ -28,7 +28,7 @@ def test_the_captures_of_a_run_are_listed_and_saved_with_and_without_a_daemon(tm
     (directory / files[0].name).write_bytes(CONTENT)
 
     alone = place.run("captures", columns=120)
-    assert (alone.status, alone.said) == (0, "")
+    assert (alone.status, alone.errors) == (0, "")
     assert [line.split()[0] for line in alone.out.splitlines()] == ["ID", kept.id, failed.id]
     saved = place.run("captures", "gpt-small", "--json", f"--output={tmp_path}/alone")
     assert (tmp_path / "alone" / kept.id / files[0].name).read_bytes() == CONTENT
@@ -54,7 +54,7 @@ def test_the_captures_of_a_run_are_listed_and_saved_with_and_without_a_daemon(tm
         (["--layers", "--memory"], "--layers, --memory: give one of them"),
     ],
 )
-def test_what_a_capture_does_not_take_is_refused_before_a_daemon_is_sought(
+def test_an_option_that_the_capture_lacks_is_refused_before_a_daemon_is_sought(
     tmp_path: Path, options: list[str], expected: str
 ) -> None:
     assert Place(tmp_path).run("capture", "gpt-small", *options, where=False).refusal() == expected

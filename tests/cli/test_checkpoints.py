@@ -97,10 +97,10 @@ def test_the_path_is_all_that_is_printed(here: Place) -> None:
     assert (latest.status, latest.out) == (0, f"{here.directory}/step-50.pt\n")
     good = here.run("checkpoints", "latest", "gpt", "--good")
     assert (good.status, good.out) == (0, f"{here.directory}/step-30.pt\n")
-    said = [line for line in good.said.splitlines() if "skipped" in line]
-    assert len(said) == 2
-    assert said[0].startswith(f"trackside: {here.directory}/step-50.pt is skipped: step-50.pt: ")
-    assert said[1] == f"trackside: {here.directory}/step-40.pt is skipped: step-40.pt: it is cut off"
+    reported = [line for line in good.errors.splitlines() if "skipped" in line]
+    assert len(reported) == 2
+    assert reported[0].startswith(f"trackside: {here.directory}/step-50.pt is skipped: step-50.pt: ")
+    assert reported[1] == f"trackside: {here.directory}/step-40.pt is skipped: step-40.pt: it is cut off"
     for flags, step in (([], 20), (["--max", "--metric=eval/acc"], 50), (["--good", "--max"], 30)):
         best = here.run("checkpoints", "best", "gpt", *flags)
         assert (best.status, best.out) == (0, f"{here.directory}/step-{step}.pt\n")

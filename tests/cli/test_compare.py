@@ -144,7 +144,7 @@ GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["base0", "base1", "--fail-if", GATE], 0, f"gate passed: {GATE}"),
         (["base0", "wide0", "--fail-if", GATE], 3, "wide: best 1.8"),
@@ -169,9 +169,9 @@ GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
         (["base0", "base1", "--baseline", "none"], 2, "there is none"),
     ],
 )
-def test_the_gate_and_its_exit_status(run: Run, arguments: list[str], status: int, says: str) -> None:
+def test_the_gate_and_its_exit_status(run: Run, arguments: list[str], status: int, message: str) -> None:
     ended = run("compare", *arguments)
-    assert (ended.exit_code, says in ended.output) == (status, True), ended.output
+    assert (ended.exit_code, message in ended.output) == (status, True), ended.output
 
 
 def test_a_loss_that_becomes_nan_fails_the_gate_and_is_no_baseline(tmp_path: Path) -> None:

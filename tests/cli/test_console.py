@@ -69,7 +69,7 @@ def test_files_stay_apart_and_a_reader_that_is_gone_ends_the_command(tmp_path: P
     assert {b"pipe", b"error", b"y"} == {*read(tmp_path, LAUNCH).splitlines()}
 
 
-def test_a_command_never_waits_for_what_is_kept_and_what_is_dropped_is_counted(tmp_path: Path) -> None:
+def test_a_command_never_waits_for_stored_output_and_dropped_output_is_counted(tmp_path: Path) -> None:
     """A stopped keeper reads nothing while the command prints 12 MiB, of which the newest 10 MiB wait."""
     stopped = COPIED.replace("console.start()", "pid = console._keeper._process.pid; os.kill(pid, 19); console.start()")
     stopped = stopped.replace("console.stop()", "os.kill(pid, 18); console.stop()")
@@ -94,7 +94,7 @@ def test_the_oldest_output_is_dropped_and_counted_by_stream() -> None:
     assert left == [(2, 0, b"bbbb"), (1, 4, b"cccc"), (2, 0, b"dd")]
 
 
-def test_a_line_says_how_much_was_dropped(tmp_path: Path) -> None:
+def test_a_line_reports_how_much_was_dropped(tmp_path: Path) -> None:
     frames = [(1, 0, b"a\nstep"), (2, 0, b"x\n"), (1, 1234, b"9\nb\n"), (2, 0, b"y")]
     written = b"".join(HEADER.pack(stream, dropped, len(data)) + data for stream, dropped, data in frames)
     writer = ConsoleWriter(tmp_path, LAUNCH)
@@ -103,7 +103,7 @@ def test_a_line_says_how_much_was_dropped(tmp_path: Path) -> None:
     assert read(tmp_path, LAUNCH) == b"a\nx\nstep\n[1,234 bytes of output were not kept]\n9\nb\ny"
 
 
-def test_a_full_disk_is_reported_and_the_command_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_command_continues(tmp_path: Path) -> None:
     (tmp_path / "console").write_text("no directory")
     script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, "echo printed"]
     ended = subprocess.run(script, env=clean_environ(), capture_output=True, text=True, check=True)
@@ -111,7 +111,7 @@ def test_a_full_disk_is_reported_and_the_command_goes_on(tmp_path: Path) -> None
     assert ended.stderr == "trackside: --console: the output is not kept whole: file exists\n"
 
 
-def test_the_newest_output_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_output_is_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "KEPT_BYTES", 1000)
     monkeypatch.setattr(files, "SEGMENT_BYTES", 100)
     writer = ConsoleWriter(tmp_path, LAUNCH)
@@ -188,6 +188,6 @@ def test_a_private_key_without_an_end_costs_no_more_than_the_lines_that_may_be_i
     assert b"".join([*pieces, redactor.feed(b"", end=True)]) == b"a\n[redacted]\nstep 1 of 10\n" + b"b\n" * 50_000
 
 
-def test_a_line_without_an_end_is_kept_in_pieces() -> None:
+def test_a_line_without_an_end_is_stored_in_pieces() -> None:
     redactor = Redactor()
     assert len(b"".join(redactor.feed(b"x" * 1000) for _ in range(100))) > 100_000 - 4 * lines.LINE

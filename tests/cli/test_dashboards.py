@@ -41,7 +41,7 @@ def read(file: Path) -> Any:
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
-def test_all_files_are_written_and_said(tmp_path: Path) -> None:
+def test_all_files_are_written_and_printed(tmp_path: Path) -> None:
     status, printed, complaints = run(tmp_path / "new" / "grafana")
     assert (status, complaints) == (0, "")
     directory = tmp_path / "new" / "grafana"
@@ -51,7 +51,7 @@ def test_all_files_are_written_and_said(tmp_path: Path) -> None:
     assert all((directory / name).read_bytes() == file.read_bytes() for name, file in OURS.items())
 
 
-def test_grafana_is_told_where_the_dashboards_and_prometheus_are(tmp_path: Path) -> None:
+def test_grafana_gets_the_places_of_the_dashboards_and_of_prometheus(tmp_path: Path) -> None:
     directory = tmp_path / 'a "b" $HOME: #c'
     assert run(directory, "--prometheus-url=https://user@prometheus.example:9090/a?b=$c")[0] == 0
     (provider,) = read(directory / PROVIDER)["providers"]
@@ -71,7 +71,7 @@ def test_grafana_may_read_them_whatever_the_umask_is(tmp_path: Path) -> None:
     assert modes == {file: 0o755 if file.is_dir() else 0o644 for file in modes}
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_directory_retains_its_mode(tmp_path: Path) -> None:
     (tmp_path / "dashboards").mkdir(mode=0o700)
     assert run(tmp_path)[0] == 0
     assert stat.S_IMODE((tmp_path / "dashboards").stat().st_mode) == 0o700
@@ -86,7 +86,7 @@ def test_a_second_time_nothing_changes(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).stat().st_mtime_ns for name in written(tmp_path)} == before
 
 
-def test_an_upgrade_replaces_dashboards_and_keeps_provisioning_unless_forced(tmp_path: Path) -> None:
+def test_an_upgrade_replaces_dashboards_and_retains_provisioning_unless_forced(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / SOURCE).write_text("mine")
     (tmp_path / PROVIDER).unlink()
@@ -126,19 +126,19 @@ def test_a_url_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = f"trackside: {tmp_path}/file: it is no directory; give one, which is created if missing\n"
-    assert run(tmp_path / "file") == (2, "", said)
+    reported = f"trackside: {tmp_path}/file: it is no directory; give one, which is created if missing\n"
+    assert run(tmp_path / "file") == (2, "", reported)
 
 
 def test_no_name_is_not_the_working_directory() -> None:
-    said = "trackside: DIR is empty; give a directory, which is created if missing\n"
-    assert run("") == (2, "", said)
+    reported = "trackside: DIR is empty; give a directory, which is created if missing\n"
+    assert run("") == (2, "", reported)
 
 
-def test_a_link_to_nothing_is_said(tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_reported(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    said = f"it is a link to {tmp_path}/nothing, which does not exist; create that, or give another"
-    assert run(tmp_path / "link") == (2, "", f"trackside: {tmp_path}/link: {said}\n")
+    reported = f"it is a link to {tmp_path}/nothing, which does not exist; create that, or give another"
+    assert run(tmp_path / "link") == (2, "", f"trackside: {tmp_path}/link: {reported}\n")
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def gpu(
     return {"index": index, "uuid": f"GPU-{index}", "name": name, "up": up, "refused": refused or {}}
 
 
-def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
+def report_of(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
     return seen({"version": __version__, "nvml": nvml, "gpus": list(gpus)})
 
 
@@ -62,7 +62,7 @@ def run(place: Path, **environ: str) -> tuple[int, list[str]]:
 def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> None:
     hot = {"what": "its clocks are kept down by hw_thermal", "grave": False}
     sick = {**gpu(1), "ailments": [*([{"what": "Xid 94, 2 since the daemon began", "grave": True}] * grave), hot]}
-    lines = said(WELL, gpu(0), sick)
+    lines = report_of(WELL, gpu(0), sick)
     why = "Xid 94, 2 since the daemon began; " * grave
     assert f"{level} gpu 1: NVIDIA H100 GPU-1: {why}its clocks are kept down by hw_thermal" in lines
     assert "ok gpu 0-1: NVIDIA H100: all requested families are measured" in lines
@@ -83,7 +83,7 @@ def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place:
     assert str(daemon.history) in lines[3]
 
 
-def test_who_is_notified_is_told() -> None:
+def test_the_notified_sinks_are_named() -> None:
     status: dict[str, Any] = {"notifications": {"log": {}, "webhook": {}, "apprise": {}}}
     assert seen(status, _notifications) == [
         "ok notifications: go to apprise, webhook; trackside test-alert tries them",
@@ -104,7 +104,7 @@ def test_without_a_daemon_the_driver_is_asked_and_only_the_daemon_fails(place: P
     assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (not found), and spool"
 
 
-def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:
+def test_the_leftovers_of_a_killed_daemon_are_reported_and_a_hanging_one_fails(place: Path) -> None:
     (place / "push.token").write_text("secret\n")
     (place / "push.token").chmod(0o600)
     (place / "push.address").write_text("http://127.0.0.1:9\n")
@@ -148,7 +148,7 @@ def test_a_daemon_that_was_named_is_asked_and_no_other(
     assert asked or not found
 
 
-def test_a_spool_that_waits_is_told_and_one_that_cannot_be_written_fails(place: Path, spool: Path) -> None:
+def test_a_spool_that_waits_is_reported_and_one_that_cannot_be_written_fails(place: Path, spool: Path) -> None:
     spool.mkdir()
     for number in (1, 2):
         (spool / f"{'a' * 32}.{number:016d}.spool").touch()
@@ -177,30 +177,30 @@ def test_a_configuration_that_is_wrong_fails(place: Path) -> None:
 
 def test_a_machine_without_a_gpu_needs_no_driver() -> None:
     absent = {"visible": 0, "expected": 0, "error": NO_DRIVER, "absent": True, "paused_until": None}
-    assert said({**absent, "pci": 0}) == ["ok driver: not needed: there is no NVIDIA GPU on the PCI bus"]
-    assert said(absent) == [f"warn driver: {NO_DRIVER}"]
-    assert said({**absent, "pci": 8}) == [
+    assert report_of({**absent, "pci": 0}) == ["ok driver: not needed: there is no NVIDIA GPU on the PCI bus"]
+    assert report_of(absent) == [f"warn driver: {NO_DRIVER}"]
+    assert report_of({**absent, "pci": 8}) == [
         f"FAIL driver: {NO_DRIVER}; give a container access to the GPUs, for example with docker run --gpus all"
     ]
-    assert said({**absent, "pci": 0, "expected": 8}) == [f"FAIL driver: {NO_DRIVER}"]
+    assert report_of({**absent, "pci": 0, "expected": 8}) == [f"FAIL driver: {NO_DRIVER}"]
 
 
 def test_a_driver_that_does_not_answer_fails_with_its_own_remedy() -> None:
     hung = "the NVML worker hung for 10 s and is replaced; look for Xid in dmesg"
-    assert said({**WELL, "error": hung}, gpu(0, up=False)) == [f"FAIL driver: {hung}"]
-    assert said({**WELL, "error": hung}, gpu(0)) == [f"warn driver: {hung}"], "it has answered a moment ago"
+    assert report_of({**WELL, "error": hung}, gpu(0, up=False)) == [f"FAIL driver: {hung}"]
+    assert report_of({**WELL, "error": hung}, gpu(0)) == [f"warn driver: {hung}"], "it has answered a moment ago"
 
 
 def test_gpus_that_are_missing_fail_and_those_that_a_container_was_not_given_may_be_so() -> None:
-    assert said({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of the 8 expected; {SEE}"
-    assert said({**WELL, "pci": 8}, gpu(0))[1] == (
+    assert report_of({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of the 8 expected; {SEE}"
+    assert report_of({**WELL, "pci": 8}, gpu(0))[1] == (
         f"warn gpus: 2, but 8 on the PCI bus: a container may have access to fewer; else {SEE}"
     )
 
 
 def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> None:
     gpus = [gpu(0), gpu(1), gpu(2, up=False), gpu(3), gpu(4, name="NVIDIA T4")]
-    assert said({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
+    assert report_of({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
         "ok driver: NVIDIA 580.95, CUDA 13.0",
         "ok gpus: 5, as expected",
         f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}; reset it with nvidia-smi --gpu-reset, or reboot",
@@ -209,10 +209,10 @@ def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> 
     ]
 
 
-def test_what_a_gpu_does_not_measure_is_told_by_why_and_first_what_can_be_cured() -> None:
+def test_values_that_a_gpu_does_not_measure_are_reported_with_the_reason_and_curable_ones_first() -> None:
     lacks, denied = WHY["not_supported"], WHY["no_permission"]
     many = {f"family-{number:02}": lacks for number in range(14)}
-    assert said(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
+    assert report_of(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
         f"warn gpu 0: NVIDIA H100: not measured: accounting ({denied}); energy, fan-speed ({lacks})",
         "ok gpu 1: NVIDIA H100: not measured: " + ", ".join(list(many)[:12]) + f" and 2 more ({lacks})",
     ]
@@ -227,25 +227,25 @@ def test_what_is_measured_in_another_way_or_in_part_is_not_missed() -> None:
         "version 3 of nvmlDeviceGetGpuFabricInfoV": "no",
     }
     measures = {**gpu(0, refused), "measured": ["up", "power_watts", "nvlink_errors_total"]}
-    assert said(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: not measured: pcie_errors_total (no)"]
+    assert report_of(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: not measured: pcie_errors_total (no)"]
 
 
 @pytest.mark.parametrize(("until", "shown"), [("inf", "further notice"), (1.7e9, "")])
-def test_gpus_that_are_left_alone_are_told_with_how_to_go_on(until: Any, shown: str) -> None:
-    (line,) = said({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
+def test_gpus_that_are_left_alone_are_reported_with_how_to_go_on(until: Any, shown: str) -> None:
+    (line,) = report_of({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
     assert line.startswith(f"warn driver: not read: paused until {shown}")
     assert line.endswith("; trackside resume-gpu ends the pause")
 
 
-def test_indexes_are_told_in_ranges() -> None:
+def test_indexes_are_printed_in_ranges() -> None:
     assert [_ranges(indexes) for indexes in ([0], [1, 0], [0, 1, 2, 5, 7, 6])] == ["0", "0-1", "0-2, 5-7"]
 
 
-def test_a_note_that_cannot_be_read_is_told_with_the_reason(place: Path) -> None:
+def test_a_note_that_cannot_be_read_is_reported_with_the_reason(place: Path) -> None:
     (place / "push.address").mkdir()
     status, lines = run(place)
     assert (status, lines[0]) == (1, f"FAIL daemon: {place}/push.address: is a directory; restart that daemon")
-    assert lines[1].startswith("warn push: "), "nobody is told to start one"
+    assert lines[1].startswith("warn push: "), "no advice to start one"
 
 
 @pytest.mark.parametrize("address", ["no address", "http://[::1", "http://127.0.0.1:99999"])
@@ -258,7 +258,7 @@ def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
     assert (status, lines[0]) == (1, f"FAIL daemon: {problem}; restart that daemon")
 
 
-def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_samples_are_left_to_it(
+def test_a_daemon_with_a_stale_or_missing_token_fails_and_its_gpus_are_left_to_it(
     start_daemon: Callable[..., Daemon], place: Path, scenario: Scenario
 ) -> None:
     daemon = start_daemon("--sample.interval=100ms", environ=scenario.environ)
@@ -266,8 +266,8 @@ def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_sample
     token, real = place / "push.token", {"TRACKSIDE_COLLECTOR__GPU__SIMULATE": "0"}
     token.write_text("stale\n")
     status, lines = run(place, **real)
-    told = f"FAIL daemon: {daemon.url} rejects the token in {token}; restart that daemon"
-    assert (status, lines[0]) == (1, told)
+    reported = f"FAIL daemon: {daemon.url} rejects the token in {token}; restart that daemon"
+    assert (status, lines[0]) == (1, reported)
     assert [line.partition(":")[0] for line in lines[1:]] == ["ok   push", "ok   spool", "ok   storage", "warn driver"]
     assert lines[-1].startswith("warn driver: not queried: process ")
     assert lines[-1].endswith(
@@ -309,7 +309,7 @@ def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
     assert stored.endswith("; free some space, or give another directory with --storage.path=DIR")
 
 
-def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_that_this_user_cannot_read_are_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is too long, so that even root cannot read the file."""
     hidden = place / ("x" * 300) / "history"
     assert seen({"storage_path": str(hidden)}, _storage) == [
@@ -321,7 +321,7 @@ def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.
     ]
 
 
-def test_a_disk_whose_room_nobody_knows_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_of_unknown_free_space_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Path) -> None:
         raise OSError(errno.ESTALE, "Stale file handle", str(place))
 
@@ -333,7 +333,7 @@ OTHER = "warn driver: unknown: the daemon is another version of trackside; resta
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "reported"),
     [
         ({}, OTHER),
         ({"version": "0", "nvml": None}, OTHER),
@@ -346,21 +346,21 @@ OTHER = "warn driver: unknown: the daemon is another version of trackside; resta
         ),
     ],
 )
-def test_a_daemon_of_another_version_or_shape_is_told_and_never_that_gpus_are_off(
-    status: dict[str, Any], told: str
+def test_a_daemon_of_another_version_or_shape_is_reported_and_never_that_gpus_are_off(
+    status: dict[str, Any], reported: str
 ) -> None:
-    shape = f"warn driver: the daemon's status has another format ({told}); restart the daemon"
-    assert seen(status) == [told if told == OTHER else shape]
+    shape = f"warn driver: the daemon's status has another format ({reported}); restart the daemon"
+    assert seen(status) == [reported if reported == OTHER else shape]
 
 
-def test_of_a_daemon_of_another_version_nothing_else_is_looked_at() -> None:
-    said = [one.text for one in _about("http://x", {"version": "0", "metrics": None})]
-    assert said == [f"http://x is trackside 0, but this command is {__version__}; restart the daemon"]
-    said = [one.text for one in _about("http://x", {})]
-    assert said == [f"http://x is of another version, but this command is {__version__}; restart the daemon"]
+def test_nothing_else_is_read_from_a_daemon_of_another_version() -> None:
+    answered = [one.text for one in _about("http://x", {"version": "0", "metrics": None})]
+    assert answered == [f"http://x is trackside 0, but this command is {__version__}; restart the daemon"]
+    answered = [one.text for one in _about("http://x", {})]
+    assert answered == [f"http://x is of another version, but this command is {__version__}; restart the daemon"]
 
 
-def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_collect_is_not(
+def test_a_failed_collector_is_reported_with_its_reason_and_one_without_values_is_not(
     start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "stat").write_text("no such thing\n")
@@ -370,7 +370,9 @@ def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_
     assert not any("pressure" in one for one in lines)
 
 
-def test_a_certificate_that_soon_ends_is_told(start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path) -> None:
+def test_a_certificate_that_soon_ends_is_reported(
+    start_daemon: Callable[..., Daemon], place: Path, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     authority.issue("server", until=datetime.now(timezone.utc) + timedelta(days=7, hours=1))
     (tmp_path / "web.yml").write_text("tls_server_config: {cert_file: server.pem, key_file: server.key}")

@@ -40,19 +40,19 @@ def simulating(start_daemon: Callable[..., Daemon]) -> Daemon:
     return daemon
 
 
-def test_a_pause_takes_the_gpus_off_the_page_until_it_is_ended(simulating: Daemon) -> None:
+def test_a_pause_removes_the_gpus_from_the_page_until_it_is_ended(simulating: Daemon) -> None:
     status, printed, complaints = run(simulating, "pause-gpu", "--for", "10m")
     assert (status, complaints) == (0, "")
     assert re.fullmatch(r"paused until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d; the device files are closed\n", printed)
     eventually(lambda: not has_gpus(simulating))
     series = eventually(simulating.series)
     assert series['trackside_nvml_worker_restarts_total{reason="pause"}'] == 1.0
-    assert "trackside_gpus_visible" not in series, "nobody counts them"
+    assert "trackside_gpus_visible" not in series, "they are not counted"
     assert run(simulating, "resume-gpu") == (0, "resumed\n", "")
     eventually(lambda: has_gpus(simulating))
 
 
-def test_both_may_be_said_twice(simulating: Daemon) -> None:
+def test_both_commands_may_be_repeated(simulating: Daemon) -> None:
     for _ in range(2):
         assert run(simulating, "pause-gpu") == (
             *(0, "paused until you run trackside resume-gpu; the device files are closed\n"),
@@ -77,11 +77,11 @@ def test_a_length_that_is_none_is_one_line(length: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pause-gpu", "resume-gpu"])
-def test_without_a_daemon_it_says_so(name: str) -> None:
-    nobody = "http://127.0.0.1:9"
-    status, printed, complaints = run("ipc:///nowhere/push.sock", name, f"--url={nobody}")
+def test_without_a_daemon_the_command_reports_it(name: str) -> None:
+    unused = "http://127.0.0.1:9"
+    status, printed, complaints = run("ipc:///nowhere/push.sock", name, f"--url={unused}")
     assert (status, printed) == (1, "")
-    assert complaints == f"trackside: {nobody}: the daemon does not answer: connection refused\n"
+    assert complaints == f"trackside: {unused}: the daemon does not answer: connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_endpoint_that_is_no_socket_leads_to_no_daemon(endpoint: str) -> None
 
 
 @pytest.mark.parametrize("address", ["http://[::1", "http://127.0.0.1:99999", "httpd", "ftp://127.0.0.1:9", ""])
-def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_without_an_address_is_reported(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
     (place / "push.token").write_text("secret\n")
     (place / "push.token").chmod(0o600)
@@ -115,7 +115,7 @@ def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, m
     assert next(local_endpoints()).problem == f"{place}/push.address: contains no address"
 
 
-def test_who_holds_on_to_the_device_files_is_named() -> None:
+def test_the_process_that_holds_the_device_files_is_named() -> None:
     holder = {"pid": 4711, "name": "python\n"}
     until = "until you run trackside resume-gpu"
     assert paused({"released": True, "paused_until": "inf", "holders": [holder, {"pid": 12, "name": "nvtop"}]}) == (
@@ -124,7 +124,7 @@ def test_who_holds_on_to_the_device_files_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "reported"),
     [
         (
             None,
@@ -137,19 +137,19 @@ def test_who_holds_on_to_the_device_files_is_named() -> None:
         ),
     ],
 )
-def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, told: str) -> None:
-    assert paused({"released": True, "paused_until": end, "holders": []}) == told
+def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, reported: str) -> None:
+    assert paused({"released": True, "paused_until": end, "holders": []}) == reported
 
 
-def test_a_pause_that_is_over_while_its_worker_hangs_is_told_as_that() -> None:
+def test_a_pause_that_is_over_while_its_worker_hangs_is_reported_as_that() -> None:
     assert paused({"released": False, "paused_until": None, "holders": []}) == (
         "the pause is already over, but the process that reads the GPUs hangs in the driver; a reboot ends it"
     )
 
 
-def test_a_worker_that_does_not_end_is_told_with_what_ends_it() -> None:
-    said = {"released": False, "paused_until": "inf", "holders": []}
-    assert paused(said) == (
+def test_a_worker_that_does_not_end_is_reported_with_what_ends_it() -> None:
+    answered = {"released": False, "paused_until": "inf", "holders": []}
+    assert paused(answered) == (
         "paused until you run trackside resume-gpu, but the process that reads the GPUs hangs in the driver; "
         "a reboot ends it"
     )

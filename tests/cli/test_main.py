@@ -68,7 +68,7 @@ def commands() -> list[str]:
     return re.findall(r"^  ([a-z][a-z-]+)  ", run("--help").stdout, re.MULTILINE)
 
 
-def test_it_tells_its_version() -> None:
+def test_it_prints_its_version() -> None:
     ended = run("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"trackside {__version__}\n", "")
 
@@ -119,7 +119,7 @@ def test_without_a_command_it_shows_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["daemon", "--sample.intervall=1s"], "--sample.interval"),
         (["daemon", "--web.listen-adress=x"], "--web.listen-address"),
@@ -128,15 +128,15 @@ def test_without_a_command_it_shows_what_there_is() -> None:
         (["daemon", "now"], "now"),
     ],
 )
-def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: str) -> None:
+def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], message: str) -> None:
     ended = run(*arguments)
     assert ended.returncode == 2
-    assert says in ended.stderr.splitlines()[-1]
+    assert message in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "says"),
+    ("flags", "environ", "message"),
     [
         (["--sample.interval=soon"], {}, "--sample.interval: 'soon' is not a duration such as 1s, 500ms or 1h30m"),
         (
@@ -166,8 +166,8 @@ def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: st
         ([], {"TRACKSIDE_PATH__ROOTFS": ""}, "TRACKSIDE_PATH__ROOTFS: '' is not an absolute path, such as /data"),
     ],
 )
-def test_a_wrong_setting_is_one_line(place: Path, flags: list[str], environ: dict[str, str], says: str) -> None:
-    assert refusal(place, *flags, environ=environ) == says
+def test_a_wrong_setting_is_one_line(place: Path, flags: list[str], environ: dict[str, str], message: str) -> None:
+    assert refusal(place, *flags, environ=environ) == message
 
 
 def test_a_wrong_file_is_one_line(place: Path) -> None:
@@ -178,15 +178,15 @@ def test_a_wrong_file_is_one_line(place: Path) -> None:
 
 def test_a_port_in_use_is_one_line_and_no_socket_is_left_for_clients_to_wait_at(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        says = refusal(place, f"--web.listen-address=127.0.0.1:{other.getsockname()[1]}")
-    assert f"is in use by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()}); stop it, or use" in says
+        message = refusal(place, f"--web.listen-address=127.0.0.1:{other.getsockname()[1]}")
+    assert f"is in use by {Path('/proc/self/comm').read_text().strip()} (pid {os.getpid()}); stop it, or use" in message
     assert not (place / "push.sock").exists()
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(place: Path) -> None:
     (place / "file").write_text("")
-    says = refusal(place, f"--push.endpoint=ipc://{place}/file/push.sock")
-    assert says.startswith(f"{place}/file/push.sock.lock: not a directory; make its directory writable for uid ")
+    message = refusal(place, f"--push.endpoint=ipc://{place}/file/push.sock")
+    assert message.startswith(f"{place}/file/push.sock.lock: not a directory; make its directory writable for uid ")
 
 
 def test_a_token_that_cannot_be_written_is_one_line_and_no_socket_is_left(place: Path) -> None:
@@ -198,10 +198,10 @@ def test_a_token_that_cannot_be_written_is_one_line_and_no_socket_is_left(place:
     assert not (place / "push.sock").exists()
 
 
-def test_a_second_daemon_on_a_socket_is_one_line_and_the_first_goes_on(daemon: Daemon) -> None:
-    says = refusal(daemon.directory)
-    assert says.startswith(f"{daemon.endpoint.removeprefix('ipc://')}: another trackside daemon listens there (pid ")
-    assert f"(pid {daemon.process.pid})" in says
+def test_a_second_daemon_on_a_socket_is_one_line_and_the_first_continues(daemon: Daemon) -> None:
+    message = refusal(daemon.directory)
+    assert message.startswith(f"{daemon.endpoint.removeprefix('ipc://')}: another trackside daemon listens there (pid ")
+    assert f"(pid {daemon.process.pid})" in message
     assert daemon.get("/-/ready").status_code == 200
     assert daemon.api("runs").status_code == 200, "its token is still there"
 
@@ -225,14 +225,14 @@ def below_a_file(place: Path) -> tuple[str, str]:
 def test_a_place_that_nothing_can_be_written_to_is_one_line(
     place: Path, option: str, make: Callable[[Path], tuple[str, str]]
 ) -> None:
-    path, says = make(place)
-    assert refusal(place, f"{option}={path}") == f"{says} {option}=DIR"
+    path, message = make(place)
+    assert refusal(place, f"{option}={path}") == f"{message} {option}=DIR"
     assert not (place / "push.sock").exists()
     (place / "t.yml").write_text(f"{option.strip('-')}: {path}\n")
-    assert run("check-config", str(place / "t.yml")).stderr == f"trackside: {says} {option}=DIR\n"
+    assert run("check-config", str(place / "t.yml")).stderr == f"trackside: {message} {option}=DIR\n"
 
 
-def test_a_directory_whose_parent_exists_is_made(start_daemon: Callable[..., Daemon], place: Path) -> None:
+def test_a_missing_directory_is_made_when_its_parent_exists(start_daemon: Callable[..., Daemon], place: Path) -> None:
     (place / "t.yml").write_text(f"storage.path: {place}/new\nstorage.jsonl: {place}/lines\n")
     ended = run("check-config", str(place / "t.yml"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
@@ -241,11 +241,11 @@ def test_a_directory_whose_parent_exists_is_made(start_daemon: Callable[..., Dae
     assert [stat.S_IMODE((place / name).stat().st_mode) for name in ("new", "lines")] == [0o700] * 2
 
 
-def test_a_second_daemon_on_a_history_is_one_line_and_the_first_goes_on(daemon: Daemon, tmp_path: Path) -> None:
-    says = refusal(tmp_path, f"--storage.path={daemon.history}")
-    assert says.startswith(f"{daemon.history}: another trackside daemon writes its history there ")
-    assert f"(pid {daemon.process.pid})" in says
-    assert says.endswith("give this one another directory with --storage.path=DIR")
+def test_a_second_daemon_on_a_history_is_one_line_and_the_first_continues(daemon: Daemon, tmp_path: Path) -> None:
+    message = refusal(tmp_path, f"--storage.path={daemon.history}")
+    assert message.startswith(f"{daemon.history}: another trackside daemon writes its history there ")
+    assert f"(pid {daemon.process.pid})" in message
+    assert message.endswith("give this one another directory with --storage.path=DIR")
     assert daemon.api("runs").status_code == 200
 
 
@@ -254,9 +254,9 @@ def test_a_history_of_a_newer_trackside_is_one_line_and_stays_as_it_is(place: Pa
     file = place / "history" / "history.db"
     newer = [*MIGRATIONS, ("of the future", ["CREATE TABLE future (id INTEGER PRIMARY KEY)"])]
     Database(place / "history", migrations=newer).close()
-    says = refusal(place)
-    assert says.startswith(f"{file}: written by a newer trackside (schema {len(newer)}, this one supports ")
-    assert says.endswith("install that one, or name another directory with --storage.path")
+    message = refusal(place)
+    assert message.startswith(f"{file}: written by a newer trackside (schema {len(newer)}, this one supports ")
+    assert message.endswith("install that one, or name another directory with --storage.path")
     assert {one.name for one in file.parent.iterdir()} == {"history.db", "history.lock"}, "it is not set aside"
     Database(place / "history", migrations=newer).close()
 
@@ -280,7 +280,7 @@ def test_requiring_a_gpu_where_there_is_none_is_one_line(place: Path) -> None:
     assert sorted(one.name for one in place.iterdir()) == ["history", "push.kineto", "push.sock.lock"]
 
 
-def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
+def test_a_command_that_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
     (place / "pynvml.py").write_text("import time\ntime.sleep(1000)\n")
     environ = clean_environ({"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])})
     flags = [*flags_of(place), "--require-gpu"]
@@ -310,12 +310,12 @@ def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
         assert line in shown
 
 
-@pytest.mark.parametrize(("text", "says"), [("smaple: {}", "did you mean sample?"), ("a: [", "not YAML: line 1")])
-def test_what_is_wrong_with_a_file_is_one_line(place: Path, text: str, says: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("smaple: {}", "did you mean sample?"), ("a: [", "not YAML: line 1")])
+def test_what_is_wrong_with_a_file_is_one_line(place: Path, text: str, message: str) -> None:
     (place / "t.yml").write_text(text)
     ended = run("check-config", str(place / "t.yml"))
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert says in ended.stderr
+    assert message in ended.stderr
 
 
 @pytest.mark.parametrize("style", ["logfmt", "json"])

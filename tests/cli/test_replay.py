@@ -89,7 +89,7 @@ def test_csv_is_read_as_export_writes_it_and_an_invalid_line_is_one_error(tmp_pa
     )
 
 
-def test_lines_that_are_invalid_for_one_reason_are_told_of_once() -> None:
+def test_lines_that_are_invalid_for_one_reason_are_reported_once() -> None:
     answer = replay("-", given='{"step": 1}\n' * 200)
     assert answer.stderr.splitlines()[:2] == [
         'trackside: standard input: line 1: "values" is required: numbers by key',
@@ -97,7 +97,7 @@ def test_lines_that_are_invalid_for_one_reason_are_told_of_once() -> None:
     ]
 
 
-def test_a_healthy_training_has_nothing_to_tell_and_what_was_looked_at_is_said() -> None:
+def test_a_healthy_training_has_no_findings_and_the_series_examined_are_named() -> None:
     answer = replay("-", given=lines(losses(300)))
     assert (answer.returncode, answer.stdout) == (0, "")
     assert answer.stderr == (
@@ -170,11 +170,11 @@ def test_a_summary_counts() -> None:
 def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
     good = lines(ill()).splitlines()
     answer = replay("-", given="\n".join([*good[:100], *["nonsense"] * 15, '{"values": {"loss": "x"}}', *good[100:]]))
-    told = answer.stderr.splitlines()
+    reported = answer.stderr.splitlines()
     assert answer.returncode == 0
-    assert len(told) == 3
-    assert told[0].startswith("trackside: standard input: line 101: one JSON object per line is expected")
-    assert told[-1] == "trackside: standard input: 14 more lines are invalid"
+    assert len(reported) == 3
+    assert reported[0].startswith("trackside: standard input: line 101: one JSON object per line is expected")
+    assert reported[-1] == "trackside: standard input: 14 more lines are invalid"
     assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
 
 
@@ -193,7 +193,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert answer.stderr == "trackside: /proc/self/mem: input/output error\n"
 
 
-def test_who_reads_no_further_is_not_told() -> None:
+def test_a_reader_that_closes_its_end_causes_no_error_message() -> None:
     given = lines([math.nan] * 20_000)
     shell = f"{' '.join(command('replay', '-'))} | head -n 2; exit ${{PIPESTATUS[0]}}"
     answer = subprocess.run(
@@ -209,7 +209,7 @@ def test_who_reads_no_further_is_not_told() -> None:
     assert answer.stderr == ""
 
 
-def test_what_is_told_of_a_beginning_does_not_depend_on_what_follows() -> None:
+def test_findings_in_a_beginning_do_not_depend_on_what_follows() -> None:
     pushed = lines(ill()).splitlines()
     whole = changes(replay("-", given="\n".join(pushed)))
     for count in (1, 200, 201, 252):
@@ -255,7 +255,7 @@ def test_a_stored_run_is_replayed_without_a_daemon(stored: Path, tmp_path: Path)
     ]
 
 
-def test_of_several_runs_of_a_name_it_is_said_which_is_replayed(tmp_path: Path) -> None:
+def test_among_several_runs_of_a_name_the_replayed_one_is_named(tmp_path: Path) -> None:
     with history(tmp_path / "history") as one:
         for uid in ("aaaa1111", "bbbb2222"):
             one.put([opened(uid, name="train")])

@@ -39,7 +39,7 @@ def test_numbers_may_stand_next_to_the_step() -> None:
     )
 
 
-def test_what_is_missing_goes_on() -> None:
+def test_a_missing_value_continues() -> None:
     found, _ = read(
         line(values={"a": 1}), b"\n", line(step=8, values={}), line(values={"a": 1}), line(rank=1, values={"a": 1})
     )
@@ -81,7 +81,7 @@ def test_numbers_come_in_every_form() -> None:
         (b" " * (LINE_BYTES + 1), "longer than 16 MiB"),
     ],
 )
-def test_a_line_that_makes_no_sense_is_told_by_its_number_and_left_out(text: bytes, why: str) -> None:
+def test_a_line_that_makes_no_sense_is_reported_by_its_number_and_left_out(text: bytes, why: str) -> None:
     found, bad = read(line(values={"a": 1}), text, line(values={"a": 2}))
     assert [one.place for one in found] == [0, 2]
     assert [number for number, _ in bad] == [2]

@@ -74,14 +74,14 @@ class Answer:
         self.status = ended.returncode
         self.bytes: bytes = ended.stdout
         self.out = self.bytes.decode()
-        self.said: str = ended.stderr.decode()
+        self.errors: str = ended.stderr.decode()
 
     def refusal(self, status: int = 2) -> str:
         """Return its only line on standard error."""
-        assert (self.status, self.out) == (status, ""), (self.out, self.said)
-        assert self.said.startswith("trackside: ")
-        assert self.said.count("\n") == 1, self.said
-        return self.said.removeprefix("trackside: ").rstrip("\n")
+        assert (self.status, self.out) == (status, ""), (self.out, self.errors)
+        assert self.errors.startswith("trackside: ")
+        assert self.errors.count("\n") == 1, self.errors
+        return self.errors.removeprefix("trackside: ").rstrip("\n")
 
 
 class Place:
@@ -240,7 +240,7 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
     answer = asked.run("runs")
     lines = answer.out.splitlines()
     assert answer.status == 0
-    assert not answer.said or "no daemon answers" in answer.said
+    assert not answer.errors or "no daemon answers" in answer.errors
     assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "TAGS"]
     assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
     assert re.search(r"gpt-small +finished +2023-11-1\d +1 h 18 min +19 +19 +prod$", lines[3])
@@ -256,7 +256,7 @@ def test_live_runs_are_listed_whether_the_limit_cuts_them_off_or_they_are_not_wr
         answer = here.run("runs", "--limit=1")
         assert answer.status == 0
         assert [line.split()[1] for line in answer.out.splitlines()[1:]] == ["new", "gpt-small-2", "gpt-small"]
-        assert "these are the newest 1;" in answer.said
+        assert "these are the newest 1;" in answer.errors
         listed = json.loads(here.run("runs", "--limit=1", "--json").out)["runs"]
         assert len({frozenset(run) for run in listed if "host" in run}) == 1
         assert [run["tags"] for run in listed] == [[], [], ["prod"]]
@@ -304,11 +304,11 @@ def test_no_runs_are_no_error(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with history(place.history):
         pass
-    assert (place.run("runs").status, place.run("runs").said) == (0, "trackside: no runs yet\n")
+    assert (place.run("runs").status, place.run("runs").errors) == (0, "trackside: no runs yet\n")
     assert json.loads(place.run("runs", "--json").out) == {"runs": []}
 
 
-def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events(asked: Place) -> None:
+def test_a_run_is_shown_with_its_metrics_attempts_configuration_alerts_and_events(asked: Place) -> None:
     out = asked.run("show", "gpt-small").out
     for line in (
         r"run       gpt-small  aaaa1111",
@@ -336,7 +336,7 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
 def test_the_output_of_a_command_is_printed(asked: Place) -> None:
     answer = asked.run("show", "gpt-small", "--console")
     assert answer.status == 2
-    assert "run gpt-small has no output: start its command with trackside run --console" in answer.said
+    assert "run gpt-small has no output: start its command with trackside run --console" in answer.errors
     writer = ConsoleWriter(asked.history, LAUNCH)
     writer.write(b"\x1b[32mstep\t1\x1b[0m\r\n\xc2\x9b31m\xe2\x80\xaeevil\nlast")
     writer.close()
@@ -358,7 +358,7 @@ def test_a_long_key_does_not_widen_the_table_and_only_so_many_metrics_are_shown(
     with history(here.history) as one:
         one.put([opened("wide"), column("wide", ["k" * 500, "loss", "more"], 3)])
     answer = here.run("show", "wide", "--limit=2", columns=10_000)
-    assert "trackside: 2 of 3 metrics are shown; --limit N shows more" in answer.said
+    assert "trackside: 2 of 3 metrics are shown; --limit N shows more" in answer.errors
     (row,) = [line for line in answer.out.splitlines() if line.startswith("  kkk")]
     assert len(row) < 200
     assert re.search(r"^  loss ", answer.out, re.MULTILINE)
@@ -368,8 +368,10 @@ def test_a_long_key_does_not_widen_the_table_and_only_so_many_metrics_are_shown(
 def test_a_directory_without_runs_is_refused(here: Place) -> None:
     empty = here.directory / "empty"
     empty.mkdir()
-    said = here.run("import", str(empty)).refusal()
-    assert said.startswith(f"{empty}: there are no runs in this directory; these are read: event files of TensorBoard")
+    answered = here.run("import", str(empty)).refusal()
+    assert answered.startswith(
+        f"{empty}: there are no runs in this directory; these are read: event files of TensorBoard"
+    )
 
 
 def test_runs_of_other_tools_are_imported_without_a_daemon(tmp_path: Path) -> None:
@@ -400,13 +402,13 @@ def test_a_directory_of_exports_is_imported(asked: Place, tmp_path: Path) -> Non
     for form, run in (("jsonl", "aaaa1111"), ("json", "bbbb2222")):
         assert new.run("export", run, "--format", form).bytes == asked.run("export", run, "--format", form).bytes
     again = new.run("import", str(out))
-    assert (again.out, "3 of 3 runs are in the history already" in again.said) == ("", True)
+    assert (again.out, "3 of 3 runs are in the history already" in again.errors) == ("", True)
     (out / "again.jsonl").write_bytes((out / "aaaa1111.jsonl").read_bytes())
     there = asked.run("import", str(out))
     assert there.out.count("imported: ") == 1
-    assert "1 of 4 runs are left out, with the id of another one there: " in there.said
-    assert f"{out}/again.jsonl has that of {out}/aaaa1111.jsonl" in there.said
-    assert "2 of 4 runs are in the history already" in there.said
+    assert "1 of 4 runs are left out, with the id of another one there: " in there.errors
+    assert f"{out}/again.jsonl has that of {out}/aaaa1111.jsonl" in there.errors
+    assert "2 of 4 runs are in the history already" in there.errors
 
 
 def check_imports(place: Place) -> None:
@@ -419,8 +421,8 @@ def check_imports(place: Place) -> None:
     answer = place.run("import", str(runs), "--name", "tb")
     assert answer.status == 0
     assert re.fullmatch(rf"(imported: {runs}/exp\d as run [0-9a-f]{{12}}, 30 samples\n){{2}}", answer.out)
-    assert "left out: 1 incomplete last record of 4 bytes: " in answer.said
-    assert place.run("import", str(runs)).said == f"trackside: {runs}: 2 of 2 runs are in the history already\n"
+    assert "left out: 1 incomplete last record of 4 bytes: " in answer.errors
+    assert place.run("import", str(runs)).errors == f"trackside: {runs}: 2 of 2 runs are in the history already\n"
     shown = json.loads(place.run("show", "tb/exp1", "--json").out)
     (metric,) = shown["metrics"]
     assert (metric["key"], metric["count"], metric["last"], shown["state"]) == ("loss", 30, 14.5, "finished")
@@ -462,7 +464,7 @@ def test_many_runs_are_compared_in_as_many_tables_as_they_need(here: Place) -> N
 def test_an_export_is_what_the_history_writes_on_standard_output_or_into_a_file(asked: Place, form: str) -> None:
     answer = asked.run("export", "gpt-small", "--format", form)
     asked.run("export", "gpt-small", "--format", form, "--output", str(asked.directory / "out"))
-    assert (answer.status, answer.said) == (0, "")
+    assert (answer.status, answer.errors) == (0, "")
     assert (asked.directory / "out").read_bytes() == answer.bytes == asked.format_address(form, "aaaa1111")
 
 
@@ -481,7 +483,7 @@ def test_a_reader_that_has_enough_ends_an_export_silently(here: Place) -> None:
         process.wait(DEADLINE)
 
 
-def test_an_export_that_breaks_off_leaves_no_file_and_is_said(here: Place) -> None:
+def test_an_export_that_breaks_off_leaves_no_file_and_is_reported(here: Place) -> None:
     with answering(here, breaks=True):
         answer = here.run("export", "gpt-small", "--output", str(here.directory / "out"))
     assert "the daemon closed the connection, so the output is incomplete" in answer.refusal(1)
@@ -500,7 +502,7 @@ def test_on_a_terminal_an_export_into_a_file_shows_how_far_it_is(here: Place) ->
     assert out.read_bytes() == here.format_address("csv", "aaaa1111")
 
 
-def test_files_are_imported_and_what_was_guessed_is_said(asked: Place) -> None:
+def test_files_are_imported_and_guesses_are_reported(asked: Place) -> None:
     file = asked.directory / "löss.csv"
     file.write_text("step,loss\n0,2.5\n1,2.25\n")
     answer = asked.run("import", str(file), "--name", "löss", "--id", "new")
@@ -536,15 +538,15 @@ def test_a_run_that_a_killed_daemon_left_running_is_deleted(here: Place) -> None
     assert here.run("delete", "bbbb3333", "--yes").out == "deleted: gpt-small-2 (bbbb3333)\n"
 
 
-def test_a_bad_file_among_good_ones_is_said_and_the_good_ones_are_taken(asked: Place) -> None:
+def test_a_bad_file_among_good_ones_is_reported_and_the_good_ones_are_imported(asked: Place) -> None:
     for name, text in (("one", "step,x\n0,1\n"), ("bad", "step,x\n0,much\n"), ("two", "step,x\n0,2\n")):
         (asked.directory / f"{name}.csv").write_text(text)
     files = [str(asked.directory / f"{name}.csv") for name in ("one", "bad", "two", "none")]
     answer = asked.run("import", *files)
     assert answer.status == 2
     assert len(answer.out.splitlines()) == 2
-    assert f"{files[1]}: line 2: a number is expected for 'x', not 'much'" in answer.said
-    assert f"{files[3]}: no such file" in answer.said
+    assert f"{files[1]}: line 2: a number is expected for 'x', not 'much'" in answer.errors
+    assert f"{files[3]}: no such file" in answer.errors
     assert {run["name"] for run in json.loads(asked.run("runs", "--json").out)["runs"]} >= {"one", "two"}
 
 
@@ -559,14 +561,14 @@ def test_deleting_asks_first(asked: Place) -> None:
     for answer in ("", "n\n"):
         ended = asked.run("delete", "gpt-small", answer=answer)
         assert (ended.status, ended.out) == (2, "")
-        assert "nothing was deleted; --yes deletes without confirmation" in ended.said
+        assert "nothing was deleted; --yes deletes without confirmation" in ended.errors
     assert asked.run("delete", "gpt-small", answer="y\n").out == "deleted: gpt-small (aaaa1111)\n"
     assert asked.run("delete", "bbbb2222", "--yes").status == 0
     ended = asked.run("delete", "bbbb3333", "--yes")
     left = [run["id"] for run in json.loads(asked.run("runs", "--json").out)["runs"]]
     if asked.socket.with_suffix(".address").exists():
-        told = "run 'bbbb3333' has not ended; it can be deleted when it has"
-        assert (ended.refusal(), left) == (told, ["bbbb3333"])
+        reported = "run 'bbbb3333' has not ended; it can be deleted when it has"
+        assert (ended.refusal(), left) == (reported, ["bbbb3333"])
     else:
         assert (ended.status, left) == (0, [])
 
@@ -577,7 +579,7 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "error"),
     [
         (["runs", "--since=soon"], "--since: 'soon' is neither a duration such as 7d or 12h, nor a date such as"),
         (["runs", "--since=20261101T080000"], "--since: '20261101T080000' is neither"),
@@ -592,8 +594,8 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
         (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give only one"),
     ],
 )
-def test_wrong_usage_is_one_line(here: Place, arguments: list[str], says: str) -> None:
-    assert here.run(*arguments).refusal().startswith(says)
+def test_wrong_usage_is_one_line(here: Place, arguments: list[str], error: str) -> None:
+    assert here.run(*arguments).refusal().startswith(error)
 
 
 def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None:
@@ -613,28 +615,28 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
     ]
 
 
-def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
+def test_without_a_history_the_command_names_where_it_searched(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert place.run("runs").refusal().startswith(f"{place.history}/{FILE}: there is no history here yet;")
 
 
 def test_why_warns_about_a_live_run_without_a_daemon(here: Place) -> None:
-    assert here.run("why", "bbbb3333").said.startswith("trackside: no daemon answers: the run was alive")
-    assert here.run("why", "aaaa1111").said == ""
+    assert here.run("why", "bbbb3333").errors.startswith("trackside: no daemon answers: the run was alive")
+    assert here.run("why", "aaaa1111").errors == ""
 
 
 def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:
-    says = here.run("export", "gpt-small", "--output=/nowhere/x.csv").refusal(1)
-    assert says == "/nowhere/x.csv: no such file or directory"
-    says = here.run("report", "gpt-small", "--output=/nowhere/x.html").refusal(1)
-    assert says == "/nowhere/x.html: no such file or directory"
+    error = here.run("export", "gpt-small", "--output=/nowhere/x.csv").refusal(1)
+    assert error == "/nowhere/x.csv: no such file or directory"
+    error = here.run("report", "gpt-small", "--output=/nowhere/x.html").refusal(1)
+    assert error == "/nowhere/x.html: no such file or directory"
 
 
 def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) -> None:
     lock = lock_history(here.history)
-    says = here.run("pin", "gpt-small").refusal()
+    error = here.run("pin", "gpt-small").refusal()
     lock.close()
-    assert f"a daemon (pid {os.getpid()}) writes this history, but does not answer; stop it, or give" in says
+    assert f"a daemon (pid {os.getpid()}) writes this history, but does not answer; stop it, or give" in error
 
 
 def test_the_address_of_a_daemon_that_is_gone_means_the_file(here: Place) -> None:
@@ -662,8 +664,8 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
         refused = here.run("runs", f"--url={address}", where=False).refusal()
         assert refused.startswith(f"{address}: the API requires 'Authorization: Bearer TOKEN' with the token in ")
         assert refused.endswith("; --url also accepts the link that the daemon prints, with #token=…")
-    says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
-    assert says == "http://127.0.0.1:1: the daemon does not answer: connection refused"
+    error = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
+    assert error == "http://127.0.0.1:1: the daemon does not answer: connection refused"
     assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()
 
 
@@ -688,10 +690,10 @@ def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -
         ("reward", 2), ("reward_std", None), ("rewards/accuracy/std", None),
     ],
 )  # fmt: skip
-def test_the_best_of_a_metric_is_told_by_its_words(key: str, expected: int | None) -> None:
+def test_the_best_value_of_a_metric_depends_on_the_words_of_its_name(key: str, expected: int | None) -> None:
     assert best(key, 1, 2) == expected
 
 
-def test_what_is_asked_for_and_is_not_there_is_said(asked: Place) -> None:
+def test_an_unknown_state_or_rank_is_refused(asked: Place) -> None:
     assert asked.run("runs", "--state", "runing").refusal().startswith("--state runing: a run is starting, running,")
     assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: the ranks of run gpt-small are 0, 1"

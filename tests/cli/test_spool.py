@@ -32,7 +32,7 @@ def elsewhere(place: Path) -> Path:
     return directory
 
 
-def test_what_is_left_anywhere_is_sent_and_taken_away(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
+def test_leftovers_of_any_place_are_sent_and_removed(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
     daemon = start_daemon()
     status, printed, complaints = run(str(elsewhere), f"--endpoint={daemon.endpoint}")
     assert (status, printed, complaints) == (0, "sent 2 sessions: one, two\n", "")
@@ -55,7 +55,7 @@ def test_spools_are_listed_with_their_runs(elsewhere: Path, place: Path) -> None
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "trackside: no session waits\n")
 
 
-def test_what_cannot_be_read_is_said_to_be_left(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
+def test_unreadable_files_are_reported_and_left(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
     daemon = start_daemon()
     (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")
     status, printed, complaints = run(TRACKSIDE_SPOOL=str(elsewhere), TRACKSIDE_ENDPOINT=daemon.endpoint)
@@ -64,13 +64,13 @@ def test_what_cannot_be_read_is_said_to_be_left(start_daemon: Callable[..., Daem
 
 
 def test_what_is_missing_is_one_line(place: Path, elsewhere: Path) -> None:
-    nobody = f"ipc://{place}/nobody.sock"
-    assert run(str(place / "nothing"), f"--endpoint={nobody}") == (
+    unused = f"ipc://{place}/nobody.sock"
+    assert run(str(place / "nothing"), f"--endpoint={unused}") == (
         *(2, ""),
         f"trackside: {place}/nothing: no such directory\n",
     )
-    assert run(str(elsewhere), f"--endpoint={nobody}") == (
+    assert run(str(elsewhere), f"--endpoint={unused}") == (
         *(2, ""),
-        f"trackside: no daemon found at {nobody} (not found); start one, or give another with --endpoint\n",
+        f"trackside: no daemon found at {unused} (not found); start one, or give another with --endpoint\n",
     )
     assert len(list(elsewhere.glob("*.lock"))) == 2

@@ -95,7 +95,7 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--explain=LossSpike"], "--explain ALERT and --at STEP need each other"),
         (
@@ -107,7 +107,7 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
         (["--explain=LossSpike", "--at=9", "--summary"], "--explain is about one alert; give it without --only"),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(place: Path, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_explained_is_one_line(place: Path, arguments: list[str], message: str) -> None:
     done = ask(place, "replay", "net", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"trackside: {says}")
+    assert done.stderr.startswith(f"trackside: {message}")

@@ -78,18 +78,18 @@ class Daemon:
         self.gaps: list[tuple[int, int]] = []
         self.skips: list[Skip] = []
         self.ended = False
-        self._taken: list[tuple[int, Any]] = []
+        self._accepted: list[tuple[int, Any]] = []
 
     def receive(self, message: Pending) -> None:
         envelope, body = read(message)
-        expected = self._taken[-1][0] + 1 if self._taken else self.committed + 1
+        expected = self._accepted[-1][0] + 1 if self._accepted else self.committed + 1
         first = body.first if isinstance(body, Skip) else envelope.number
         if envelope.number >= expected and first <= expected:
-            self._taken.append((envelope.number, body))
+            self._accepted.append((envelope.number, body))
 
     def commit(self) -> int:
         """Commit all accepted messages; return the number to acknowledge."""
-        for number, body in self._taken:
+        for number, body in self._accepted:
             if isinstance(body, Pushes):
                 self.values += [value for _, _, values in rows(body) for value in values.values()]
             elif isinstance(body, Skip):
@@ -97,11 +97,11 @@ class Daemon:
                 self.skips.append(body)
             self.ended = self.ended or isinstance(body, Bye)
             self.committed = number
-        self._taken = []
+        self._accepted = []
         return self.committed
 
     def crash(self) -> None:
-        self._taken = []
+        self._accepted = []
 
 
 def fill(session: Session, count: int) -> None:

@@ -61,25 +61,25 @@ class Router:
                 )
         return None
 
-    def take(self, kind: str, *, passing: Iterable[str] = ("beat",)) -> Message:
+    def expect(self, kind: str, *, passing: Iterable[str] = ("beat",)) -> Message:
         """Return the next message and assert its kind."""
         message = self.next(passing=passing)
         assert message is not None, f"no {kind} came"
         assert message.kind == kind
         return message
 
-    def tell(self, to: Message, kind: str, number: int = 0, body: Body = None) -> None:
+    def answer(self, to: Message, kind: str, number: int = 0, body: Body = None) -> None:
         """Answer the session of a message."""
-        self.say(to.peer, encode(Envelope(kind, to.session, number), body))
+        self.send(to.peer, encode(Envelope(kind, to.session, number), body))
 
-    def say(self, peer: bytes, frames: list[bytes]) -> None:
+    def send(self, peer: bytes, frames: list[bytes]) -> None:
         """Send any frames to a connection."""
         self._socket.send_multipart([peer, *frames])
 
     def welcome(self, number: int = 0) -> Message:
         """Receive a hello, and welcome it."""
-        hello = self.take("hello")
-        self.tell(hello, "welcome", number)
+        hello = self.expect("hello")
+        self.answer(hello, "welcome", number)
         return hello
 
     def serve(self, ends: int = 1, welcome: Welcome | None = None) -> dict[bytes, list[Message]]:
@@ -87,17 +87,17 @@ class Router:
 
         The *welcome* is that of a daemon of this version; without one it is that of an older daemon.
         """
-        said: dict[bytes, list[Message]] = {}
+        reported: dict[bytes, list[Message]] = {}
         while ends:
             message = self.next()
-            assert message is not None, f"no bye came, but {said}"
-            said.setdefault(message.session, []).append(message)
+            assert message is not None, f"no bye came, but {reported}"
+            reported.setdefault(message.session, []).append(message)
             if message.kind == "hello":
-                self.tell(message, "welcome", message.number, welcome)
+                self.answer(message, "welcome", message.number, welcome)
             else:
-                self.tell(message, "ack", message.number)
+                self.answer(message, "ack", message.number)
             ends -= message.kind == "bye"
-        return said
+        return reported
 
     def close(self) -> None:
         """Close the socket."""
@@ -118,7 +118,7 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
     return [row for message in messages if isinstance(message.body, Pushes) for row in rows(message.body)]
 
 
-def kept(run: Run) -> tuple[list[Row], Totals]:
+def unsent_rows(run: Run) -> tuple[list[Row], Totals]:
     """End a run that has no daemon: the rows that it would send, and its totals."""
     run.finish()
     session = run.queue.session

@@ -92,6 +92,6 @@ def test_the_line_appears_once_a_run(place: Path, router: Router, written: Calla
     run = trackside.init("train", id="a1b2c3d47f3a", endpoint=router.endpoint)
     router.welcome()
     run.push(step=0, loss=1.0)
-    router.tell(router.take("batch"), "hello?")
+    router.answer(router.expect("batch"), "hello?")
     router.welcome(1)
     assert written() == f"trackside: train-7f3a {LINK}\n"

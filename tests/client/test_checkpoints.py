@@ -15,13 +15,13 @@ from trackside.wire import DURATION_BUCKETS, CheckpointTotals, Identity, Trainin
 SECOND = 1_000_000_000
 
 
-def trained(*said: tuple[float, Any], session: Session | None = None) -> Session:
+def trained(*answered: tuple[float, Any], session: Session | None = None) -> Session:
     """Return a session with rows at so many seconds after `CLOCK`.
 
     Each row is ``+phase``, ``-phase``, ``!phase``, a step, or the fields of an event.
     """
     session = session or a_session()
-    for second, what in said:
+    for second, what in answered:
         moment = CLOCK.monotonic + round(second * SECOND)
         if isinstance(what, int):
             session.rows.append((moment, what, {"loss": 1.0}))
@@ -44,7 +44,7 @@ def events(session: Session) -> list[TrainingEvent]:
 
 
 @pytest.mark.parametrize(
-    ("said", "count", "durations"),
+    ("answered", "count", "durations"),
     [
         (((1, "+checkpoint"), (3, "-checkpoint")), 1, [2.0]),
         (((1, "+save"), (3, "-save"), (4, {"bytes": 7})), 1, [2.0]),
@@ -66,13 +66,13 @@ def events(session: Session) -> list[TrainingEvent]:
     ],
 )
 def test_checkpoints_are_counted_once_each_with_what_they_took(
-    said: tuple[tuple[float, Any], ...], count: int, durations: list[float]
+    answered: tuple[tuple[float, Any], ...], count: int, durations: list[float]
 ) -> None:
-    told = saves(trained((0, 5), *said))
-    assert told.count == count
-    counted = 0 if told.duration is None else sum(told.duration.counts)
+    reported = saves(trained((0, 5), *answered))
+    assert reported.count == count
+    counted = 0 if reported.duration is None else sum(reported.duration.counts)
     assert counted == len(durations)
-    assert (0.0 if told.duration is None else told.duration.sum) == sum(durations)
+    assert (0.0 if reported.duration is None else reported.duration.sum) == sum(durations)
 
 
 def test_a_checkpoint_that_failed_is_none() -> None:
@@ -90,7 +90,7 @@ def test_size_and_moment_are_those_of_the_last() -> None:
     assert len(saves(session).duration.counts) == len(DURATION_BUCKETS) + 1  # type: ignore[union-attr]
 
 
-def test_of_what_only_a_phase_tells_an_event_follows_with_its_step() -> None:
+def test_a_phase_alone_sends_an_event_with_its_step() -> None:
     session = trained((0, 5), (1, "+checkpoint"), (3, "-checkpoint"), (4, 5))
     assert not events(session)  # the training may tell of it yet
     trained((5, 6), session=session)
@@ -100,16 +100,16 @@ def test_of_what_only_a_phase_tells_an_event_follows_with_its_step() -> None:
     assert saves(session).count == 1
 
 
-def test_what_the_training_tells_itself_is_not_told_again() -> None:
+def test_what_the_training_reports_itself_is_not_reported_again() -> None:
     session = trained((0, 5), (1, "+checkpoint"), (3, "-checkpoint"), (4, {"path": "a"}), (5, 6))
     assert [event.fields for event in events(session)] == ['{"path": "a"}']
 
 
-def test_the_last_one_is_told_before_the_end_and_by_one_rank_of_a_machine() -> None:
-    said = ((0, 5), (1, "+checkpoint"), (3, "-checkpoint"))
+def test_the_last_one_is_sent_before_the_end_and_by_one_rank_of_a_machine() -> None:
+    answered = ((0, 5), (1, "+checkpoint"), (3, "-checkpoint"))
     for local_rank in (0, 1):
         session = Session(Identity("run", "name", rank=8 + local_rank, local_rank=local_rank))
-        trained(*said, session=session)
+        trained(*answered, session=session)
         session.end(later(101), "finished", "", provisional=False)
         assert [event.step for event in events(session)] == [5] * (1 - local_rank)
         assert saves(session).count == 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import processes
 import pytest
 import torch
-from client.router import Router, kept, pushed, undrained
+from client.router import Router, pushed, undrained, unsent_rows
 from client.stream import OnDevice, Stream, on_device
 from processes import DEADLINE
 
@@ -39,7 +39,7 @@ class Arrivals(list[tuple[int, Any, dict[str, float]]]):
         self.lost = 0
         self.gpus: list[str] = []
 
-    def take(self, pushed_at: int, tag: Any, values: dict[str, float]) -> None:
+    def accept(self, pushed_at: int, tag: Any, values: dict[str, float]) -> None:
         self.append((pushed_at, tag, values))
 
     def lose(self, values: int) -> None:
@@ -58,7 +58,7 @@ def arrivals() -> Arrivals:
 
 @pytest.fixture
 def scalars(stream: Stream, arrivals: Arrivals) -> DeviceScalars:
-    return DeviceScalars(arrivals.take, arrivals.lose, arrivals.gpus.append, stream)
+    return DeviceScalars(arrivals.accept, arrivals.lose, arrivals.gpus.append, stream)
 
 
 @pytest.fixture
@@ -126,14 +126,14 @@ def test_values_are_handed_over_when_they_have_arrived_oldest_first(
     ]
 
 
-def test_the_gpu_that_values_come_from_is_told_once(scalars: DeviceScalars, arrivals: Arrivals) -> None:
+def test_the_gpu_that_values_come_from_is_sent_once(scalars: DeviceScalars, arrivals: Arrivals) -> None:
     for step in range(3):
         scalars.defer(step, None, {"loss": on_device(0.5)})
     assert arrivals.gpus == ["GPU-aa"]
 
 
 @pytest.mark.parametrize("uuids", [{}, None], ids=["too old to tell", "failed"])
-def test_a_device_that_does_not_tell_its_name_gives_its_values_all_the_same(
+def test_a_device_without_a_readable_name_gives_its_values_all_the_same(
     scalars: DeviceScalars, arrivals: Arrivals, stream: Stream, uuids: dict[str, str] | None
 ) -> None:
     stream.uuids = uuids
@@ -390,7 +390,7 @@ def test_values_on_a_device_come_in_a_later_row_of_the_same_step(run: trackside.
         run.push({"eval/bleu": 31.2}, step=step, lr=0.1, loss=on_device(step + 0.5), norm=on_device(step))
         stream.advance(1 if step != 1 else 0)
     stream.advance()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [row for row in rows if "lr" in row[1]] == [(step, {"eval/bleu": 31.2, "lr": 0.1}) for step in range(4)]
     assert [row for row in rows if "loss" in row[1]] == [
         (step, {"loss": step + 0.5, "norm": step}) for step in range(4)
@@ -405,19 +405,19 @@ def test_without_a_step_pushes_of_nothing_but_values_on_a_device_are_a_step_each
         run.push(loss=on_device(float(number)))
         run.push(norm=on_device(float(-number)))
     stream.advance()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     expected = [row for step in range(3) for row in ((step, {"loss": float(step)}), (step, {"norm": float(-step)}))]
     assert rows == expected
     assert (totals.pushes, totals.steps, totals.dropped) == (6, 3, 0)
 
 
-def test_a_value_that_cannot_be_taken_is_counted_and_warned_about_and_is_still_present_in_its_step(
+def test_an_unreadable_value_is_counted_and_warned_about_and_still_present_in_its_step(
     run: trackside.Run, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream.capturing = True
     for _ in range(3):
         run.push(loss=on_device(0.5), lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(step, {"lr": 0.1}) for step in range(3)]
     assert (totals.pushes, totals.dropped) == (3, 3)
     assert [record.getMessage() for record in caplog.records if "loss" in record.getMessage()] == [
@@ -428,7 +428,7 @@ def test_a_value_that_cannot_be_taken_is_counted_and_warned_about_and_is_still_p
 def test_a_tensor_of_several_elements_on_a_device_is_no_number(run: trackside.Run, stream: Stream) -> None:
     run.push(step=1, loss=on_device(0.5), logits=on_device([0.5, 0.5]), phase=on_device(1j))
     stream.advance()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"loss": 0.5})], 2)
 
 
@@ -436,7 +436,7 @@ def test_a_nan_on_a_device_is_counted_and_amounts_are_summed(run: trackside.Run,
     for step in range(2):
         run.push(step=step, loss=on_device(math.nan), tokens=on_device(2**40))
     stream.advance()
-    _, totals = kept(run)
+    _, totals = unsent_rows(run)
     assert (totals.nonfinite, totals.tokens) == ({"loss": 2}, 2.0**41)
 
 
@@ -457,7 +457,7 @@ def test_the_wait_for_the_device_is_part_of_the_time_to_flush(
     assert given == [0.5, 0.125]
 
 
-def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_told(
+def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_sent(
     run: trackside.Run, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -475,7 +475,7 @@ def test_what_does_not_arrive_before_the_end_is_counted(
 ) -> None:
     monkeypatch.setattr(queue_module, "DRAIN_SECONDS", 0.01)
     run.push(step=1, loss=on_device(0.5), lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
     assert "a value on a device did not arrive before the end" in caplog.text
 
@@ -488,7 +488,7 @@ def test_dropping_the_oldest_rows_counts_a_push_once(
         for step in range(10):
             run.push(step=step, loss=on_device(float(step)))
             stream.advance()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(8, {"loss": 8.0}), (9, {"loss": 9.0})]
     assert (totals.pushes, totals.dropped) == (10, 8)
 
@@ -497,7 +497,7 @@ def test_wide_pushes_on_a_device_are_counted_in_and_out(run: trackside.Run, stre
     for step in range(3):
         run.push({f"layer/{number}": on_device(number) for number in range(100)}, step=step)
         stream.advance()
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     assert [(step, len(values)) for step, values in rows] == [(step, 100) for step in range(3)]
     assert run.queue.session.heavy_in == run.queue.session.heavy_out == 300
 
@@ -519,7 +519,7 @@ def mesh(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
+def test_the_local_part_of_a_dtensor_is_read_without_a_collective(
     run: trackside.Run, stream: Stream, mesh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch.distributed.tensor import DTensor, Partial
@@ -536,7 +536,7 @@ def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
     monkeypatch.setattr(numbers, "is_on_device", is_on_device)
     run.push(step=2, norm=unreduced)
     stream.advance()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert sorted(rows, key=lambda row: row[0]) == [(1, {"norm": 0.5, "weight": 0.25}), (2, {"norm": 0.5})]
     assert totals.dropped == 1
 
@@ -555,7 +555,7 @@ device.Cuda = lambda: stream
 """
 
 
-def said(router: Router, tmp_path: Path, code: str, ends: int = 1) -> list[Any]:
+def messages_of(router: Router, tmp_path: Path, code: str, ends: int = 1) -> list[Any]:
     """Run a script until it exits without an error; return the messages of its sessions."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + textwrap.dedent(code))
@@ -571,7 +571,7 @@ def said(router: Router, tmp_path: Path, code: str, ends: int = 1) -> list[Any]:
 
 
 def test_the_last_loss_of_a_script_arrives_though_the_device_is_behind(router: Router, tmp_path: Path) -> None:
-    messages = said(
+    messages = messages_of(
         router,
         tmp_path,
         """
@@ -594,11 +594,11 @@ def test_so_it_does_at_the_end_of_a_run(router: Router, tmp_path: Path, end: str
             stream.advance()
         {end}
         """
-    assert pushed(said(router, tmp_path, code)) == [(7, {"loss": 0.5})]
+    assert pushed(messages_of(router, tmp_path, code)) == [(7, {"loss": 0.5})]
 
 
 def test_a_forked_child_asks_and_frees_nothing_of_its_parents(router: Router, tmp_path: Path) -> None:
-    messages = said(
+    messages = messages_of(
         router,
         tmp_path,
         """

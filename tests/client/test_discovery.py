@@ -84,12 +84,12 @@ def test_a_daemon_is_shown_with_the_reason_for_its_choice(
     assert discovery.origin(endpoint, explicit, environ) == reason
 
 
-def test_each_place_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_each_place_is_tried_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     monkeypatch.setattr(discovery, "directories", lambda *_: [place, place])
     assert discovery.find(None, {}) == (None, [f"{place}/push.sock (not found)"])
 
 
-def test_the_first_socket_where_somebody_listens_is_taken(places: list[Path], listen: Callable[[Path], Path]) -> None:
+def test_the_first_socket_with_a_listener_is_used(places: list[Path], listen: Callable[[Path], Path]) -> None:
     assert discovery.find(None, {}) == (None, [f"{one}/push.sock (not found)" for one in places])
     system = listen(places[1])
     assert discovery.find(None, {}) == (f"ipc://{system}", [f"{places[0]}/push.sock (not found)"])
@@ -97,7 +97,7 @@ def test_the_first_socket_where_somebody_listens_is_taken(places: list[Path], li
     assert discovery.find(None, {}) == (f"ipc://{user}", [])
 
 
-def test_what_is_named_is_taken_before_the_environment_and_that_before_all_places(
+def test_a_named_endpoint_goes_before_the_environment_and_that_before_all_places(
     place: Path, places: list[Path], listen: Callable[[Path], Path]
 ) -> None:
     listen(places[0])
@@ -130,7 +130,7 @@ def test_what_is_named_and_no_use_is_not_replaced_by_another_place(
         "tcp://gpu7:x",
     ],
 )
-def test_what_is_no_endpoint_is_said_to_be_none(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_reported(endpoint: str) -> None:
     assert discovery.find(endpoint, {}) == (None, [f"{endpoint} (neither ipc://PATH nor tcp://HOST:PORT)"])
 
 
@@ -155,7 +155,7 @@ def test_a_socket_that_a_killed_daemon_left_is_passed_over(places: list[Path], l
     assert discovery.find(None, {}) == (f"ipc://{system}", [f"{left} (nobody listens there)"])
 
 
-def test_a_daemon_too_busy_to_take_one_more_is_a_daemon(places: list[Path], listen: Callable[[Path], Path]) -> None:
+def test_a_daemon_too_busy_to_accept_one_more_is_a_daemon(places: list[Path], listen: Callable[[Path], Path]) -> None:
     path = listen(places[0])
     with ExitStack() as waiting:
         for _ in range(3):
@@ -205,13 +205,13 @@ def test_another_machine_is_not_reached_without_a_key() -> None:
     )
 
 
-def test_a_key_file_that_is_no_use_is_said_so_and_nothing_is_reached_without(place: Path) -> None:
+def test_a_useless_key_file_is_reported_and_no_daemon_is_reached_without_a_key(place: Path) -> None:
     for endpoint in ("tcp://gpu7:21791", "tcp://127.0.0.1:21791"):
         found = discovery.find(endpoint, {"TRACKSIDE_KEY_FILE": f"{place}/own.key"})
         assert found == (None, [f"{endpoint} ({place}/own.key: no such file or directory)"])
 
 
-AS_NOBODY = """
+UNPRIVILEGED = """
 import os, sys
 from trackside.environment import discovery
 if os.getuid() == 0:
@@ -222,7 +222,7 @@ print(discovery.find(sys.argv[1], {}))
 
 @pytest.mark.parametrize("forbidden", [".", "push.sock"])
 @pytest.mark.parametrize(("mode", "reason"), [(0o700, ""), (0o770, ": join the group 54321")])
-def test_what_may_not_be_reached_is_said_so_with_the_group_that_may(
+def test_a_socket_without_permission_is_reported_with_the_group_that_may_use_it(
     place: Path, listen: Callable[[Path], Path], forbidden: str, mode: int, reason: str
 ) -> None:
     place.chmod(0o755)
@@ -233,12 +233,12 @@ def test_what_may_not_be_reached_is_said_so_with_the_group_that_may(
         os.chown(directory / forbidden, 0, 54321)
     (directory / forbidden).chmod(mode if UID == 0 else 0o000)
     endpoint = f"ipc://{path}"
-    looked = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, endpoint], env=clean_environ(), capture_output=True, text=True, check=True
+    checked = subprocess.run(
+        [sys.executable, "-c", UNPRIVILEGED, endpoint], env=clean_environ(), capture_output=True, text=True, check=True
     )
     directory.chmod(0o700)
     expected = f"permission denied{reason if UID == 0 else ''}"
-    assert looked.stdout.strip() == str((None, [f"{endpoint} ({expected})"]))
+    assert checked.stdout.strip() == str((None, [f"{endpoint} ({expected})"]))
 
 
 def test_a_group_is_called_by_its_name(place: Path) -> None:

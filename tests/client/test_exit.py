@@ -108,7 +108,7 @@ def test_a_script_that_ends_is_finished(daemon: Daemon, finished: Callable[..., 
     assert number(daemon, "client_pushes_total", "ends") == number(daemon, "steps_total", "ends") == 1000
 
 
-def test_a_script_that_says_how_it_ended_is_believed(daemon: Daemon, finished: Callable[..., str]) -> None:
+def test_a_script_that_reports_how_it_ended_is_believed(daemon: Daemon, finished: Callable[..., str]) -> None:
     finished(
         "says",
         """
@@ -208,7 +208,7 @@ def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
         ("thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()", ""),
     ],
 )
-def test_what_sys_exit_is_called_with_is_sent_for_a_process_whose_end_nobody_sees(
+def test_the_argument_of_sys_exit_is_sent_for_a_process_with_an_unseen_end(
     start: Callable[..., Process], start_router: Callable[[], Router], place: Path, end: str, requested: str
 ) -> None:
     router = start_router()
@@ -292,7 +292,7 @@ def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed_and_it_is
     assert len(list(orphaned_sessions([spool], None))) == 10
 
 
-def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
+def test_what_a_short_script_has_pushed_without_a_daemon_is_reported_at_its_end(
     start: Callable[..., Process], nowhere: str, spool: Path
 ) -> None:
     process = start("alone", "import trackside; trackside.push(loss=0.5)", endpoint=nowhere)
@@ -304,7 +304,7 @@ def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
     )
 
 
-def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only_and_what_it_has_not_heard_is_on_disk(
+def test_a_frozen_daemon_delays_the_end_by_the_flush_timeout_only_and_the_rest_is_on_disk(
     start_daemon: Callable[..., Daemon], finished: Callable[..., str], spool: Path
 ) -> None:
     frozen = start_daemon()
@@ -325,7 +325,7 @@ def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only_and_what_it
         os.kill(frozen.process.pid, signal.SIGCONT)
 
 
-def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
+def test_ctrl_c_while_the_end_is_being_sent_cuts_it_short_without_a_traceback(
     router: Router, start: Callable[..., Process], spool: Path
 ) -> None:
     process = start(
@@ -339,7 +339,7 @@ def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
         TRACKSIDE_FLUSH_TIMEOUT="inf",
     )
     while (message := router.next()) is not None and message.kind != "bye":
-        router.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+        router.answer(message, "welcome" if message.kind == "hello" else "ack", message.number)
     assert message is not None, "it did not wait for anybody"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=DEADLINE) == ("", "")
@@ -530,7 +530,7 @@ def test_forking_again_and_again_while_others_push_neither_hangs_nor_loses(
     assert number(daemon, "client_dropped_total", "busy") == 0
 
 
-def test_a_second_interpreter_of_the_process_pushes_nothing_and_says_so_once(
+def test_a_second_interpreter_of_the_process_pushes_nothing_and_warns_once(
     daemon: Daemon, start: Callable[..., Process]
 ) -> None:
     new = sys.version_info >= (3, 13)
@@ -675,9 +675,9 @@ def test_a_run_that_begins_without_descriptors_is_sent_once_there_are_some(
     router = start_router()
     process.stdin.write("\n")
     process.stdin.flush()
-    said = router.serve()
+    reported = router.serve()
     assert process.wait(DEADLINE) == 0
-    (messages,) = said.values()
+    (messages,) = reported.values()
     assert [step for step, _ in pushed(messages)] == list(range(1001))
     assert messages[-1].body.totals.dropped == 0
 
@@ -718,6 +718,9 @@ def test_descriptors_that_run_short_cost_nothing_that_was_pushed(
     assert process.poll() is None
     process.stdin.write("\n")
     process.stdin.flush()
-    said = router.serve()
+    reported = router.serve()
     assert process.wait(DEADLINE) == 0
-    assert [row for messages in said.values() for row in pushed(messages)] == [(1, {"loss": 0.5}), (2, {"loss": 0.25})]
+    assert [row for messages in reported.values() for row in pushed(messages)] == [
+        (1, {"loss": 0.5}),
+        (2, {"loss": 0.25}),
+    ]

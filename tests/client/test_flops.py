@@ -11,8 +11,8 @@ from trackside.totals.flops import Flops, flops
 from trackside.totals.session_totals import SessionTotals
 
 
-def counted(told: Flops, **values: float) -> float | None:
-    tally = SessionTotals(flops=told)
+def counted(reported: Flops, **values: float) -> float | None:
+    tally = SessionTotals(flops=reported)
     for step in (10, 11, 13):
         tally.accept(step, step, {"loss": 1.0, **values})
     tally.update(CLOCK)
@@ -45,7 +45,7 @@ def test_what_is_no_positive_number_is_left_out_with_one_warning(
     assert "not a positive finite number" in record.getMessage()
 
 
-def test_of_several_ways_to_say_it_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_among_several_sources_of_the_flops_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "trackside"):
         assert counted(flops(2, 3, 4), tokens=1.0) == 8
         assert flops(None, 3, 4).per_token == 3

@@ -47,30 +47,30 @@ def trained(router: Router, tmp_path: Path) -> Callable[..., list[Sent]]:
                 nursery="torch" in code,
             )
         try:
-            said = serve(router, process)
+            reported = serve(router, process)
         finally:
             process.kill()
             process.wait()
         assert (errors.read_text(), process.returncode) == ("", 0)
-        return [sent(messages) for messages in said.values()]
+        return [sent(messages) for messages in reported.values()]
 
     return run
 
 
 def serve(router: Router, process: subprocess.Popen[bytes]) -> dict[bytes, list[Message]]:
     """Welcome and acknowledge everything until a process has ended; return the messages of each session."""
-    said: dict[bytes, list[Message]] = {}
+    reported: dict[bytes, list[Message]] = {}
     until = time.monotonic() + DEADLINE
     while True:
         ended = process.poll() is not None
         message = router.next(within=0.1)
         if message is not None:
-            said.setdefault(message.session, []).append(message)
-            router.tell(message, "welcome" if message.kind == "hello" else "ack", message.number)
+            reported.setdefault(message.session, []).append(message)
+            router.answer(message, "welcome" if message.kind == "hello" else "ack", message.number)
         elif ended:
-            return said
+            return reported
         if time.monotonic() > until:
-            pytest.fail(f"the script hangs; it has sent {said}")
+            pytest.fail(f"the script hangs; it has sent {reported}")
 
 
 def sent(messages: list[Message]) -> Sent:
@@ -114,7 +114,7 @@ PATIENT = {
 
 
 @pytest.mark.parametrize(("method", "opened"), [("fork", ""), ("fork", "1"), ("spawn", "")])
-def test_what_a_dataset_pushes_in_a_data_loaders_workers_goes_nowhere(
+def test_pushes_of_a_dataset_in_a_data_loaders_workers_are_dropped(
     trained: Callable[..., list[Sent]], method: str, opened: str
 ) -> None:
     [parent] = trained(LOADER, METHOD=method, OPENED=opened)
@@ -188,7 +188,7 @@ def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
+def test_a_child_that_asks_for_a_run_reports_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
     children = trained(
         """
         import io, multiprocessing, os, sys, trackside
@@ -222,7 +222,7 @@ def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., li
     }
 
 
-def test_what_keeps_a_run_may_be_given_to_a_spawned_process(trained: Callable[..., list[Sent]]) -> None:
+def test_an_object_with_a_run_may_be_given_to_a_spawned_process(trained: Callable[..., list[Sent]]) -> None:
     found = trained(
         """
         import multiprocessing, trackside
@@ -247,7 +247,7 @@ def test_what_keeps_a_run_may_be_given_to_a_spawned_process(trained: Callable[..
     assert [one.end for one in found] == [("finished", "")] * 2
 
 
-def test_ranks_that_torch_spawns_are_one_run_without_being_told(trained: Callable[..., list[Sent]]) -> None:
+def test_ranks_that_torch_spawns_are_one_run_without_configuration(trained: Callable[..., list[Sent]]) -> None:
     ranks = trained(
         """
         import os, torch.distributed, torch.multiprocessing, trackside

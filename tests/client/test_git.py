@@ -66,7 +66,7 @@ def script(repository: Repository) -> str:
     return str(repository.folder / "deep" / "z")
 
 
-def said_by_git(repository: Repository) -> bool:
+def git_reports_changes(repository: Repository) -> bool:
     return bool(
         subprocess.run(["git", "--no-optional-locks", "diff", "--quiet"], check=False, cwd=repository.folder).returncode
     )
@@ -131,7 +131,7 @@ def test_a_change_is_seen_as_git_sees_it(repository: Repository, version: int, c
     name, act, changed = CHANGES[change]
     act(repository.folder / name)
     assert dirty(script(repository)) is changed
-    assert said_by_git(repository) is changed
+    assert git_reports_changes(repository) is changed
 
 
 def test_what_was_changed_is_clean_again_once_it_is_committed(repository: Repository) -> None:
@@ -144,7 +144,7 @@ def test_what_was_changed_is_clean_again_once_it_is_committed(repository: Reposi
 def test_what_is_staged_is_not_seen(repository: Repository) -> None:
     (repository.folder / TRAIN).write_text("lr = 0.2\n")
     repository.git("add", "-A")
-    assert dirty(script(repository)) is said_by_git(repository) is False
+    assert dirty(script(repository)) is git_reports_changes(repository) is False
 
 
 def test_without_a_script_the_working_directory_counts(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_change_within_the_moment_in_which_the_index_was_written_is_seen(
     repository: Repository, content: str, changed: bool
 ) -> None:
     same_moment(repository, content)
-    assert dirty(script(repository)) is said_by_git(repository) is changed
+    assert dirty(script(repository)) is git_reports_changes(repository) is changed
 
 
 def test_a_file_that_git_has_marked_as_perhaps_changed_is_read(repository: Repository) -> None:
@@ -197,7 +197,7 @@ def test_an_index_without_nanoseconds_is_compared_by_seconds(repository: Reposit
     assert dirty(script(repository)) is True
 
 
-def test_a_large_file_whose_time_alone_is_new_may_or_may_not_have_changed(repository: Repository) -> None:
+def test_a_large_file_with_a_new_time_alone_may_or_may_not_have_changed(repository: Repository) -> None:
     earlier(repository.folder / "large")
     assert dirty(script(repository)) is None
     (repository.folder / TRAIN).write_text("lr = 0.2\n")
@@ -205,16 +205,16 @@ def test_a_large_file_whose_time_alone_is_new_may_or_may_not_have_changed(reposi
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-def test_a_file_that_git_was_told_to_pass_over_is_passed_over(repository: Repository, flag: str) -> None:
+def test_a_file_that_git_has_to_ignore_is_ignored(repository: Repository, flag: str) -> None:
     repository.git("update-index", flag, TRAIN)
     (repository.folder / TRAIN).unlink()
-    assert dirty(str(repository.folder / "empty")) is said_by_git(repository) is False
+    assert dirty(str(repository.folder / "empty")) is git_reports_changes(repository) is False
 
 
 def test_a_file_that_is_to_be_added_has_changed(repository: Repository) -> None:
     (repository.folder / "new.py").write_text("x")
     repository.git("add", "--intent-to-add", "new.py")
-    assert dirty(script(repository)) is said_by_git(repository) is True
+    assert dirty(script(repository)) is git_reports_changes(repository) is True
 
 
 def test_a_conflict_is_a_change(repository: Repository) -> None:
@@ -225,14 +225,14 @@ def test_a_conflict_is_a_change(repository: Repository) -> None:
         repository.commit()
     with pytest.raises(subprocess.CalledProcessError):
         repository.git("merge", "main")
-    assert dirty(script(repository)) is said_by_git(repository) is True
+    assert dirty(script(repository)) is git_reports_changes(repository) is True
 
 
 def test_a_conflict_is_a_change_although_the_file_is_as_one_side_has_it(repository: Repository) -> None:
     blob = repository.git("rev-parse", f"HEAD:{TRAIN}")
     entry = f"0 {'0' * 40}\t{TRAIN}\n100644 {blob} 2\t{TRAIN}\n"
     subprocess.run(["git", "update-index", "--index-info"], cwd=repository.folder, input=entry, text=True, check=True)
-    assert dirty(script(repository)) is said_by_git(repository) is True
+    assert dirty(script(repository)) is git_reports_changes(repository) is True
 
 
 def test_a_worktree_has_an_index_of_its_own(repository: Repository, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_permission_does_not_count(repository: Repository) -> None:
     assert dirty(script(repository)) is False
 
 
-def test_where_there_is_no_repository_or_no_index_nothing_is_known(tmp_path: Path) -> None:
+def test_without_a_repository_or_an_index_the_commit_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     assert dirty(str(tmp_path / "train.py")) is None
     (tmp_path / ".git").write_text("gitdir: nowhere")
@@ -302,7 +302,7 @@ def test_a_repository_that_is_too_large_or_takes_too_long_is_not_known(
     assert dirty(script(repository)) is True
 
 
-def test_a_file_that_cannot_be_looked_at_is_not_known(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_not_known(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier(repository.folder / TRAIN)
 
     read = git._read

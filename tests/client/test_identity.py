@@ -35,7 +35,7 @@ def test_a_plain_process_is_alone_and_its_run_has_an_id_of_its_own() -> None:
     assert first.run != second.run
 
 
-def test_a_process_is_known_by_pid_start_time_and_boot() -> None:
+def test_a_process_is_identified_by_pid_start_time_and_boot() -> None:
     identity = identify(environ={})
     assert (identity.pid, identity.host) == (os.getpid(), os.uname().nodename)
     assert identity.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -43,7 +43,7 @@ def test_a_process_is_known_by_pid_start_time_and_boot() -> None:
     assert identity.start > 0
 
 
-def test_without_proc_what_it_would_tell_is_left_out(tmp_path: Path) -> None:
+def test_without_proc_its_facts_are_left_out(tmp_path: Path) -> None:
     identity = identify(environ={}, proc=tmp_path)
     assert (identity.start, identity.boot) == (0, "")
 
@@ -145,7 +145,7 @@ def test_the_gpus_are_those_that_the_environment_gives_and_of_several_the_local_
     assert identify(environ={"CUDA_VISIBLE_DEVICES": visible, "LOCAL_RANK": local_rank}).gpus == gpus
 
 
-def test_an_index_that_follows_the_bus_says_so_and_a_uuid_is_as_it_is() -> None:
+def test_an_index_that_follows_the_bus_reports_so_and_a_uuid_is_as_it_is() -> None:
     by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "3"}).gpus == ("PCI-3",)
     assert identify(environ={**by_bus, "CUDA_VISIBLE_DEVICES": "GPU-aa"}).gpus == ("GPU-aa",)
@@ -177,7 +177,7 @@ def commit_now() -> str:
     return identify(environ={}).git_commit
 
 
-def test_the_commit_around_the_script_is_known(repository: Repository) -> None:
+def test_the_commit_around_the_script_is_found(repository: Repository) -> None:
     assert commit_now() == ""
     first = repository.commit()
     assert len(first) == 40
@@ -186,7 +186,7 @@ def test_the_commit_around_the_script_is_known(repository: Repository) -> None:
     assert commit_now() == second != first
 
 
-def test_the_commit_is_known_when_references_are_packed(repository: Repository) -> None:
+def test_the_commit_is_found_when_references_are_packed(repository: Repository) -> None:
     commit = repository.commit()
     repository.git("tag", "-a", "v1", "-m", "annotated: its line in packed-refs is followed by one more")
     repository.git("pack-refs", "--all")
@@ -194,7 +194,7 @@ def test_the_commit_is_known_when_references_are_packed(repository: Repository) 
     assert commit_now() == commit
 
 
-def test_the_commit_is_known_on_a_branch_with_slashes_and_with_a_detached_head(repository: Repository) -> None:
+def test_the_commit_is_found_on_a_branch_with_slashes_and_with_a_detached_head(repository: Repository) -> None:
     first = repository.commit()
     repository.git("checkout", "--quiet", "-b", "feature/deep/branch")
     second = repository.commit()
@@ -203,7 +203,7 @@ def test_the_commit_is_known_on_a_branch_with_slashes_and_with_a_detached_head(r
     assert commit_now() == first
 
 
-def test_the_commit_is_known_in_a_worktree_also_with_packed_references(
+def test_the_commit_is_found_in_a_worktree_also_with_packed_references(
     repository: Repository, tmp_path: Path, script: Callable[..., None]
 ) -> None:
     first = repository.commit()
@@ -227,7 +227,7 @@ def test_the_commit_of_a_submodule_is_its_own(
     assert commit_now() == inner
 
 
-def test_without_a_script_the_commit_around_the_working_directory_is_known(
+def test_without_a_script_the_commit_around_the_working_directory_is_found(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, script: Callable[..., None]
 ) -> None:
     commit = repository.commit()

@@ -60,7 +60,7 @@ def test_the_parts_that_a_daemon_or_a_watched_command_uses_do_not_bring_the_clie
     assert json.loads(run(code.format("trackside"))) is True
 
 
-def test_every_promised_name_says_what_it_does() -> None:
+def test_every_promised_name_has_a_docstring() -> None:
     for name in trackside.__all__:
         assert getattr(trackside, name).__doc__
 

@@ -33,10 +33,10 @@ def file(tmp_path: Path) -> Path:
 def refusal(file: Path | str, endpoint: str = ELSEWHERE) -> str:
     with pytest.raises(KeyFileError) as caught:
         keys.for_endpoint(endpoint, {"TRACKSIDE_KEY_FILE": str(file)})
-    said = str(caught.value)
-    assert "\n" not in said
-    assert not any(key in said for key in (SECRET, PUBLIC, DAEMON))
-    return said
+    reported = str(caught.value)
+    assert "\n" not in reported
+    assert not any(key in reported for key in (SECRET, PUBLIC, DAEMON))
+    return reported
 
 
 @pytest.mark.parametrize("endpoint", [ELSEWHERE, "tcp://127.0.0.1:21791", "tcp://gpu7:1"])
@@ -45,7 +45,7 @@ def test_a_key_file_counts_for_every_port_also_of_this_machine(file: Path, endpo
     assert key == keys.ClientKey(file, SECRET.encode(), PUBLIC.encode(), DAEMON.encode())
 
 
-def test_a_unix_socket_needs_none_and_no_file_is_looked_at() -> None:
+def test_a_unix_socket_needs_no_key_and_no_file_is_read() -> None:
     assert keys.for_endpoint("ipc:///run/trackside/push.sock", {"TRACKSIDE_KEY_FILE": "/no/such"}) is None
 
 
@@ -82,7 +82,7 @@ def test_one_for_its_owner_alone_is_good(file: Path, mode: int) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has files of its own")
-def test_root_may_lend_one_to_a_group_and_to_nobody_else(file: Path) -> None:
+def test_root_may_lend_a_key_to_a_group_and_to_no_other_user(file: Path) -> None:
     file.chmod(0o440)
     assert keys.for_endpoint(ELSEWHERE, {"TRACKSIDE_KEY_FILE": str(file)}) is not None
     file.chmod(0o444)
@@ -111,7 +111,7 @@ def test_halves_that_do_not_belong_together_are_refused(file: Path) -> None:
         assert refusal(file) == f"{file}: its secret-key and its public-key do not belong together; copy the file again"
 
 
-def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "image").write_bytes(os.urandom(2**20))
     (tmp_path / "image").chmod(0o600)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
 
 Environ = dict[str, str]
-Told = dict[str, Any]
+Reported = dict[str, Any]
 
 TORCHRUN = {
     "RANK": "5",
@@ -55,7 +55,7 @@ TASK_PER_NODE = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "0"} | {
     "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
 }
 SHELL = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PTY_WIN_COL": "80", "SLURM_PTY_PORT": "34567"}
-#: mpirun of Open MPI 4.1 on two nodes: what it has told each of two ranks alike, and that which differs.
+#: mpirun of Open MPI 4.1 on two nodes: what it sets for each of two ranks alike, and what differs.
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -249,12 +249,12 @@ from pathlib import Path
 from trackside.environment.identity import identify
 job, rank = sys.argv[1:]
 os.environ.update(RANK=rank, WORLD_SIZE="2")
-told = Path(os.environ["TOLD"], f"{job}.{rank}")
-told.with_suffix(".begun" + rank).touch()
-while len(list(told.parent.glob(f"{job}.begun*"))) < 2:  # a rank knows the others as long as they live
+reported = Path(os.environ["REPORTS"], f"{job}.{rank}")
+reported.with_suffix(".begun" + rank).touch()
+while len(list(reported.parent.glob(f"{job}.begun*"))) < 2:  # a rank knows the others as long as they live
     time.sleep(0.01)
-told.write_text(identify(job).run)
-while len(list(told.parent.glob(f"{job}.?"))) < 2:
+reported.write_text(identify(job).run)
+while len(list(reported.parent.glob(f"{job}.?"))) < 2:
     time.sleep(0.01)
 """
 
@@ -275,9 +275,9 @@ def test_jobs_that_one_shell_starts_are_runs_of_their_own_and_the_ranks_of_each_
 ) -> None:
     started = start.format(python=shlex.quote(sys.executable), code=shlex.quote(RANK_CODE))
     script = SHELL_LOOP.format(start=started, jobs=jobs)
-    subprocess.run(["bash", "-c", script], env=clean_environ({"TOLD": str(tmp_path)}), check=True)
-    told = {path.name: path.read_text() for path in tmp_path.glob("*.?")}
-    assert told["A.0"] == told["A.1"] != told["B.0"] == told["B.1"]
+    subprocess.run(["bash", "-c", script], env=clean_environ({"REPORTS": str(tmp_path)}), check=True)
+    reported = {path.name: path.read_text() for path in tmp_path.glob("*.?")}
+    assert reported["A.0"] == reported["A.1"] != reported["B.0"] == reported["B.1"]
 
 
 def test_a_training_of_one_rank_is_a_run_of_its_own_each_time(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_second_name_in_one_process_is_another_run_and_the_first_again_is_the_
     assert identify("b", "given", environ=environ, names=names).run == "given"
 
 
-def test_without_proc_a_launcher_is_known_by_its_pid(tmp_path: Path) -> None:
+def test_without_proc_a_launcher_is_identified_by_its_pid(tmp_path: Path) -> None:
     assert identify(environ=ONE_NODE, proc=tmp_path).run == f"launch-local-{os.getppid()}-0"
 
 
@@ -371,7 +371,7 @@ def test_every_restart_is_an_attempt_of_its_own_and_of_the_same_run() -> None:
         ({**POD, "HOSTNAME": ""}, ""),
     ],
 )
-def test_the_clusters_job_is_known_and_part_of_the_name(
+def test_the_clusters_job_is_found_and_part_of_the_name(
     monkeypatch: pytest.MonkeyPatch, environ: Environ, job: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
@@ -433,49 +433,49 @@ def test_a_process_group_that_cannot_be_asked_is_none(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Callable[..., list[Told]]:
+def launched(tmp_path: Path) -> Callable[..., list[Reported]]:
     """A function that runs Python, whose processes each write their identity to a file.
 
     It returns the identities, sorted by attempt, run and rank.
     """
 
-    def launch(code: str, *arguments: str, **environ: str) -> list[Told]:
+    def launch(code: str, *arguments: str, **environ: str) -> list[Reported]:
         script = tmp_path / "train.py"
-        script.write_text(TELL + textwrap.dedent(code))
-        environ = clean_environ({"TOLD": str(tmp_path), **environ})
+        script.write_text(REPORT + textwrap.dedent(code))
+        environ = clean_environ({"REPORTS": str(tmp_path), **environ})
         process = run([sys.executable, *arguments, str(script)], env=environ, nursery=True)
         assert process.returncode == 0, process.stderr
-        told = [json.loads(path.read_text()) for path in tmp_path.glob("told-*")]
-        return sorted(told, key=lambda one: (one["attempt"], one["run"], one["rank"]))
+        reported = [json.loads(path.read_text()) for path in tmp_path.glob("reported-*")]
+        return sorted(reported, key=lambda one: (one["attempt"], one["run"], one["rank"]))
 
     return launch
 
 
-TELL = """
+REPORT = """
 import json, os
 from trackside.environment.identity import identify
 
-def tell():
-    told = identify()
-    found = {name: getattr(told, name) for name in ("run", "attempt", "rank", "local_rank", "world", "local_world")}
-    with open(f"{os.environ['TOLD']}/told-{os.getpid()}", "w") as file:
+def report():
+    reported = identify()
+    found = {name: getattr(reported, name) for name in ("run", "attempt", "rank", "local_rank", "world", "local_world")}
+    with open(f"{os.environ['REPORTS']}/reported-{os.getpid()}", "w") as file:
         json.dump({**found, "port": os.environ.get("MASTER_PORT")}, file)
-    return told
+    return reported
 """
 
 
 @pytest.mark.parametrize("name", ["", "job-17"])
-def test_what_torchrun_restarts_is_the_same_run_whose_port_may_change(
-    launched: Callable[..., list[Told]], tmp_path: Path, name: str
+def test_a_torchrun_restart_is_the_same_run_although_its_port_may_change(
+    launched: Callable[..., list[Reported]], tmp_path: Path, name: str
 ) -> None:
     meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path / 'meeting'}", "--rdzv-conf=store_type=file"]
-    told = launched(
+    reported = launched(
         """
-        told = tell()
-        if told.attempt == 0:
-            while sum(name.startswith("told-") for name in os.listdir(os.environ["TOLD"])) < 2:
+        reported = report()
+        if reported.attempt == 0:
+            while sum(name.startswith("reported-") for name in os.listdir(os.environ["REPORTS"])) < 2:
                 pass
-            raise SystemExit(told.rank)
+            raise SystemExit(reported.rank)
         """,
         "-m",
         "torch.distributed.run",
@@ -485,31 +485,36 @@ def test_what_torchrun_restarts_is_the_same_run_whose_port_may_change(
         *([f"--rdzv-id={name}"] if name else []),
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
     )
-    assert [(one["attempt"], one["rank"], one["world"]) for one in told] == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
-    assert len({one["run"] for one in told}) == 1
-    assert told[0]["run"].startswith("torchrun-job-17" if name else "launch-")
-    assert len({one["port"] for one in told}) == 2
+    assert [(one["attempt"], one["rank"], one["world"]) for one in reported] == [
+        (0, 0, 2),
+        (0, 1, 2),
+        (1, 0, 2),
+        (1, 1, 2),
+    ]
+    assert len({one["run"] for one in reported}) == 1
+    assert reported[0]["run"].startswith("torchrun-job-17" if name else "launch-")
+    assert len({one["port"] for one in reported}) == 2
 
 
 def test_what_torch_spawns_at_once_is_one_run_and_what_it_spawns_next_another(
-    launched: Callable[..., list[Told]],
+    launched: Callable[..., list[Reported]],
 ) -> None:
-    told = launched(
+    reported = launched(
         """
         def train(rank, meeting):
             import torch.distributed
             torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{meeting}")
-            tell()
+            report()
             torch.distributed.destroy_process_group()
 
         if __name__ == "__main__":
             import torch.multiprocessing
             for number in range(2):
-                torch.multiprocessing.spawn(train, (f"{os.environ['TOLD']}/meeting-{number}",), nprocs=2)
+                torch.multiprocessing.spawn(train, (f"{os.environ['REPORTS']}/meeting-{number}",), nprocs=2)
         """
     )
-    assert [(one["rank"], one["local_rank"], one["world"], one["local_world"]) for one in told] == [
+    assert [(one["rank"], one["local_rank"], one["world"], one["local_world"]) for one in reported] == [
         (0, 0, 2, 2),
         (1, 1, 2, 2),
     ] * 2
-    assert told[0]["run"] == told[1]["run"] != told[2]["run"] == told[3]["run"]
+    assert reported[0]["run"] == reported[1]["run"] != reported[2]["run"] == reported[3]["run"]

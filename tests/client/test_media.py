@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from client.router import kept
+from client.router import unsent_rows
 from PIL import Image
 from processes import eventually
 
@@ -135,7 +135,7 @@ def test_what_is_no_image_is_refused_and_a_bomb_is_not_unpacked(data: bytes, rea
         read(data)
 
 
-def test_only_the_chunks_of_a_picture_are_kept() -> None:
+def test_only_the_chunks_of_a_picture_are_retained() -> None:
     extra = chunk(b"tEXt", b"Comment\0<script>"), chunk(b"iCCP", b"x"), chunk(b"acTL", bytes(8))
     assert check(file(HEADER, b"\0ab\0cd", *extra)) == (2, 2, file(HEADER, b"\0ab\0cd"))
     assert check(file(HEADER, b"\0ab\0cd") + b"<script>").data == file(HEADER, b"\0ab\0cd")
@@ -228,8 +228,8 @@ def test_a_daemon_that_may_store_none_of_them_is_one_line_in_the_trainings_log(
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "30")
     run = trackside.init("media", endpoint=router.endpoint)
-    hello = router.take("hello")
-    router.tell(hello, "welcome", 0, Welcome(stores) if stores else None)
+    hello = router.expect("hello")
+    router.answer(hello, "welcome", 0, Welcome(stores) if stores else None)
     run.push(step=4, loss=1.0)
     for step in range(3):
         run.log_text("text", "words", step=step)
@@ -264,7 +264,7 @@ def test_without_a_daemon_they_do_not_crowd_out_values(
     for step in range(20):
         run.push(step=step, loss=1.0)
         run.log_text("text", "x y" * 1000, step=step)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [step for step, _ in rows] == [*range(20)]
     assert 0 < totals.dropped < 20
     eventually(lambda: any("dropped while no daemon accepts them" in one.getMessage() for one in caplog.records))

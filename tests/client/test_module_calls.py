@@ -77,7 +77,7 @@ def test_compiled_modules_are_left_out_and_not_compiled_anew(run: trackside.Run)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_a_model_that_is_compiled_as_a_whole_says_so(run: trackside.Run) -> None:
+def test_a_model_that_is_compiled_as_a_whole_reports_it(run: trackside.Run) -> None:
     model = torch.compile(made(1), backend="eager")
     run.watch(model)
     assert "compiled" in recorded(model, run, 1).error

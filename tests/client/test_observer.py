@@ -198,7 +198,7 @@ def test_the_pace_keeps_to_the_share_of_the_time_for_short_steps_too(
     assert limit / 2 < share <= limit
 
 
-def test_observing_a_watched_model_goes_on_with_it_and_stop_ends_both(run: trackside.Run) -> None:
+def test_observing_a_watched_model_continues_with_it_and_stop_ends_both(run: trackside.Run) -> None:
     model = made(1)
     watcher = run.watch(model)
     assert run.observe(model, every=1) is watcher
@@ -225,7 +225,7 @@ def test_a_pace_that_is_none_is_refused(run: trackside.Run, every: Any) -> None:
         run.observe(made(1), every=every)
 
 
-def test_a_failure_of_an_observation_ends_it_and_training_goes_on(
+def test_a_failure_of_an_observation_ends_it_and_training_continues(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = made(1)

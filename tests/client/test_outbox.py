@@ -202,7 +202,7 @@ def test_with_little_memory_and_a_disk_every_value_arrives_though_the_process_en
 
 
 @given(happens=happenings("fill", "free"))
-def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens: list[tuple[str, int]]) -> None:
+def test_rows_that_a_full_disk_refuses_wait_in_memory(directory: Path, happens: list[tuple[str, int]]) -> None:
     road = Road(directory, window=3)
     write = os.write
 
@@ -222,9 +222,7 @@ def test_what_a_full_disk_does_not_take_waits_in_memory(directory: Path, happens
 
 @example(happens=PUT_BACK)
 @given(happens=happenings("exit"))
-def test_of_a_spool_that_is_full_the_oldest_go_and_the_count_says_how_many(
-    directory: Path, happens: list[tuple[str, int]]
-) -> None:
+def test_a_full_spool_loses_its_oldest_and_counts_them(directory: Path, happens: list[tuple[str, int]]) -> None:
     road = Road(directory, **SMALL, spool_bytes=4000)
     travel(road, [("push", 4), ("drain", 1), *happens])
     arrived = road.daemon.values
@@ -258,7 +256,7 @@ def test_a_tight_loop_without_a_daemon_leaves_no_more_in_memory_than_its_bound()
     assert session.spool.last == 100 * 2
 
 
-def test_a_segment_that_was_deleted_is_a_gap_that_is_told(spool: Path) -> None:
+def test_a_segment_that_was_deleted_is_a_reported_gap(spool: Path) -> None:
     session, daemon = a_session(segment_bytes=1), Daemon()
     for second in range(100):
         push(session, {"loss": second}, second)
@@ -292,7 +290,7 @@ def test_a_torn_last_record_costs_only_itself(spool: Path, damaged: Callable[[by
     assert left.done
 
 
-def test_a_leftover_says_the_hello_of_its_process_and_that_it_is_late(spool: Path) -> None:
+def test_a_leftover_sends_the_hello_of_its_process_and_that_it_is_late(spool: Path) -> None:
     session = a_session()
     push(session, {"loss": 1.0}, 5)
     session.end(CLOCK, "failed", "ValueError", provisional=True)
@@ -337,7 +335,7 @@ def test_only_what_its_process_has_left_is_found_and_only_this_machines(spool: P
 
 
 @pytest.mark.parametrize("error", [PermissionError, TimeoutError])
-def test_a_place_that_cannot_be_looked_into_has_nothing_and_the_others_are_looked_into(
+def test_a_place_that_cannot_be_read_has_nothing_and_the_others_are_read(
     spool: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
     session = a_session()
@@ -367,7 +365,7 @@ def test_a_file_that_is_no_segment_is_left_alone(spool: Path, content: bytes) ->
     assert len(list(spool.glob("*.spool"))) == 3
 
 
-def test_nobody_else_may_read_what_is_left(spool: Path) -> None:
+def test_no_other_user_may_read_what_is_left(spool: Path) -> None:
     session = a_session()
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)
@@ -385,7 +383,7 @@ def test_nor_if_a_group_shares_a_directory_that_is_the_users_own(spool: Path) ->
     assert {path.stat().st_mode & 0o777 for path in spool.iterdir()} == {0o600}
 
 
-def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(spool: Path) -> None:
+def test_a_full_directory_loses_its_oldest_files_of_ended_processes(spool: Path) -> None:
     gone: list[Any] = []
     for _ in range(2):
         gone.append(a_session(segment_bytes=1))
@@ -401,7 +399,7 @@ def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(
     assert session.totals.dropped > 0
 
 
-def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> None:
+def test_forged_or_undeletable_files_stop_no_process(spool: Path) -> None:
     session = a_session()
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)
@@ -456,7 +454,7 @@ def overflow(spool: Path, sent: int = 0) -> Session:
     return session
 
 
-def test_of_a_spool_past_its_bound_the_oldest_go_and_the_skip_says_what_they_were(spool: Path) -> None:
+def test_a_spool_past_its_bound_loses_its_oldest_and_the_skip_names_them(spool: Path) -> None:
     session = overflow(spool)
     dropped = session.totals.dropped
     assert dropped > 50
@@ -482,7 +480,7 @@ def test_what_was_sent_may_have_arrived_and_stays(spool: Path) -> None:
     assert session.totals.dropped == dropped > 50
 
 
-def test_without_a_disk_the_skip_says_what_memory_had_no_room_for() -> None:
+def test_without_a_disk_the_skip_names_what_memory_had_no_room_for() -> None:
     session, daemon = a_session(NO_DISK, pending_bytes=2000), Daemon()
     for second in range(50):
         push(session, {"loss": second, "lr": 0.1}, second)
@@ -545,7 +543,7 @@ def test_a_damaged_record_is_named_and_its_values_are_counted_also_by_its_own_pr
     assert text == f"{segment} is damaged at byte {record - 31}: 2 values are left out, and what follows is read"
 
 
-def test_a_spool_whose_only_head_is_damaged_stays_where_it_is(spool: Path) -> None:
+def test_a_spool_with_nothing_but_a_damaged_head_stays_where_it_is(spool: Path) -> None:
     session = a_session()
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 
 
-class Told:
+class RecordedMarks:
     """The marks that were reported, in order."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_neve
     assert before["backward"] == pytest.approx(3 + 10 * 3 / 5)
 
 
-def test_without_a_phase_there_is_nothing_to_tell() -> None:
+def test_without_a_phase_there_is_nothing_to_send() -> None:
     assert times(end=5) == {}
 
 
@@ -117,9 +117,9 @@ def test_ends_without_a_beginning_and_beginnings_without_an_end_do_no_harm() -> 
     }
 
 
-def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
+def test_the_pause_is_sent_whatever_is_nested_in_it() -> None:
     found = PhaseTimes(0)
-    told = []
+    reported = []
     for word in (
         "+train",
         "+eval",
@@ -133,14 +133,14 @@ def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
         "-train",
     ):
         found.accept(0, Mark(enters=word[0] == "+", phase=word[1:]))
-        told.append((found.innermost, found.reported))
-    assert told == [
+        reported.append((found.innermost, found.reported))
+    assert reported == [
         *(("train", "train"), ("eval", "eval"), ("forward", "eval"), ("eval", "eval"), ("checkpoint", "checkpoint")),
         *(("data", "checkpoint"), ("eval", "eval"), ("train", "train"), ("data", "data"), ("", "")),
     ]
 
 
-def test_what_was_found_gives_way_to_what_the_user_says() -> None:
+def test_a_detected_phase_gives_way_to_the_user_s_own() -> None:
     own = times((1, "+backward"), (2, "+backward*"), (4, "-backward*"), (8, "-backward"), end=16)
     assert own == {"other": 1.0 + 8.0, "backward": 7.0}
     late = times((1, "+backward*"), (2, "+backward"), (4, "-backward*"), (8, "-backward"), end=16)
@@ -168,7 +168,7 @@ def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:
     assert session._counts.phases.paused == 6 * SECOND
 
 
-def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
+def test_so_many_phases_are_distinguished_and_the_rest_is_other() -> None:
     marks = [(float(number), f"{sign}p{number}") for number in range(1, 2 * SESSION_PHASES) for sign in "+-"]
     found = times(*marks, end=2 * SESSION_PHASES)
     assert len(found) == SESSION_PHASES
@@ -176,8 +176,8 @@ def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
 
 
 def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:
-    told = Told()
-    phase = Phase(told, "eval")
+    reported = RecordedMarks()
+    phase = Phase(reported, "eval")
 
     @phase
     def add(one: int, *, other: int) -> int:
@@ -187,29 +187,29 @@ def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:
     async def wait() -> str:
         return "waited"
 
-    with phase, Phase(told, "data"):
+    with phase, Phase(reported, "data"):
         pass
     assert (add(1, other=2), asyncio.run(wait()), add.__name__) == (3, "waited", "add")
-    assert told.words == ["+eval", "+data", "-data", "-eval", "+eval", "-eval", "+eval", "-eval"]
+    assert reported.words == ["+eval", "+data", "-data", "-eval", "+eval", "-eval", "+eval", "-eval"]
 
 
 def test_a_phase_is_entered_and_left_by_hand() -> None:
-    told = Told()
-    phase = Phase(told, "eval")
+    reported = RecordedMarks()
+    phase = Phase(reported, "eval")
     phase.__enter__()
     phase.__exit__()
-    assert told.words == ["+eval", "-eval"]
-    assert not told.marks[-1].failed
+    assert reported.words == ["+eval", "-eval"]
+    assert not reported.marks[-1].failed
 
 
 def test_a_phase_that_ends_by_an_exception_ends() -> None:
-    told = Told()
-    with pytest.raises(ValueError, match="bad"), Phase(told, "eval"):
+    reported = RecordedMarks()
+    with pytest.raises(ValueError, match="bad"), Phase(reported, "eval"):
         raise ValueError("bad")
-    assert told.words == ["+eval", "-eval"]
+    assert reported.words == ["+eval", "-eval"]
 
 
-def test_what_cannot_be_a_phase_is_said_at_once() -> None:
+def test_an_invalid_phase_is_reported_at_once() -> None:
     with pytest.raises(TypeError, match=r"a phase needs a name, as in phase\(\"eval\"\)"):
         trackside.phase(len)  # type: ignore[arg-type]
 
@@ -217,7 +217,7 @@ def test_what_cannot_be_a_phase_is_said_at_once() -> None:
         yield 1
 
     with pytest.raises(TypeError, match="generator function; use the phase inside of it"):
-        Phase(Told(), "eval")(generator)
+        Phase(RecordedMarks(), "eval")(generator)
 
 
 class Loader:
@@ -235,15 +235,15 @@ class Loader:
         return len(self.batches)
 
 
-def test_a_loader_s_waits_are_told_as_they_begin_and_end_in_every_epoch() -> None:
-    told, loader = Told(), Loader()
-    waits = TimedLoader(told, loader)
+def test_a_loader_s_waits_are_sent_as_they_begin_and_end_in_every_epoch() -> None:
+    reported, loader = RecordedMarks(), Loader()
+    waits = TimedLoader(reported, loader)
     for _ in range(2):
         assert list(waits) == loader.batches
-    assert told.words == ["+data", "-data"] * 8  # the loader's iterator, two batches, the end
-    assert [mark.waited is not None for mark in told.marks if not mark.enters] == [False, True, True, False] * 2
-    assert [mark.first for mark in told.marks if not mark.enters] == [False, True, False, False] * 2
-    assert (len(waits), waits.sampler, bool(waits), bool(TimedLoader(told, iter([])))) == (2, "sampler", True, True)
+    assert reported.words == ["+data", "-data"] * 8  # the loader's iterator, two batches, the end
+    assert [mark.waited is not None for mark in reported.marks if not mark.enters] == [False, True, True, False] * 2
+    assert [mark.first for mark in reported.marks if not mark.enters] == [False, True, False, False] * 2
+    assert (len(waits), waits.sampler, bool(waits), bool(TimedLoader(reported, iter([])))) == (2, "sampler", True, True)
 
 
 def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
@@ -251,13 +251,13 @@ def test_a_loader_that_fails_raises_as_it_would_alone() -> None:
         yield 1
         raise RuntimeError("worker died")
 
-    told = Told()
+    reported = RecordedMarks()
     with pytest.raises(RuntimeError, match="worker died"):
-        list(TimedLoader(told, failing()))
-    assert told.words == ["+data", "-data"] * 3
+        list(TimedLoader(reported, failing()))
+    assert reported.words == ["+data", "-data"] * 3
     with pytest.raises(TypeError, match="not iterable"):
-        iter(TimedLoader(told, 3))  # type: ignore[arg-type]
-    assert told.words == ["+data", "-data"] * 4
+        iter(TimedLoader(reported, 3))  # type: ignore[arg-type]
+    assert reported.words == ["+data", "-data"] * 4
 
 
 def test_the_first_wait_has_the_time_in_which_the_loader_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,24 +269,24 @@ def test_the_first_wait_has_the_time_in_which_the_loader_begins(monkeypatch: pyt
             assert sum(1 for _ in islice(clock, 1000))
             return super().__iter__()
 
-    told = Told()
-    for _ in TimedLoader(told, Starting()):
+    reported = RecordedMarks()
+    for _ in TimedLoader(reported, Starting()):
         pass
-    assert [mark.waited for mark in told.marks if mark.waited is not None] == [1001 + 1, 1]
+    assert [mark.waited for mark in reported.marks if mark.waited is not None] == [1001 + 1, 1]
 
 
-def test_an_iterator_has_one_first_batch_however_often_it_is_taken_up() -> None:
-    told = Told()
-    waits = TimedLoader(told, iter(range(6)))
+def test_an_iterator_has_one_first_batch_however_often_it_is_resumed() -> None:
+    reported = RecordedMarks()
+    waits = TimedLoader(reported, iter(range(6)))
     assert [list(islice(waits, 2)) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    assert [mark.first for mark in told.marks if mark.waited is not None] == [True, *[False] * 5]
+    assert [mark.first for mark in reported.marks if mark.waited is not None] == [True, *[False] * 5]
 
 
 def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
     class Batch:
         pass
 
-    for batch in TimedLoader(Told(), (Batch() for _ in range(1))):
+    for batch in TimedLoader(RecordedMarks(), (Batch() for _ in range(1))):
         seen = weakref.ref(batch)
         del batch
         gc.collect()
@@ -311,7 +311,7 @@ def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
     assert (waits.sum, sum(waits.counts), waits.first.sum, sum(waits.first.counts)) == (4.0, 1, 1.0, 1)
 
 
-def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_on() -> None:
+def test_evaluation_is_no_part_of_a_step_and_the_beat_names_the_phase_that_goes_on() -> None:
     session = a_session()
     began = session._counts.phases._since
     for second, what in (

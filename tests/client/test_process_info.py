@@ -46,7 +46,7 @@ def versions(**modules: Any) -> dict[str, str]:
     return packages(modules)
 
 
-def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system(
+def test_a_process_reports_its_command_its_directory_its_interpreter_and_its_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--lr", "0.1"])
@@ -60,7 +60,7 @@ def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system
     assert found.git_dirty is None
 
 
-def test_variables_that_change_the_speed_are_kept_without_secrets() -> None:
+def test_variables_that_change_the_speed_are_stored_without_secrets() -> None:
     found = environ({"PATH": "/bin", "OMP_NUM_THREADS": "4", "NCCL_X": "password=hunter2abc", "NCCL_ALGO": "R" * 999})
     assert list(found) == ["NCCL_ALGO", "NCCL_X", "OMP_NUM_THREADS"]
     assert found["OMP_NUM_THREADS"] == "4"
@@ -166,18 +166,18 @@ def test_a_module_that_waits_to_be_used_is_left_alone(tmp_path: Path, monkeypatc
     assert found == {"trap": "1.5"}
 
 
-def test_of_very_many_packages_those_that_were_imported_first_are_told() -> None:
+def test_of_very_many_packages_those_imported_first_are_reported() -> None:
     many = {f"p{number:04}": module("p", __version__="1") for number in range(PACKAGES + 50)}
     assert list(packages(dict(reversed(many.items())))) == sorted(many)[50:]
 
 
-def test_packages_can_be_told_while_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_can_be_listed_while_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = {f"p{number}": module("p", __version__="1") for number in range(10)}
-    look = info_module._version
+    original = info_module._version
 
     def importing(one: object) -> str:
         modules[f"new{len(modules)}"] = module("new")
-        return look(one)
+        return original(one)
 
     monkeypatch.setattr(info_module, "_version", importing)
     assert len(packages(modules)) == 10
@@ -207,13 +207,13 @@ def where() -> tuple[str, str, str]:
     return found.k8s_pod, found.k8s_namespace, found.k8s_container
 
 
-def test_a_pod_is_known_by_its_host_name_and_its_account(in_a_pod: Path) -> None:
+def test_a_pod_is_identified_by_its_host_name_and_its_account(in_a_pod: Path) -> None:
     assert where() == ("train-0", "", "")
     in_a_pod.write_text("ml\n")
     assert where() == ("train-0", "ml", "")
 
 
-def test_what_the_manifest_tells_counts_before_what_is_seen(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_of_the_manifest_count_before_observed_ones(in_a_pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_pod.write_text("ml")
     for prefix in ("MY_POD", "K8S_POD", "POD"):
         monkeypatch.setenv(f"{prefix}_NAME", f"by {prefix}")
@@ -242,7 +242,7 @@ def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: 
     assert len(namespace.encode()) == 253
 
 
-def test_who_has_launched_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_LAUNCH", "0123456789abcdef")
     assert process_info().launch == "0123456789abcdef"
 

@@ -186,18 +186,18 @@ def test_a_key_that_names_a_secret_hides_its_text(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["token", "HF_TOKEN", "hfToken", "session-token"])
-def test_a_token_that_looks_like_a_credential_is_one(key: str) -> None:
+def test_a_token_of_the_form_of_a_credential_is_one(key: str) -> None:
     assert redact({key: "abcdefghijklmnop"}) == {key: REDACTED}
     assert redact({key: "Zm9vYmFy/YmF6cXV4+w=="}) == {key: REDACTED}
 
 
 @pytest.mark.parametrize("key", ["wandb_key", "wandb", "WANDB_KEY", "my_api"])
-def test_forty_hexadecimal_digits_are_a_key_where_the_name_says_so(key: str) -> None:
+def test_forty_hexadecimal_digits_are_a_key_when_the_name_suggests_it(key: str) -> None:
     assert redact({key: HEX}) == {key: REDACTED}
 
 
 @pytest.mark.parametrize("config", PLAIN, ids=lambda config: json.dumps(config)[:40])
-def test_what_is_no_secret_is_kept(config: dict[str, Any]) -> None:
+def test_a_value_that_is_no_secret_is_retained(config: dict[str, Any]) -> None:
     assert redact(config) == config
 
 
@@ -230,11 +230,11 @@ def test_a_command_loses_its_secrets(argv: list[str], stored: list[str]) -> None
 
 
 @pytest.mark.parametrize("argv", KEPT_COMMANDS)
-def test_a_command_without_secrets_is_kept(argv: list[str]) -> None:
+def test_a_command_without_secrets_is_retained(argv: list[str]) -> None:
     assert redact_command(argv) == argv
 
 
-def test_the_order_of_keys_is_kept() -> None:
+def test_the_order_of_keys_is_retained() -> None:
     config = {"z": 1, "password": "x", "a": {"y": 1, "b": 2}}
     assert [list(redact(config)), list(redact(config)["a"])] == [["z", "password", "a"], ["y", "b"]]
 

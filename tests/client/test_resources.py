@@ -60,26 +60,26 @@ def fill(shm: Shm) -> Callable[..., ResourceMonitor]:
     return seen
 
 
-def shared(told: ResourceUsage | None) -> tuple[float, ...] | None:
+def shared(reported: ResourceUsage | None) -> tuple[float, ...] | None:
     """Return size, used and peak in KiB."""
-    if told is None:
+    if reported is None:
         return None
-    return tuple(-1 if one is None else one / 1024 for one in (told.shm_size, told.shm_used, told.shm_peak))
+    return tuple(-1 if one is None else one / 1024 for one in (reported.shm_size, reported.shm_used, reported.shm_peak))
 
 
-def test_the_room_is_told_at_once_and_then_each_ten_seconds(fill: Callable[..., ResourceMonitor]) -> None:
+def test_the_room_is_sent_at_once_and_then_each_ten_seconds(fill: Callable[..., ResourceMonitor]) -> None:
     assert shared(fill(400).report(0)) == (1000, 400, 400)
-    told = [shared(fill(401).report(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
-    assert told == [None, None, (1000, 401, 401), None, (1000, 401, 401)]
+    reported = [shared(fill(401).report(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
+    assert reported == [None, None, (1000, 401, 401), None, (1000, 401, 401)]
 
 
-def test_the_peak_is_of_the_time_since_it_was_told(fill: Callable[..., ResourceMonitor]) -> None:
+def test_the_peak_is_of_the_time_since_it_was_sent(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).report(0)
     assert shared(fill(420, 490, 410).report(10 * SECOND)) == (1000, 410, 490)
     assert shared(fill(405).report(20 * SECOND)) == (1000, 405, 410)
 
 
-def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Callable[..., ResourceMonitor]) -> None:
+def test_a_rise_by_a_tenth_is_sent_at_once_and_a_fall_is_not(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).report(0)
     assert fill(499).report(1 * SECOND) is None
     assert shared(fill(500).report(2 * SECOND)) == (1000, 500, 500)
@@ -88,21 +88,21 @@ def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Cal
     assert shared(fill(600, 0).report(5 * SECOND)) == (1000, 0, 600)
 
 
-def test_another_daemon_is_told_anew(fill: Callable[..., ResourceMonitor]) -> None:
+def test_another_daemon_gets_it_anew(fill: Callable[..., ResourceMonitor]) -> None:
     fill(400).report(0)
     fill(400).reset()
     assert shared(fill(400).report(1 * SECOND)) == (1000, 400, 400)
 
 
-def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_tells_the_rest(
+def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_sends_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms = ResourceMonitor(str(tmp_path / "shm"))
     rooms.poll()
-    told = rooms.report(0)
-    assert told is not None
-    assert shared(told) == (-1, -1, -1)
-    assert told.open_fds
+    reported = rooms.report(0)
+    assert reported is not None
+    assert shared(reported) == (-1, -1, -1)
+    assert reported.open_fds
     unbounded = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0)
     monkeypatch.setattr(os, "statvfs", lambda _: unbounded)
     rooms.poll()
@@ -124,7 +124,7 @@ def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
     assert after.max_fds == (None if soft == resource.RLIM_INFINITY else soft)
 
 
-def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_most(
+def test_a_directory_without_a_count_is_listed_each_ten_seconds_at_most(
     fill: Callable[..., ResourceMonitor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms = fill(0)
@@ -133,21 +133,21 @@ def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_mos
     monkeypatch.setattr(os, "listdir", lambda _: list(names))
     counts = []
     for moment, used in ((0, 0), (1, 200), (11, 200)):
-        told = fill(used).report(moment * SECOND)
-        assert told is not None
-        counts.append(told.open_fds)
+        reported = fill(used).report(moment * SECOND)
+        assert reported is not None
+        counts.append(reported.open_fds)
         names.append("9")
     assert counts == [3, 3, 5]  # the listing's own is left out
 
 
 def test_no_limit_of_files_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    told = ResourceMonitor().report(0)
-    assert told is not None
-    assert told.max_fds is None
+    reported = ResourceMonitor().report(0)
+    assert reported is not None
+    assert reported.max_fds is None
 
 
-def test_where_nothing_can_be_seen_nothing_is_told_and_nothing_raises(
+def test_where_nothing_can_be_seen_nothing_is_sent_and_nothing_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "resource", None)
@@ -176,7 +176,7 @@ def in_beat(session: Session, clock: Clock) -> bool:
 
 
 @pytest.mark.usefixtures("shm")
-def test_of_batches_and_beats_the_next_one_tells_it() -> None:
+def test_the_next_of_batches_and_beats_carries_it() -> None:
     session = greeted()
     assert in_batches(session, CLOCK) == [True]
     assert not in_beat(session, later(0.5))
@@ -188,13 +188,13 @@ def test_of_batches_and_beats_the_next_one_tells_it() -> None:
 
 
 @pytest.mark.usefixtures("shm")
-def test_while_a_training_only_idles_the_beats_tell_it() -> None:
+def test_while_a_training_only_idles_the_beats_carry_it() -> None:
     session = greeted()
     assert [in_beat(session, later(second)) for second in range(21)] == [second % 10 == 0 for second in range(21)]
 
 
 @pytest.mark.usefixtures("shm")
-def test_of_many_batches_at_once_one_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_batches_at_once_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.transport.batch.BATCH_ROWS", 2)
     session = greeted()
     for _ in range(6):
@@ -203,7 +203,7 @@ def test_of_many_batches_at_once_one_tells_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("shm")
-def test_a_batch_that_waits_tells_nothing_that_would_come_late() -> None:
+def test_a_batch_that_waits_carries_nothing_that_would_come_late() -> None:
     session = a_session()
     assert in_batches(session, CLOCK) == [False]
     session.greeted = True
@@ -212,7 +212,7 @@ def test_a_batch_that_waits_tells_nothing_that_would_come_late() -> None:
     assert in_beat(session, later(2.0))
 
 
-def test_the_peak_of_the_time_without_a_daemon_is_told_to_the_next(shm: Shm) -> None:
+def test_the_peak_of_the_time_without_a_daemon_is_sent_to_the_next(shm: Shm) -> None:
     session = a_session()
     for used, second in ((100, 0), (900, 1), (200, 2)):
         shm.used = used
@@ -227,7 +227,7 @@ def test_the_peak_of_the_time_without_a_daemon_is_told_to_the_next(shm: Shm) -> 
     assert in_beat(session, later(3.5))
 
 
-def test_a_hello_tells_the_room_and_what_comes_after_it_tells_it_too(shm: Shm) -> None:
+def test_a_hello_carries_the_room_and_later_messages_carry_it_too(shm: Shm) -> None:
     session = a_session()
     shm.used = 100
     session.drain(CLOCK)
@@ -248,7 +248,9 @@ def test_a_hello_tells_the_room_and_what_comes_after_it_tells_it_too(shm: Shm) -
         (None, False),
     ],
 )
-def test_an_exception_that_a_full_shm_has_caused_says_so(shm: Shm, error: BaseException | None, *, words: bool) -> None:
+def test_an_exception_that_a_full_shm_has_caused_is_explained(
+    shm: Shm, error: BaseException | None, *, words: bool
+) -> None:
     assert exit_status.shortage(error) == ("/dev/shm is full (size 0.9766 MiB)" if words else "")
 
 
@@ -273,11 +275,11 @@ OUT_OF_MEMORY = (
         ("out of memory", ""),
     ],
 )
-def test_an_exception_that_a_full_gpu_has_caused_says_so(text: str, cause: str) -> None:
+def test_an_exception_that_a_full_gpu_has_caused_is_explained(text: str, cause: str) -> None:
     assert exit_status.shortage(RuntimeError(text)) == cause
 
 
-def test_an_exception_whose_text_raises_says_nothing() -> None:
+def test_an_exception_with_a_text_that_raises_is_not_explained() -> None:
     class BadError(Exception):
         def __str__(self) -> str:
             raise ValueError
@@ -285,21 +287,21 @@ def test_an_exception_whose_text_raises_says_nothing() -> None:
     assert exit_status.shortage(BadError()) == ""
 
 
-def test_an_idle_run_tells_a_daemon_of_it_by_a_beat(router: Router) -> None:
+def test_an_idle_run_sends_it_to_a_daemon_in_a_beat(router: Router) -> None:
     trackside.init(endpoint=router.endpoint)
     router.welcome()
-    told = router.take("beat", passing=()).body.room
-    assert told.open_fds > 3
-    assert (told.shm_size is None) == (not os.path.exists(resources.SHM))  # noqa: PTH110
+    reported = router.expect("beat", passing=()).body.room
+    assert reported.open_fds > 3
+    assert (reported.shm_size is None) == (not os.path.exists(resources.SHM))  # noqa: PTH110
 
 
-def test_a_run_that_pushes_all_the_time_tells_it_by_batches_without_a_beat(router: Router) -> None:
+def test_a_run_that_pushes_all_the_time_sends_it_in_batches_without_a_beat(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     router.welcome()
     for _ in range(100):
         run.push(loss=0.5)
-        message = router.take("batch", passing=())
-        router.tell(message, "ack", message.number)
+        message = router.expect("batch", passing=())
+        router.answer(message, "ack", message.number)
         if message.body.room is not None:
             return
     pytest.fail("no batch told it")

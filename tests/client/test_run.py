@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.router import Router, kept, pushed, undrained
+from client.router import Router, pushed, undrained, unsent_rows
 from processes import eventually
 
 import trackside
@@ -111,25 +111,25 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("value", "arrives"), ACCEPTED, ids=repr)
-def test_push_takes_whatever_is_a_number(nowhere: str, value: object, arrives: float) -> None:
+def test_push_accepts_whatever_is_a_number(nowhere: str, value: object, arrives: float) -> None:
     run = trackside.init(endpoint=nowhere)
     run.push(step=1, loss=value)
-    (row,), totals = kept(run)
+    (row,), totals = unsent_rows(run)
     assert repr(row) == repr((1, {"loss": arrives}))
     assert totals.dropped == 0
 
 
-def test_push_takes_numpy_scalars(nowhere: str) -> None:
+def test_push_accepts_numpy_scalars(nowhere: str) -> None:
     np = pytest.importorskip("numpy")
     run = trackside.init(endpoint=nowhere)
     values = [np.float64(0.5), np.float32(0.5), np.float16(0.5), np.int64(-2), np.uint8(7), np.bool_(True), np.array(3)]
     run.push({f"v{number}": value for number, value in enumerate(values)}, step=1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert list(rows[0][1].values()) == [0.5, 0.5, 0.5, -2.0, 7.0, 1.0, 3.0]
     assert totals.dropped == 0
 
 
-def test_push_takes_tensors_of_one_element(nowhere: str) -> None:
+def test_push_accepts_tensors_of_one_element(nowhere: str) -> None:
     torch = pytest.importorskip("torch")
     run = trackside.init(endpoint=nowhere)
     values = [
@@ -142,16 +142,18 @@ def test_push_takes_tensors_of_one_element(nowhere: str) -> None:
     ]
     run.push({f"v{number}": value for number, value in enumerate(values)}, step=1)
     values[0].fill_(9.0)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert list(rows[0][1].values()) == [0.5, 0.5, 0.5, 2.0, 0.5, 1.0]
     assert totals.dropped == 0
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
-def test_what_is_not_a_number_is_dropped_and_counted_and_its_neighbours_are_kept(nowhere: str, value: object) -> None:
+def test_a_value_that_is_not_a_number_is_dropped_and_counted_and_its_neighbours_are_retained(
+    nowhere: str, value: object
+) -> None:
     run = trackside.init(endpoint=nowhere)
     run.push(step=1, loss=0.5, odd=value, lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(1, {"loss": 0.5, "lr": 0.1})]
     assert (totals.pushes, totals.dropped) == (1, 1)
 
@@ -160,7 +162,7 @@ def test_an_array_or_tensor_of_several_elements_is_no_number(nowhere: str) -> No
     np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     run = trackside.init(endpoint=nowhere)
     run.push(step=1, a=np.zeros(2), b=torch.zeros(2), c=np.array(["x"]), loss=1.0)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"loss": 1.0})], 3)
 
 
@@ -172,7 +174,7 @@ def test_what_is_dropped_is_warned_about_once_per_key(nowhere: str, caplog: pyte
         "loss: a str is not a number; it is dropped, and so are further ones",
         "lr: a list is not a number; it is dropped, and so are further ones",
     ]
-    assert kept(run)[1].dropped == 6
+    assert unsent_rows(run)[1].dropped == 6
 
 
 def test_there_is_an_end_of_warnings(nowhere: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,18 +182,18 @@ def test_there_is_an_end_of_warnings(nowhere: str, caplog: pytest.LogCaptureFixt
     for number in range(WARNINGS + 10):
         run.push({f"key{number}": None})
     assert len(warnings(caplog)) == WARNINGS
-    assert kept(run)[1].dropped == WARNINGS + 10
+    assert unsent_rows(run)[1].dropped == WARNINGS + 10
 
 
 @pytest.mark.parametrize("key", [7, None, "\ud800", ("a", 1), frozenset(), Scalar(1.0)], ids=repr)
 @pytest.mark.parametrize("value", [1.0, "text"])
-def test_a_key_that_is_no_text_costs_only_itself_and_says_so(
+def test_a_key_that_is_no_text_costs_only_itself_and_is_reported(
     nowhere: str, caplog: pytest.LogCaptureFixture, process: Process, key: Any, value: object
 ) -> None:
     run = trackside.init(endpoint=nowhere)
     for step in range(3):
         run.push({key: value, "loss": 0.5}, step=step)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(step, {"loss": 0.5}) for step in range(3)]
     assert totals.dropped == 3
     process.exit()
@@ -226,13 +228,13 @@ def test_results_are_events_one_for_each_and_odd_ones_become_text(nowhere: str) 
 @pytest.mark.parametrize(
     "values", [3, "loss", [("loss", 0.5)], {"loss"}, object(), Unreadable(loss=1.0)], ids=lambda v: type(v).__name__
 )
-def test_what_is_no_mapping_is_dropped_and_the_named_values_are_kept(
+def test_an_argument_that_is_no_mapping_is_dropped_and_the_named_values_are_retained(
     nowhere: str, caplog: pytest.LogCaptureFixture, values: Any
 ) -> None:
     run = trackside.init(endpoint=nowhere)
     for step in (1, 2):
         run.push(values, step=step, lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(1, {"lr": 0.1}), (2, {"lr": 0.1})]
     assert totals.dropped == 2
     name = type(values).__name__
@@ -246,7 +248,7 @@ def test_mappings_among_the_values_are_flattened_with_dots_however_they_are_push
     run.push(step=2, eval=scores, loss=0.5)
     run.log({"eval": scores}, step=3)
     trackside.log({"empty": {}, "loss": {0: 0.25}}, step=4)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     flat = {"eval.bleu": 31.2, "eval.by.language.de": 30.0}
     assert rows == [(1, flat), (2, {**flat, "loss": 0.5}), (3, flat), (4, {"loss.0": 0.25})]
     assert totals.dropped == 3
@@ -257,7 +259,7 @@ def test_a_mapping_that_contains_itself_costs_only_itself(nowhere: str, caplog: 
     endless: dict[str, Any] = {"loss": 1.0}
     endless["again"] = endless
     run.push(step=1, odd=endless, lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
     [line] = warnings(caplog)
     assert line.startswith("odd: cannot read values by key from a dict; ")
@@ -269,7 +271,7 @@ def test_a_mapping_with_too_many_values_costs_only_itself(nowhere: str, caplog: 
     for _ in range(40):  # 2**40 values in 41 objects
         tree = {"left": tree, "right": tree}
     run.push(step=1, tree=tree, lr=0.1, eval={"bleu": 31.2})
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1, "eval.bleu": 31.2})], 1)
     assert warnings(caplog) == ["tree: a mapping with more than 10000 values; it is dropped, and so are further ones"]
 
@@ -288,7 +290,7 @@ def test_log_counts_steps_as_wandb_does(nowhere: str) -> None:
     run.push(accuracy=0.8)
     run.log({}, commit=True)
     trackside.log({"loss": 0.5})
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [
         (0, {"loss": 1.0}),
         (1, {"accuracy": 0.5}),
@@ -311,7 +313,7 @@ def test_what_is_logged_raises_nothing(nowhere: str, values: Any, step: Any) -> 
     run = trackside.init(endpoint=nowhere)
     run.log(values, step, step)
     run.log({"loss": 1.0}, commit="yes")  # type: ignore[arg-type]
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [row for _, row in rows] == [{"loss": 1.0}]
     assert totals.dropped == 1
 
@@ -319,7 +321,7 @@ def test_what_is_logged_raises_nothing(nowhere: str, values: Any, step: Any) -> 
 def test_a_key_that_cannot_be_shown_raises_nothing(nowhere: str) -> None:
     run = trackside.init(endpoint=nowhere)
     run.push({Unprintable(): "text"})  # type: ignore[dict-item]
-    assert kept(run)[1].dropped == 1
+    assert unsent_rows(run)[1].dropped == 1
 
 
 def test_texts_that_cannot_be_shown_raise_nothing(nowhere: str) -> None:
@@ -340,7 +342,7 @@ def test_texts_that_cannot_be_shown_raise_nothing(nowhere: str) -> None:
     run.alert(bad, bad, bad)  # type: ignore[arg-type]
     run.alert("title", severity=[])  # type: ignore[arg-type]
     run.push(loss=0.5)
-    assert kept(run)[0][-1][1] == {"loss": 0.5}
+    assert unsent_rows(run)[0][-1][1] == {"loss": 0.5}
 
 
 def test_a_mapping_and_named_values_are_one_push_and_the_named_ones_win(nowhere: str) -> None:
@@ -352,7 +354,7 @@ def test_a_mapping_and_named_values_are_one_push_and_the_named_ones_win(nowhere:
     run.push({}, step=6)
     run.push({"step": 7.0, "values": 8.0, "self": 9.0}, step=7)
     run.push(values=1, self=2, step=8)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [
         (4, {"eval/bleu": 31.2, "loss": 0.5}),
         (5, {"a b": 1.0}),
@@ -368,7 +370,7 @@ def test_a_mapping_and_named_values_are_one_push_and_the_named_ones_win(nowhere:
 def test_a_step_is_anything_that_is_a_whole_number(nowhere: str, step: Any, arrives: int) -> None:
     run = trackside.init(endpoint=nowhere)
     run.push(step=step, loss=0.5)
-    ((arrived, _),), totals = kept(run)
+    ((arrived, _),), totals = unsent_rows(run)
     assert (arrived, type(run.queue.session._counts.step)) == (arrives, int)
     assert totals.dropped == 0
 
@@ -387,7 +389,7 @@ def test_a_step_may_be_of_numpy_or_a_tensor(nowhere: str) -> None:
     ]
     for step in steps:
         run.push(step=step, loss=0.5)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [step for step, _ in rows] == [1, 2, 3, 4, 5, 6, 7]
     assert totals.dropped == 0
 
@@ -400,7 +402,7 @@ def test_a_step_that_is_none_is_warned_about_once_and_the_values_join_the_curren
     run.push(step=5, loss=0.5)
     run.push({"step": "also a key"}, step=step, lr=0.1)
     run.push(step=step, loss=0.25)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(5, {"loss": 0.5}), (5, {"lr": 0.1}), (6, {"loss": 0.25})]
     assert totals.dropped == 1
     assert warnings(caplog) == [
@@ -414,7 +416,7 @@ def test_a_step_beyond_int64_costs_its_push_and_nothing_more(nowhere: str, step:
     run = trackside.init(endpoint=nowhere)
     for one in (1, step, 2):
         run.push(step=one, loss=0.5)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [step for step, _ in rows] == [1, 2]
     assert (totals.pushes, totals.dropped) == (3, 1)
 
@@ -432,7 +434,7 @@ def test_a_logging_handler_that_raises_does_not_reach_the_training(nowhere: str)
     try:
         run = trackside.init(endpoint=nowhere, config={"self": Unprintable()})
         run.push(step=1, loss="text", lr=0.1)
-        assert kept(run)[0] == [(1, {"lr": 0.1})]
+        assert unsent_rows(run)[0] == [(1, {"lr": 0.1})]
     finally:
         logging.getLogger("trackside").removeHandler(handler)
 
@@ -479,7 +481,7 @@ def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_an
         for step in range(ROWS_WAITING + 5):
             run.push(step=step, loss=0.5, lr=0.1)
         assert warnings(caplog) == [OVERRUN]
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [step for step, _ in rows] == list(range(5, ROWS_WAITING + 5))
     assert (totals.dropped, totals.pushes) == (2 * 5, ROWS_WAITING + 5)
 
@@ -492,7 +494,7 @@ def test_wide_pushes_that_wait_are_bounded_by_their_values(nowhere: str, caplog:
             run.push(wide, step=step)
         waiting = len(run.queue.session.rows)
         assert VALUES_WAITING // 1000 - 1 <= waiting <= VALUES_WAITING // 1000
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [step for step, _ in rows] == list(range(1000 - waiting, 1000))
     assert (totals.dropped, totals.pushes) == (1000 * (1000 - waiting), 1000)
     assert warnings(caplog) == [OVERRUN]
@@ -520,7 +522,7 @@ def test_room_that_wide_pushes_took_is_free_again_once_they_are_sent(
     for step in range(6):
         run.push(wide, step=step)
         eventually(lambda: not run.queue.session.rows)
-    assert kept(run)[1].dropped == 0
+    assert unsent_rows(run)[1].dropped == 0
     assert not caplog.records
 
 
@@ -529,7 +531,7 @@ def test_a_push_that_alone_is_wider_than_what_may_wait_is_sent_all_the_same(
 ) -> None:
     run = trackside.init(endpoint=nowhere)
     run.push({f"layer/{number}": 0.5 for number in range(VALUES_WAITING + 1)}, step=1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert sum(len(values) for _, values in rows) == VALUES_WAITING + 1
     assert totals.dropped == 0
     assert not caplog.records
@@ -549,7 +551,7 @@ def test_a_key_that_raises_when_it_is_written_costs_its_push_and_nothing_more(no
     run.push(step=1, loss=0.5)
     run.push({Defiant("odd"): 1.0}, step=2)
     run.push(step=3, loss=0.25)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert rows == [(1, {"loss": 0.5}), (3, {"loss": 0.25})]
     assert totals.dropped == 1
 
@@ -559,7 +561,7 @@ def test_wide_pushes_that_outrun_the_sender_for_long_neither_stop_it_nor_lose_co
     wide = {f"layer/{number}": 0.5 for number in range(VALUES_WAITING // 2)}
     for step in range(40):
         run.push(wide, step=step)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     kept_values = sum(len(values) for _, values in rows)
     assert totals.pushes == 40
     assert totals.dropped == 40 * len(wide) - kept_values
@@ -579,7 +581,7 @@ def test_pushes_of_many_threads_all_arrive(nowhere: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     for number in range(8):
         own = [values[f"thread/{number}"] for _, values in rows if f"thread/{number}" in values]
         assert own == list(range(500))
@@ -606,7 +608,7 @@ def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
     run = process.default
     assert run is not None
     assert run.queue is queue
-    assert kept(run)[1].pushes == 8
+    assert unsent_rows(run)[1].pushes == 8
 
 
 def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_another(
@@ -618,12 +620,12 @@ def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_anoth
     first = process.default
     assert first is not None
     trackside.finish("stopped")
-    assert kept(first)[0] == [(3, {"a/b": 1.0, "loss": 0.5})]
+    assert unsent_rows(first)[0] == [(3, {"a/b": 1.0, "loss": 0.5})]
     trackside.push(loss=0.25)
     second = process.default
     assert second is not None
     assert (second.id, process.queues) != (first.id, {first.queue, second.queue})
-    assert kept(second)[0] == [(0, {"loss": 0.25})]
+    assert unsent_rows(second)[0] == [(0, {"loss": 0.25})]
 
 
 def test_init_twice_is_two_runs_and_the_second_is_the_default(nowhere: str) -> None:
@@ -632,8 +634,8 @@ def test_init_twice_is_two_runs_and_the_second_is_the_default(nowhere: str) -> N
     trackside.push(loss=2.0)
     first.push(loss=1.0)
     assert len(sender_threads()) == 1
-    assert kept(first)[0] == [(0, {"loss": 1.0})]
-    assert kept(second)[0] == [(0, {"loss": 2.0})]
+    assert unsent_rows(first)[0] == [(0, {"loss": 1.0})]
+    assert unsent_rows(second)[0] == [(0, {"loss": 2.0})]
     assert (first.name, second.name) == ("one", "two")
     assert first.id != second.id
 
@@ -651,14 +653,14 @@ def test_finish_twice_ends_once_and_later_pushes_do_nothing(nowhere: str) -> Non
 
 
 @pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
-def test_a_status_that_there_is_not_is_refused_and_the_run_goes_on(nowhere: str, process: Process, status: Any) -> None:
+def test_an_unknown_status_is_refused_and_the_run_continues(nowhere: str, process: Process, status: Any) -> None:
     run = trackside.init(endpoint=nowhere)
     for end in (run.finish, trackside.finish):
         with pytest.raises(ValueError, match="is none of finished, stopped, failed"):
             end(status)
     assert process.default is run
     trackside.push(loss=1.0)
-    assert kept(run)[0] == [(0, {"loss": 1.0})]
+    assert unsent_rows(run)[0] == [(0, {"loss": 1.0})]
 
 
 class Stopped(KeyboardInterrupt):
@@ -697,12 +699,12 @@ def test_a_with_block_ends_its_run_by_how_it_is_left(
 
     thread = threading.Thread(target=train)
     thread.start()
-    (said,) = router.serve().values()
+    (reported,) = router.serve().values()
     thread.join()
     assert left == [error]
-    bye = said[-1].body
+    bye = reported[-1].body
     assert (bye.status, bye.cause, bye.provisional) == (status, cause, False)
-    assert pushed(said) == [(0, {"loss": 0.5})]
+    assert pushed(reported) == [(0, {"loss": 0.5})]
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"environ": "1"}])
@@ -743,10 +745,10 @@ def test_trackside_disabled_by_nothing_or_zero_is_not(
     monkeypatch.setenv("TRACKSIDE_DISABLED", value)
     run = trackside.init(endpoint=nowhere)
     run.push(loss=0.5)
-    assert kept(run)[0] == [(0, {"loss": 0.5})]
+    assert unsent_rows(run)[0] == [(0, {"loss": 0.5})]
 
 
-def test_after_the_process_has_said_its_ends_nothing_begins_anew(
+def test_after_the_process_has_sent_its_ends_nothing_begins_anew(
     nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
@@ -759,7 +761,7 @@ def test_after_the_process_has_said_its_ends_nothing_begins_anew(
     assert not sender_threads()
 
 
-def test_where_no_thread_can_be_had_training_goes_on_without_a_run(
+def test_where_no_thread_can_be_had_training_continues_without_a_run(
     nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def start(self: threading.Thread) -> None:
@@ -781,7 +783,7 @@ def hello_of(run: trackside.Run) -> Any:
     return decode_body("hello", run.queue.session.hello(now())[2])
 
 
-def test_a_run_tells_its_name_id_tags_configuration_and_length(nowhere: str) -> None:
+def test_a_run_sends_its_name_id_tags_configuration_and_length(nowhere: str) -> None:
     run = trackside.init(
         "name", id="id-7", config={"lr": 0.1}, tags=["a", "b"], total_steps=100, endpoint=nowhere, enabled=True
     )
@@ -803,7 +805,7 @@ def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatc
 
 
 @pytest.mark.parametrize("how", ["argument", "environment"])
-def test_of_ranks_that_are_silent_but_for_rank_0_nothing_is_sent_and_all_of_them_know_who_they_are(
+def test_ranks_that_are_silent_but_for_rank_0_send_nothing_and_have_their_own_identity(
     nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process, how: str
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
@@ -820,7 +822,7 @@ def test_of_ranks_that_are_silent_but_for_rank_0_nothing_is_sent_and_all_of_them
         assert (run.rank, hello.identity.world) == (rank, 2)
         assert (run.queue in process.queues, run.is_open) == (rank == 0, rank == 0)
         assert rank == 0 or not run.queue._rows
-        assert kept(run)[0] == [(1, {"loss": 0.5})] * (rank == 0)
+        assert unsent_rows(run)[0] == [(1, {"loss": 0.5})] * (rank == 0)
     monkeypatch.setenv("RANK", "1")
     assert trackside.init(ranks="all").queue in process.queues
 
@@ -833,7 +835,7 @@ def test_ranks_are_all_or_zero(nowhere: str, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     run = trackside.init(endpoint=nowhere)
     run.push(loss=1.0)
-    assert [values for _, values in kept(run)[0]] == [{"loss": 1.0}]
+    assert [values for _, values in unsent_rows(run)[0]] == [{"loss": 1.0}]
     (record,) = caplog.records
     assert "$TRACKSIDE_RANKS is '0,1', which is none of all, zero; all ranks push" in record.getMessage()
 
@@ -1004,5 +1006,5 @@ def test_a_signal_handler_may_push_in_the_midst_of_a_push(
         run.push(text="no number")
         pushes += 1
     signals(lambda: None)
-    totals = kept(run)[1]
+    totals = unsent_rows(run)[1]
     assert totals.dropped == pushes + len(handled)

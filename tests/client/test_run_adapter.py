@@ -80,7 +80,7 @@ def test_a_rest_is_an_evaluation_and_no_checkpoint() -> None:
     assert AFTER_TRAINING not in SAVES
 
 
-def test_what_fails_behind_a_checkpoint_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_behind_a_checkpoint_does_not_reach_the_training(caplog: pytest.LogCaptureFixture) -> None:
     run = trackside.init("saves")
 
     def where(_: object) -> Any:
@@ -100,7 +100,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_checkpoint_s_size_is_looked_up_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_s_size_is_read_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(3):
         (tmp_path / "shards" / str(number)).write_bytes(b"four")

@@ -115,7 +115,7 @@ def test_the_newest_stay_and_the_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_what_is_damaged_is_skipped_and_why_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_checkpoints_are_skipped_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path, keep=9)
     paths = [checkpoints.save({"a": [step] * 1000}, step) for step in range(6)]
     file = [path / state.PLAIN for path in paths if path is not None]
@@ -126,14 +126,14 @@ def test_what_is_damaged_is_skipped_and_why_is_said(tmp_path: Path, caplog: pyte
     file[3].write_bytes(flipped)
     file[2].unlink()
     assert checkpoints.load() == {"a": [1] * 1000}
-    told = [record.getMessage() for record in caplog.records]
+    observed = [record.getMessage() for record in caplog.records]
     for step, why in (
         (5, "it has no checkpoint.json"),
         (4, "has 300 bytes instead of"),
         (3, "damaged"),
         (2, "no such file"),
     ):
-        assert any(f"step-0000000{step} is skipped: " in line and why in line for line in told), told
+        assert any(f"step-0000000{step} is skipped: " in line and why in line for line in observed), observed
     with pytest.raises(LookupError, match="no intact checkpoint of step 3; the steps there: 0, 1, 2, 3, 4"):
         checkpoints.load(step=3)
     checkpoints.save({"a": 3}, 3)

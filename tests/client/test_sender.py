@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The messages logged by any logger."""
     return [record.getMessage().removeprefix("trackside: ") for record in caplog.records]
 
@@ -52,12 +52,12 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Wait until senders without a daemon have looked for one *count* times more."""
-    looks = itertools.count(1)
+    calls = itertools.count(1)
     done = threading.Event()
     find = discovery.find
 
     def counting(*arguments: Any) -> tuple[str | None, list[str]]:
-        if next(looks) >= count:
+        if next(calls) >= count:
             done.set()
         return find(*arguments)
 
@@ -79,12 +79,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hello_comes_first_and_nothing_else_before_the_welcome(router: Router) -> None:
     run = trackside.init("name", endpoint=router.endpoint)
     run.push(step=3, loss=0.5)
-    first = router.take("hello", passing=())
-    again = router.take("hello", passing=())
+    first = router.expect("hello", passing=())
+    again = router.expect("hello", passing=())
     assert again.session == first.session
     assert (first.body.identity.name, first.body.acked, first.number) == ("name", 0, 0)
-    router.tell(again, "welcome", 0)
-    batch = router.take("batch")
+    router.answer(again, "welcome", 0)
+    batch = router.expect("batch")
     assert (batch.session, batch.number, list(rows(batch.body))) == (first.session, 1, [(3, {"loss": 0.5})])
 
 
@@ -93,7 +93,7 @@ def test_the_daemon_that_was_found_is_logged_with_the_reason(router: Router, cap
     trackside.init(endpoint=router.endpoint)
     router.welcome()
     eventually(lambda: caplog.records)
-    assert said(caplog) == [f"pushes go to {router.endpoint} (named by the program)"]
+    assert logged(caplog) == [f"pushes go to {router.endpoint} (named by the program)"]
 
 
 def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(router: Router) -> None:
@@ -115,29 +115,27 @@ def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
     run.push(loss=0.5)
     router.welcome()
     ending = in_background(run.finish)
-    batch = router.take("batch")
-    bye = router.take("bye")
-    router.tell(batch, "ack", batch.number)
+    batch = router.expect("batch")
+    bye = router.expect("bye")
+    router.answer(batch, "ack", batch.number)
     assert ending.is_alive()
     assert not run.queue.session.done
-    router.tell(bye, "ack", bye.number)
+    router.answer(bye, "ack", bye.number)
     ending.join()
     assert run.queue.session.done
 
 
 @pytest.mark.parametrize("timeout", ["0", "0.1", "-1", "nan"])
-def test_finish_waits_no_longer_than_it_was_told_to(
-    router: Router, monkeypatch: pytest.MonkeyPatch, timeout: str
-) -> None:
+def test_finish_waits_no_longer_than_its_timeout(router: Router, monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", timeout)
     run = trackside.init(endpoint=router.endpoint)
     run.push(loss=0.5)
     router.welcome()
     run.finish()
     assert not run.queue.session.done
-    router.take("batch")
-    bye = router.take("bye")
-    router.tell(bye, "ack", bye.number)
+    router.expect("batch")
+    bye = router.expect("bye")
+    router.answer(bye, "ack", bye.number)
     eventually(lambda: run.queue.session.done)
 
 
@@ -176,38 +174,38 @@ def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_after_a_welcome_only_what_is_newer_goes_out(router: Router) -> None:
+def test_after_a_welcome_only_newer_batches_are_sent(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     router.welcome()
     for step in range(3):
         run.push(step=step, loss=0.5)
-        assert router.take("batch").number == step + 1
+        assert router.expect("batch").number == step + 1
     run.push(step=3, loss=0.5)
-    router.tell(router.take("batch"), "hello?")
-    hello = router.take("hello")
+    router.answer(router.expect("batch"), "hello?")
+    hello = router.expect("hello")
     assert hello.body.acked == 0
-    router.tell(hello, "welcome", 2)
-    assert [router.take("batch").number for _ in range(2)] == [3, 4]
+    router.answer(hello, "welcome", 2)
+    assert [router.expect("batch").number for _ in range(2)] == [3, 4]
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_daemon_that_asks_who_speaks_is_told_once_and_gets_everything_again(router: Router) -> None:
+def test_a_daemon_that_asks_for_the_hello_gets_it_once_and_everything_again(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     router.welcome()
     asked = []
     for step in range(3):
         run.push(step=step, loss=step)
-        asked.append(router.take("batch"))
+        asked.append(router.expect("batch"))
     for message in asked:
-        router.tell(message, "hello?")
-    hello = router.take("hello")
+        router.answer(message, "hello?")
+    hello = router.expect("hello")
     assert (hello.body.step, hello.body.last, hello.body.totals.pushes) == (2, {"loss": 2.0}, 3)
-    router.tell(hello, "welcome", 0)
-    again = [router.take("batch") for _ in range(3)]
+    router.answer(hello, "welcome", 0)
+    again = [router.expect("batch") for _ in range(3)]
     assert [(message.number, message.body) for message in again] == [(one.number, one.body) for one in asked]
-    router.tell(again[-1], "ack", 3)
+    router.answer(again[-1], "ack", 3)
     run.push(step=3, loss=3.0)
-    batch = router.take("batch")
+    batch = router.expect("batch")
     assert batch.number == 4
     assert batch.body.totals.resent == 3
 
@@ -217,12 +215,12 @@ def test_a_run_of_its_own_is_named_with_its_reason_in_the_trainings_log(
     router: Router, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trackside.init("train", id="r", endpoint=router.endpoint)
-    hello = router.take("hello")
+    hello = router.expect("hello")
     for _ in range(2):
-        router.tell(hello, "welcome", 0, Welcome((), "r~2", "process 7 on node1 is rank 0 of the run r\nalready"))
+        router.answer(hello, "welcome", 0, Welcome((), "r~2", "process 7 on node1 is rank 0 of the run r\nalready"))
     run.push(loss=1.0)
-    router.take("batch")
-    assert said(caplog) == [
+    router.expect("batch")
+    assert logged(caplog) == [
         "what this process pushes belongs to the run with the id r~2: process 7 on node1 is rank 0 of the run r already"
     ]
     assert run.id == "r"
@@ -232,10 +230,10 @@ def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(step=0, loss=0.5)
-    assert router.take("batch").number == 1
-    router.tell(hello, "welcome", 0)
+    assert router.expect("batch").number == 1
+    router.answer(hello, "welcome", 0)
     run.push(step=1, loss=0.5)
-    assert router.take("batch").number == 2
+    assert router.expect("batch").number == 2
 
 
 def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,11 +242,11 @@ def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monke
     for step in range(IN_FLIGHT + 5):
         run.push(step=step, loss=0.5)
     hello = router.welcome()
-    assert [router.take("batch").number for _ in range(IN_FLIGHT)] == list(range(1, IN_FLIGHT + 1))
-    router.tell(hello, "ack", 2)
-    assert [router.take("batch").number for _ in range(2)] == [IN_FLIGHT + 1, IN_FLIGHT + 2]
-    router.tell(hello, "ack", IN_FLIGHT + 2)
-    assert [router.take("batch").number for _ in range(3)] == [IN_FLIGHT + 3, IN_FLIGHT + 4, IN_FLIGHT + 5]
+    assert [router.expect("batch").number for _ in range(IN_FLIGHT)] == list(range(1, IN_FLIGHT + 1))
+    router.answer(hello, "ack", 2)
+    assert [router.expect("batch").number for _ in range(2)] == [IN_FLIGHT + 1, IN_FLIGHT + 2]
+    router.answer(hello, "ack", IN_FLIGHT + 2)
+    assert [router.expect("batch").number for _ in range(3)] == [IN_FLIGHT + 3, IN_FLIGHT + 4, IN_FLIGHT + 5]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -256,11 +254,11 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(step=0, loss=0.5)
-    first = router.take("batch")
-    again = router.take("hello")
+    first = router.expect("batch")
+    again = router.expect("hello")
     assert (again.session, again.peer != hello.peer) == (hello.session, True)
-    router.tell(again, "welcome", 0)
-    assert router.take("batch")[2:] == first[2:]
+    router.answer(again, "welcome", 0)
+    assert router.expect("batch")[2:] == first[2:]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -298,7 +296,7 @@ def test_a_session_without_progress_sends_again_although_the_daemon_answers_othe
     other = trackside.init("other", endpoint=router.endpoint)
     router.welcome()
     stuck.push(step=0, loss=0.5)
-    first = router.take("batch")
+    first = router.expect("batch")
     answers = 0
     while True:
         other.push(loss=0.5)
@@ -306,15 +304,15 @@ def test_a_session_without_progress_sends_again_although_the_daemon_answers_othe
         assert message is not None
         if message.session == hello.session:
             break
-        router.tell(message, "ack", message.number)
-        router.tell(hello, "ack", 0)
+        router.answer(message, "ack", message.number)
+        router.answer(hello, "ack", 0)
         answers += 1
     assert answers > 1
     assert message == first
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_refused_batch_is_counted_and_said_once(
+def test_a_refused_batch_is_counted_and_logged_once(
     router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
@@ -322,13 +320,13 @@ def test_a_refused_batch_is_counted_and_said_once(
     router.welcome()
     for step in range(2):
         run.push(step=step, loss=0.5, lr=0.1)
-        batch = router.take("batch")
-        router.tell(batch, "nack", batch.number, Nack("body"))
-        after = router.take("batch")
+        batch = router.expect("batch")
+        router.answer(batch, "nack", batch.number, Nack("body"))
+        after = router.expect("batch")
         assert (after.body.blocks, after.body.totals.dropped) == ([], 2 * step + 2)
-        router.tell(after, "ack", after.number)
+        router.answer(after, "ack", after.number)
     process.exit()
-    assert said(caplog) == [
+    assert logged(caplog) == [
         "the daemon refused message 1: body; its values are counted as dropped, and so are those of further ones"
     ]
 
@@ -340,17 +338,17 @@ REFUSED = encode(Envelope("refused", bytes(16)), Refused([2, 3]))
 @pytest.mark.parametrize(
     ("answer", "reads"), [(REFUSED, "2, 3"), ([b"trackside/2", b"", b""], "2"), ([b"trackside/2"], "2")]
 )
-def test_a_daemon_of_another_version_is_said_once_and_training_goes_on(
+def test_a_daemon_of_another_version_is_logged_once_and_training_goes_on(
     router: Router, caplog: pytest.LogCaptureFixture, answer: list[bytes], reads: str
 ) -> None:
     run = trackside.init(endpoint=router.endpoint)
     run.push(loss=0.5)
     for _ in range(3):
-        router.say(router.take("hello", passing=()).peer, answer)
+        router.send(router.expect("hello", passing=()).peer, answer)
     eventually(lambda: caplog.records)
-    router.tell(router.take("hello", passing=()), "welcome", 0)
-    assert list(rows(router.take("batch", passing=("hello", "beat")).body)) == [(0, {"loss": 0.5})]
-    (message,) = said(caplog)
+    router.answer(router.expect("hello", passing=()), "welcome", 0)
+    assert list(rows(router.expect("batch", passing=("hello", "beat")).body)) == [(0, {"loss": 0.5})]
+    (message,) = logged(caplog)
     assert message == (
         f"the daemon reads wire version {reads} and this client writes 1; install the same trackside in both places and"
         " restart the daemon; training goes on, and pushes are kept on disk"
@@ -371,28 +369,28 @@ def test_answers_that_are_none_are_passed_over(
     router: Router, caplog: pytest.LogCaptureFixture, noise: list[bytes]
 ) -> None:
     run = trackside.init(endpoint=router.endpoint)
-    hello = router.take("hello")
-    router.say(hello.peer, noise)
-    router.tell(hello, "nack", 1, Refused([1]))
-    router.tell(hello, "welcome", 0)
+    hello = router.expect("hello")
+    router.send(hello.peer, noise)
+    router.answer(hello, "nack", 1, Refused([1]))
+    router.answer(hello, "welcome", 0)
     run.push(loss=0.5)
-    router.take("batch")
+    router.expect("batch")
     assert not caplog.records
 
 
-def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(
+def test_a_beat_comes_each_second_and_carries_the_age_of_the_last_push(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sender.BEAT_SECONDS == 1.0
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.3)
     run = trackside.init(endpoint=router.endpoint)
     router.welcome()
-    first = router.take("beat", passing=())
+    first = router.expect("beat", passing=())
     assert first.body.progress_age is None
     run.push(loss=0.5)
-    batch = router.take("batch")
-    router.tell(batch, "ack", batch.number)
-    beats = [router.take("beat", passing=()) for _ in range(2)]
+    batch = router.expect("batch")
+    router.answer(batch, "ack", batch.number)
+    beats = [router.expect("beat", passing=()) for _ in range(2)]
     clocks = [beat.body.clock.monotonic for beat in (first, *beats)]
     assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
     (_, pushed_at), *_ = [(block.steps, block.columns()[1][0]) for block in batch.body.blocks]
@@ -400,7 +398,7 @@ def test_a_beat_comes_each_second_and_tells_the_age_of_the_last_push(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
+def test_beats_go_on_and_carry_the_newest_values_while_nothing_is_acknowledged(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = {**(Session.__init__.__kwdefaults__ or {}), "limits": Limits(window=1)}
@@ -409,9 +407,9 @@ def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(step=1, loss=0.5)
-    batch = router.take("batch")
-    told = router.take("beat", passing=())
-    assert (told.body.totals.pushes, told.body.last, told.body.step) == (1, {"loss": 0.5}, 1)
+    batch = router.expect("batch")
+    reported = router.expect("beat", passing=())
+    assert (reported.body.totals.pushes, reported.body.last, reported.body.step) == (1, {"loss": 0.5}, 1)
     run.push(step=2, loss=1)
     sent = 1
     steps: list[int] = []
@@ -425,54 +423,56 @@ def test_beats_go_on_and_tell_the_newest_values_while_nothing_is_acknowledged(
             assert message.kind == "beat"
             steps.append(message.body.step)
             last = message.body.last
-            router.tell(hello, "ack", 0)  # as a daemon that cannot write
+            router.answer(hello, "ack", 0)  # as a daemon that cannot write
     assert steps == sorted(steps)
     assert last == {"loss": 1.0}
-    router.tell(hello, "ack", 1)
-    after = router.take("batch")
+    router.answer(hello, "ack", 1)
+    after = router.expect("batch")
     assert (after.number, list(rows(after.body))) == (2, [(2, {"loss": 1.0})])
-    router.tell(hello, "ack", 2)
-    while (quiet := router.take("beat", passing=("batch",))).body.totals is not None:
+    router.answer(hello, "ack", 2)
+    while (quiet := router.expect("beat", passing=("batch",))).body.totals is not None:
         pass
     assert (quiet.body.last, quiet.body.step) == ({}, None)
 
 
-def test_a_beat_that_tells_values_comes_no_oftener_than_others(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beat_that_carries_values_comes_no_oftener_than_others(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.3)
     monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.0)
     run = trackside.init(endpoint=router.endpoint)
     hello = router.welcome()
     run.push(loss=0.5)
-    router.take("batch")
+    router.expect("batch")
     beats = []
     for _ in range(3):
-        beats.append(router.take("beat", passing=("batch",)).body)
-        router.tell(hello, "ack", 0)
+        beats.append(router.expect("beat", passing=("batch",)).body)
+        router.answer(hello, "ack", 0)
     assert all(beat.totals for beat in beats)
     clocks = [beat.clock.monotonic for beat in beats]
     assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
 
 
-def test_what_runs_is_found_out_by_the_sender_once_and_nobody_waits_for_it(
+def test_the_program_is_identified_by_the_sender_once_without_any_wait(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = []
+    calls = []
     begun, opened = threading.Event(), threading.Event()
-    look = info_module.command
+    command = info_module.command
 
-    def looking(arguments: list[str]) -> tuple[str, ...]:
+    def delayed_command(arguments: list[str]) -> tuple[str, ...]:
         begun.set()
-        looks.append((threading.current_thread().name, opened.wait(DEADLINE)))
-        return look(arguments)
+        calls.append((threading.current_thread().name, opened.wait(DEADLINE)))
+        return command(arguments)
 
     info_module._process_info.cache_clear()
-    monkeypatch.setattr(info_module, "command", looking)
+    monkeypatch.setattr(info_module, "command", delayed_command)
     trackside.init(endpoint=router.endpoint)
     assert begun.wait(DEADLINE)
     trackside.init(endpoint=router.endpoint)
     opened.set()
     hellos = [router.welcome() for _ in range(2)]
-    assert looks == [("trackside-sender", True)]
+    assert calls == [("trackside-sender", True)]
     assert [hello.body.about for hello in hellos] == [info_module.process_info()] * 2
     assert hellos[0].body.about.packages["zmq"]
 
@@ -484,10 +484,10 @@ def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.
     for _ in range(2):
         router.welcome()
     finishing = in_background(ending.finish)
-    bye = router.take("bye")
-    beats = [router.take("beat", passing=()) for _ in range(3)]
+    bye = router.expect("bye")
+    beats = [router.expect("beat", passing=()) for _ in range(3)]
     assert {beat.session for beat in beats} == {living.queue.session.id}
-    router.tell(bye, "ack", bye.number)
+    router.answer(bye, "ack", bye.number)
     finishing.join()
 
 
@@ -501,11 +501,11 @@ def test_several_runs_share_one_socket_and_one_thread(router: Router) -> None:
     for number, run in enumerate(runs):
         run.push(step=number, loss=number)
     ends = [in_background(run.finish) for run in runs]
-    told = router.serve(ends=5)
+    reported = router.serve(ends=5)
     for end in ends:
         end.join()
     names = {hello.session: hello.body.identity.name for hello in hellos}
-    assert {names[session]: pushed(messages) for session, messages in told.items()} == {
+    assert {names[session]: pushed(messages) for session, messages in reported.items()} == {
         f"run-{number}": [(number, {"loss": float(number)})] for number in range(5)
     }
 
@@ -526,7 +526,7 @@ def test_the_endpoint_may_be_tcp() -> None:
         run = trackside.init(endpoint=router.endpoint)
         run.push(loss=0.5)
         router.welcome()
-        assert list(rows(router.take("batch").body)) == [(0, {"loss": 0.5})]
+        assert list(rows(router.expect("batch").body)) == [(0, {"loss": 0.5})]
     finally:
         router.close()
 
@@ -542,7 +542,9 @@ def test_a_daemon_that_starts_late_gets_everything_and_its_socket_is_found(
     router = start_router()
     hello = router.welcome()
     assert (hello.body.step, hello.body.totals.pushes) == (2, 3)
-    assert [pushed([router.take("batch")]) for _ in range(3)] == [[(step, {"loss": float(step)})] for step in range(3)]
+    assert [pushed([router.expect("batch")]) for _ in range(3)] == [
+        [(step, {"loss": float(step)})] for step in range(3)
+    ]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -558,7 +560,7 @@ def test_a_client_finds_another_daemon_when_its_own_is_gone(
     first.close()
     run.push(loss=0.5)
     assert second.welcome().session == hello.session
-    assert list(rows(second.take("batch").body)) == [(0, {"loss": 0.5})]
+    assert list(rows(second.expect("batch").body)) == [(0, {"loss": 0.5})]
     second.close()
 
 
@@ -572,15 +574,15 @@ class Life:
     def answer(self, router: Router, message: Message, *, greeted: bool, acknowledge: bool) -> None:
         """Answer as a daemon does: greet, ask for a hello, commit the next message, and acknowledge."""
         if message.kind == "hello":
-            router.tell(message, "welcome", self.committed)
+            router.answer(message, "welcome", self.committed)
         elif not greeted:
-            router.tell(message, "hello?")
+            router.answer(message, "hello?")
         else:
             if message.number == self.committed + 1:
                 self.committed += 1
                 self.values += [value for _, row in rows(message.body) for value in row.values()]
             if acknowledge:
-                router.tell(message, "ack", self.committed)
+                router.answer(message, "ack", self.committed)
 
     def live(self, router: Router, until: Callable[[int], bool], *, acknowledge: bool = True) -> None:
         """Answer messages until *until* returns true for their count."""
@@ -627,7 +629,7 @@ LINE = (
 
 
 @pytest.mark.usefixtures("impatient")
-def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start_it(
+def test_without_a_daemon_one_line_names_where_it_was_sought_and_how_to_start_it(
     place: Path, spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     places = [place / name for name in ("nothing", "file", "dead", "open")]
@@ -645,7 +647,7 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
         turns(monkeypatch, 10)
     run.push(loss=0.25)
     run.finish()
-    assert said(caplog) == [
+    assert logged(caplog) == [
         LINE.format(
             f"{places[0]}/push.sock (not found), {places[1]}/push.sock (not a socket), "
             f"{places[2]}/push.sock (nobody listens there), "
@@ -668,7 +670,7 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
         ("tcp://127.0.0.1:9", "does not answer, or needs a key, named in $TRACKSIDE_KEY_FILE"),
     ],
 )
-def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
+def test_a_useless_endpoint_is_logged_by_its_reason(
     place: Path,
     spool: Path,
     caplog: pytest.LogCaptureFixture,
@@ -684,22 +686,24 @@ def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
     run.push(loss=0.5)
     eventually(lambda: caplog.records)
     run.finish()
-    (line,) = said(caplog)
-    told, _, advice = line.partition("; start it with: ")
-    assert told == LINE.partition("; start")[0].format(f"{endpoint} ({reason})", spool)
+    (line,) = logged(caplog)
+    reported, _, advice = line.partition("; start it with: ")
+    assert reported == LINE.partition("; start")[0].format(f"{endpoint} ({reason})", spool)
     curable = reason == "not found" or reason.startswith("does not answer")
     assert advice == (f"trackside daemon --push.endpoint={endpoint}" if curable else "")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_socket_whose_owner_does_not_answer_is_said_too(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_socket_with_an_owner_that_does_not_answer_is_logged_too(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(place / "push.sock"))
         mute.listen(1)
         run = trackside.init(endpoint=f"ipc://{place}/push.sock")
         run.push(loss=0.5)
         eventually(lambda: caplog.records)
-        assert "push.sock (does not answer); training goes on" in said(caplog)[0]
+        assert "push.sock (does not answer); training goes on" in logged(caplog)[0]
     assert len(caplog.records) == 1
 
 
@@ -712,12 +716,12 @@ def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_
     router.welcome()
     until = time.monotonic() + sender.NO_DAEMON_SECONDS + sender.BEAT_SECONDS
     while time.monotonic() < until:
-        router.take("beat", passing=())
+        router.expect("beat", passing=())
     assert not caplog.records
     router.close()
     run.push(loss=0.5)
     eventually(lambda: caplog.records)
-    assert "nobody listens there" in said(caplog)[0]
+    assert "nobody listens there" in logged(caplog)[0]
 
 
 def test_the_line_comes_after_five_seconds() -> None:
@@ -739,7 +743,7 @@ def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_sender_that_fails_says_so_counts_what_it_lost_and_tries_again(
+def test_a_sender_that_fails_logs_it_counts_what_it_lost_and_tries_again(
     router: Router, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trackside.init(endpoint=router.endpoint)
@@ -749,7 +753,7 @@ def test_a_sender_that_fails_says_so_counts_what_it_lost_and_tries_again(
         rows.append((0,))  # type: ignore[arg-type]
     router.welcome()
     eventually(lambda: caplog.records)
-    (message,) = said(caplog)
+    (message,) = logged(caplog)
     assert message.startswith("sending was interrupted and is tried again, training goes on: TypeError: ")
     run.push(step=2, loss=0.25)
     end = in_background(run.finish)
@@ -760,7 +764,7 @@ def test_a_sender_that_fails_says_so_counts_what_it_lost_and_tries_again(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_spool_whose_directory_cannot_be_listed_for_a_while_stops_nothing(
+def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
     nowhere: str, monkeypatch: pytest.MonkeyPatch, spool: Path
 ) -> None:
     monkeypatch.setattr("trackside.transport.outbox.STUCK_SECONDS", 0.0)
@@ -794,7 +798,7 @@ class Finishing(logging.Handler):
             self.run.finish()
 
 
-def test_a_logging_handler_may_finish_a_run_while_the_sender_has_something_to_say(
+def test_a_logging_handler_may_finish_a_run_while_the_sender_logs(
     nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
@@ -819,7 +823,7 @@ def grown(daemon: Daemon, total: float) -> float:
     return eventually(lambda: max(0.0, (series(daemon, "steps_total") or 0.0) - total)) + total
 
 
-def test_pushing_goes_on_over_a_daemon_that_is_killed_in_the_midst_of_it_and_started_again(
+def test_pushing_continues_over_a_daemon_that_is_killed_in_the_midst_of_it_and_started_again(
     start_daemon: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon = start_daemon()
@@ -854,7 +858,7 @@ def test_pushing_goes_on_over_a_daemon_that_is_killed_in_the_midst_of_it_and_sta
     assert not caplog.records
 
 
-def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_told_everything(
+def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_gets_everything(
     place: Path, start_daemon: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))

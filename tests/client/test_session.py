@@ -98,7 +98,7 @@ def test_a_batch_closes_at_its_number_of_bytes(key: str) -> None:
     assert len(pushed(session)) == 400
 
 
-def test_draining_takes_what_waits_now_and_leaves_what_comes_later() -> None:
+def test_draining_removes_what_waits_now_and_leaves_what_comes_later() -> None:
     session = a_session()
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)
@@ -132,7 +132,7 @@ def test_a_push_of_very_long_keys_outgrows_no_message() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), 1.0])
-def test_however_many_keys_come_no_message_outgrows_what_a_daemon_takes(bad: float) -> None:
+def test_however_many_keys_come_no_message_outgrows_what_a_daemon_accepts(bad: float) -> None:
     session = a_session()
     for step in range(300):
         push(session, {"🦆" * 250 + f"/{step}/{number}": bad for number in range(40)}, step)
@@ -167,7 +167,7 @@ def three_batches() -> Session:
     return session
 
 
-def test_after_a_rewind_everything_pending_goes_again_from_the_oldest_and_is_counted() -> None:
+def test_after_a_rewind_everything_pending_is_sent_again_from_the_oldest_and_is_counted() -> None:
     session = three_batches()
     assert numbers(send(session)) == [1, 2, 3]
     session.acknowledged(1)
@@ -180,7 +180,7 @@ def test_after_a_rewind_everything_pending_goes_again_from_the_oldest_and_is_cou
     assert session.totals.resent == 3
 
 
-def test_what_stays_without_an_acknowledgement_goes_again_after_a_while() -> None:
+def test_an_unacknowledged_batch_is_sent_again_after_a_while() -> None:
     session = three_batches()
     session.resend_after(2.0, 100.0)
     send(session)
@@ -217,23 +217,23 @@ def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() ->
 
 
 def beat(session: Session, clock: Clock) -> Heartbeat:
-    told: Heartbeat = decode_body("beat", session.beat(clock)[2])
-    assert (told.clock, told.totals is not None) == (clock, session.is_stuck(clock))
-    return told
+    reported: Heartbeat = decode_body("beat", session.beat(clock)[2])
+    assert (reported.clock, reported.totals is not None) == (clock, session.is_stuck(clock))
+    return reported
 
 
-def test_a_beat_tells_what_messages_tell_that_wait_longer_than_a_second() -> None:
+def test_a_beat_carries_the_content_of_messages_that_wait_longer_than_a_second() -> None:
     session = three_batches()
     send(session)
     assert beat(session, later(1.0)).totals is None
-    told = beat(session, later(1.1))
-    assert (told.totals, told.last, told.step) == (session.totals, {"loss": 1.0, "lr": 0.1}, 2)
+    reported = beat(session, later(1.1))
+    assert (reported.totals, reported.last, reported.step) == (session.totals, {"loss": 1.0, "lr": 0.1}, 2)
     push(session, {"loss": 10**300}, 3)
     assert beat(session, later(1.2)).step == 2
     session.drain(later(1.3))
-    told = beat(session, later(1.3))
-    assert told.totals is not None
-    assert (told.totals.pushes, told.last, told.step) == (4, {"loss": 1e300, "lr": 0.1}, 3)
+    reported = beat(session, later(1.3))
+    assert reported.totals is not None
+    assert (reported.totals.pushes, reported.last, reported.step) == (4, {"loss": 1e300, "lr": 0.1}, 3)
     session.acknowledged(4)
     assert beat(session, later(9.0)).totals is None
 
@@ -282,7 +282,7 @@ def test_a_refused_batch_is_counted_as_dropped_and_never_sent_again() -> None:
     assert session.totals.dropped == 2
 
 
-def test_a_hello_tells_all_that_a_daemon_must_know() -> None:
+def test_a_hello_carries_all_that_a_daemon_needs() -> None:
     session = a_session()
     push(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
     session.drain(CLOCK)
@@ -380,7 +380,7 @@ def test_a_key_of_a_class_derived_from_str_travels_as_its_text() -> None:
     assert (hello.last.keys(), hello.totals.nonfinite) == ({"loss", "new"}, {"new": 1})
 
 
-def test_what_is_counted_but_has_no_row_is_told_all_the_same_and_once() -> None:
+def test_rows_that_are_counted_but_absent_are_reported_once() -> None:
     session = a_session()
     push(session, {}, 1)
     push(session, {}, 2)
@@ -391,7 +391,7 @@ def test_what_is_counted_but_has_no_row_is_told_all_the_same_and_once() -> None:
     assert (batch.blocks, batch.totals.steps, batch.totals.pushes, batch.totals.dropped) == ([], 2, 2, 3)
 
 
-def test_beyond_its_memory_the_oldest_go_one_skip_says_which_and_what_is_lost_is_counted() -> None:
+def test_beyond_its_memory_the_oldest_go_one_skip_names_them_and_the_loss_is_counted() -> None:
     session = a_session(NO_DISK)
     fill(session, 100)
     assert session.size <= PENDING_BYTES
@@ -407,7 +407,7 @@ def test_beyond_its_memory_the_oldest_go_one_skip_says_which_and_what_is_lost_is
     assert PENDING_BYTES - session.size < 2 * BATCH_BYTES
 
 
-def test_a_skip_and_all_that_follows_it_goes_in_one_window_after_another() -> None:
+def test_a_skip_and_all_that_follows_it_are_sent_in_one_window_after_another() -> None:
     session = a_session(NO_DISK)
     daemon = Daemon()
     fill(session, 10)
@@ -432,7 +432,7 @@ def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
     assert (session.totals.dropped, session.size, len(session.pending)) == before
 
 
-def test_gpus_that_values_have_come_from_are_told_by_another_hello() -> None:
+def test_another_hello_names_the_gpus_that_values_have_come_from() -> None:
     session = a_session()
     session.greeted = True
     session.asked_at = 5.0
@@ -444,7 +444,7 @@ def test_gpus_that_values_have_come_from_are_told_by_another_hello() -> None:
     assert decode_body("hello", session.hello(CLOCK)[2]).identity.gpus == ("GPU-bb", "GPU-aa")
 
 
-def test_what_is_learnt_of_a_run_after_its_beginning_is_told_by_another_hello() -> None:
+def test_another_hello_carries_what_is_learnt_of_a_run_after_its_beginning() -> None:
     session = Session(Identity("run", "name"), '{"seed": 1}', total_steps=10)
     session.greeted = True
     session.drain(CLOCK)
@@ -459,7 +459,7 @@ def test_what_is_learnt_of_a_run_after_its_beginning_is_told_by_another_hello() 
     assert (hello.config, hello.total_steps) == ('{"seed": 1, "layers": 2}', 20)
 
 
-def test_gpus_that_the_hello_has_told_are_not_told_again() -> None:
+def test_gpus_of_the_first_hello_are_not_sent_again() -> None:
     session = Session(Identity("run", "name", gpus=("GPU-aa",)))
     session.greeted = True
     session.gpus.append("GPU-aa")
@@ -467,7 +467,7 @@ def test_gpus_that_the_hello_has_told_are_not_told_again() -> None:
     assert session.greeted
 
 
-def test_at_the_end_nobody_waits_for_another_hello() -> None:
+def test_at_the_end_no_other_hello_is_waited_for() -> None:
     session = a_session()
     session.greeted = True
     session.gpus.append("GPU-aa")
@@ -489,7 +489,7 @@ def test_rows_are_collected_for_as_long_as_the_daemon_requests() -> None:
     assert [[step for step, *_ in rows(batch)] for batch in batches(session)] == [[1], [2, 3, 4]]
 
 
-def test_what_becomes_nan_goes_at_once_and_what_stays_nan_does_not() -> None:
+def test_a_value_that_becomes_nan_is_sent_at_once_and_one_that_stays_nan_is_not() -> None:
     session = a_session()
     session.gather = 2.0
     for step, loss in enumerate((1.0, 1.0, float("nan"), float("nan"))):
@@ -499,7 +499,7 @@ def test_what_becomes_nan_goes_at_once_and_what_stays_nan_does_not() -> None:
 
 
 @pytest.mark.parametrize("last", ["end", "retire"])
-def test_what_is_collected_goes_with_the_end(last: str, tmp_path: Path) -> None:
+def test_collected_values_are_sent_with_the_end(last: str, tmp_path: Path) -> None:
     session = a_session(tmp_path)
     session.gather = 2.0
     for step in range(3):

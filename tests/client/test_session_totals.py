@@ -133,7 +133,7 @@ def test_the_first_step_alone_has_no_duration() -> None:
     assert push(SessionTotals(), 1000, 1000).totals.step_duration is None
 
 
-def test_a_push_that_was_overtaken_by_another_threads_takes_no_negative_time() -> None:
+def test_a_push_that_another_thread_s_overtook_has_no_negative_time() -> None:
     tally = SessionTotals()
     tally.accept(SECOND, 1, {"loss": 0.5})
     tally.accept(SECOND - 1000, 2, {"loss": 0.5})
@@ -155,7 +155,7 @@ def test_amounts_are_summed(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["samples", "tokens"])
 @pytest.mark.parametrize("amount", [-1, -0.001, NAN, INF, -INF, 10**400, -(10**400)])
-def test_an_amount_that_is_negative_or_not_finite_is_refused_and_counted_and_its_neighbours_are_kept(
+def test_a_negative_or_infinite_amount_is_refused_and_counted_and_its_neighbours_retained(
     key: str, amount: float
 ) -> None:
     tally = SessionTotals()
@@ -164,7 +164,7 @@ def test_an_amount_that_is_negative_or_not_finite_is_refused_and_counted_and_its
     assert tally.last == {"loss": 0.5, "lr": 0.1}
 
 
-def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
+def test_a_value_that_is_not_finite_is_retained_and_counted_by_key() -> None:
     tally = SessionTotals()
     for values in ({"loss": NAN, "lr": 0.1}, {"loss": INF, "grad_norm": -INF}, {"loss": 1.0}, {"a": INF, "b": -INF}):
         kept = tally.accept(0, None, values)
@@ -174,24 +174,24 @@ def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
     assert tally.totals.dropped == 0
 
 
-def test_finite_values_whose_sum_is_not_are_finite() -> None:
+def test_finite_values_with_an_infinite_sum_are_finite() -> None:
     tally = SessionTotals()
     assert tally.accept(0, 0, {"a": 1.7e308, "b": 1.7e308}) == (0, {"a": 1.7e308, "b": 1.7e308})
     assert tally.totals.nonfinite == {}
 
 
 @pytest.mark.parametrize("others", [{}, {"lr": 0.1}, {"bad": NAN}, {"less": -(10**400)}, {"more": INF}])
-def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(others: dict[str, float]) -> None:
+def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_retained(others: dict[str, float]) -> None:
     tally = SessionTotals()
-    taken = tally.accept(0, 0, {"huge": 10**400, **others})
+    accepted = tally.accept(0, 0, {"huge": 10**400, **others})
     kept = {key: value for key, value in others.items() if key != "less"}
-    assert taken is not None
-    assert repr(taken[1]) == repr(kept)
+    assert accepted is not None
+    assert repr(accepted[1]) == repr(kept)
     assert tally.totals.dropped == 1 + len(others) - len(kept)
     assert tally.totals.steps == 1
 
 
-def test_large_ints_that_a_float_can_hold_are_kept() -> None:
+def test_large_ints_that_a_float_can_hold_are_retained() -> None:
     tally = SessionTotals()
     tally.accept(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
     assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
@@ -278,7 +278,7 @@ def test_whichever_row_of_a_push_comes_first_is_the_push() -> None:
 
 
 @pytest.mark.parametrize(("step", "pushed", "expected"), [(7, [], 7), (None, [], 0), (None, [5], 5), (7, [9], 7)])
-def test_what_comes_late_of_a_push_whose_first_row_was_dropped_has_its_step_or_the_current_one(
+def test_late_values_of_a_push_with_a_dropped_first_row_have_its_step_or_the_current_one(
     step: int | None, pushed: list[int], expected: int
 ) -> None:
     tally = push(SessionTotals(), *pushed)
@@ -306,7 +306,7 @@ def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() ->
     assert (tally.step, tally.totals.dropped, tally.totals.pushes) == (4, 2, 2)
 
 
-def test_what_cannot_be_kept_is_said_once_by_key() -> None:
+def test_a_value_that_cannot_be_stored_is_logged_once_by_key() -> None:
     tally = SessionTotals()
     for _ in range(2):
         tally.accept(1, 1, {"tokens": -5, "big": 10**400, "loss": 0.5})

@@ -41,7 +41,7 @@ class Situation(NamedTuple):
         writers: Trainings that save at once.
         fails: What fails besides: ``room``, ``readonly_at``, ``flags`` or ``moved_clock``.
         ranks: Save as the ranks of a sharded model do.
-        spare: How many intact ones may be missing of *keep*, since nobody knows that others are damaged.
+        spare: How many intact ones may be missing of *keep*, since damage of others is unknown.
     """
 
     prepare: Callable[[Path, random.Random], None]

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from client.router import kept
+from client.router import unsent_rows
 from client.stream import OnDevice, Stream, on_device
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -61,7 +61,7 @@ def backward(model: Any, times: int = 1) -> torch.Tensor:
     return loss
 
 
-def said(run: trackside.Run) -> list[Any]:
+def events_of(run: trackside.Run) -> list[Any]:
     """Return the events of a run that has ended and had no daemon."""
     bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
     return [one for body in bodies for one in body.events if one.kind != "model"]
@@ -89,14 +89,14 @@ def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_p
     watcher.stop()
     optimizer.step()
     run.push(step=2, loss=0.0)
-    first, second, last = kept(run)[0]
+    first, second, last = unsent_rows(run)[0]
     for (step, row), numbers in zip((first, second), wanted, strict=True):
         assert [row["grad_norm"], row["param_norm"], row["update_ratio"]] == pytest.approx(numbers, rel=FLOAT), step
     assert last == (2, {"loss": 0.0})
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["its optimizer", "any optimizer"])
-def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
+def test_an_unmeasured_step_reports_only_its_end(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     monkeypatch.setattr(OverheadBudget, "add_cost", lambda *_: None)
@@ -114,7 +114,7 @@ def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
         run.push(step=step, loss=1.0)
         if step == 10:
             watcher.layers_for(1)
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     found = {step: set(row) - {"loss"} for step, row in rows if len(row) > 1}
     gradients, weights = {"grad_norm"}, {"param_norm", "update_ratio"}
     layers = {f"grad_norm/{name}" for name in ("0.inner", "0.outer", "1.inner", "1.outer", "2")}
@@ -148,13 +148,13 @@ def test_without_an_optimizer_the_first_that_has_parameters_of_the_model_is_foll
     wanted = norm(model.parameters())
     run.push(step=1, loss=1.0)
     watcher.stop()
-    (_, first), (_, second) = kept(run)[0]
+    (_, first), (_, second) = unsent_rows(run)[0]
     assert first == {"loss": 1.0}
     assert second["grad_norm"] == pytest.approx(wanted, rel=FLOAT)
     assert second["update_ratio"] == 0.0
 
 
-def test_of_an_optimizer_that_changes_the_gradients_they_are_told_as_they_were(run: trackside.Run) -> None:
+def test_an_optimizer_that_changes_the_gradients_leaves_the_reported_ones_as_they_were(run: trackside.Run) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, foreach=True)
     run.watch(model, optimizer)
@@ -166,11 +166,11 @@ def test_of_an_optimizer_that_changes_the_gradients_they_are_told_as_they_were(r
         optimizer.step()
         run.push(step=step, loss=1.0)
     assert norm(model.parameters()) != pytest.approx(wanted[-1], rel=1e-3)
-    assert [row["grad_norm"] for _, row in kept(run)[0]] == pytest.approx(wanted, rel=FLOAT)
+    assert [row["grad_norm"] for _, row in unsent_rows(run)[0]] == pytest.approx(wanted, rel=FLOAT)
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_scaled_gradients_are_told_unscaled_and_none_of_a_step_that_the_scaler_skips(
+def test_scaled_gradients_are_sent_unscaled_and_none_of_a_step_that_the_scaler_skips(
     run: trackside.Run, *, fused: bool
 ) -> None:
     model = made()
@@ -189,9 +189,9 @@ def test_scaled_gradients_are_told_unscaled_and_none_of_a_step_that_the_scaler_s
         scaler.update()
         run.push(step=step, loss=1.0)
     run.finish()
-    assert not said(run)
+    assert not events_of(run)
     del wanted[2]
-    assert [row["grad_norm"] for _, row in kept(run)[0] if "grad_norm" in row] == pytest.approx(wanted, rel=1e-5)
+    assert [row["grad_norm"] for _, row in unsent_rows(run)[0] if "grad_norm" in row] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_what_is_trained_only_later_is_counted_from_then_on(run: trackside.Run) -> None:
@@ -211,11 +211,11 @@ def test_what_is_trained_only_later_is_counted_from_then_on(run: trackside.Run) 
         optimizer.step()
         wanted.append(float(nn.utils.parameters_to_vector(trained).detach().norm()))
         run.push(step=step, loss=1.0)
-    told = [row[key] for _, row in kept(run)[0] for key in ("grad_norm", "param_norm")]
-    assert told == pytest.approx(wanted, rel=FLOAT)
+    reported = [row[key] for _, row in unsent_rows(run)[0] for key in ("grad_norm", "param_norm")]
+    assert reported == pytest.approx(wanted, rel=FLOAT)
 
 
-def test_without_an_optimizer_its_steps_are_timed_and_of_steps_within_a_backward_nothing_is_told(
+def test_without_an_optimizer_its_steps_are_timed_and_steps_within_a_backward_send_nothing(
     run: trackside.Run,
 ) -> None:
     model = made()
@@ -229,7 +229,7 @@ def test_without_an_optimizer_its_steps_are_timed_and_of_steps_within_a_backward
     backward(model)
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     run.push(step=1, loss=1.0)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [set(row) for _, row in rows] == [{"loss"}, {"loss", "grad_norm", "param_norm", "update_ratio"}]
     assert totals.phases["optimizer"] > 0
 
@@ -246,7 +246,7 @@ def test_an_optimizer_that_is_made_anew_is_found_and_one_that_is_not_named_is_no
         if step % 2:
             del optimizer
             gc.collect()
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     assert ["grad_norm/2" in row for _, row in rows] == [True, True, True, True]
 
 
@@ -298,7 +298,7 @@ def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> No
     assert (first._steps, second._steps) == (0, 1)
 
 
-def test_the_users_own_norm_counts_and_none_is_told_beside_it(run: trackside.Run) -> None:
+def test_the_users_own_norm_counts_and_none_is_sent_beside_it(run: trackside.Run) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run.watch(model, optimizer)
@@ -308,8 +308,8 @@ def test_the_users_own_norm_counts_and_none_is_told_beside_it(run: trackside.Run
         run.push(step=step, loss=1.0)
         if step < 2:
             run.push(step=step, grad_norm=-1.0)
-    told = [(step, row["grad_norm"]) for step, row in kept(run)[0] if "grad_norm" in row]
-    assert [step for step, one in told if one != -1.0] == [0]
+    reported = [(step, row["grad_norm"]) for step, row in unsent_rows(run)[0] if "grad_norm" in row]
+    assert [step for step, one in reported if one != -1.0] == [0]
 
 
 def test_what_joins_a_push_without_a_step_does_not_make_it_the_next_one(run: trackside.Run) -> None:
@@ -318,7 +318,7 @@ def test_what_joins_a_push_without_a_step_does_not_make_it_the_next_one(run: tra
         run.push(loss=0.5)
         run.queue.join_next_push({"found": 2.0})
         run.push(accuracy=0.5)
-    assert kept(run)[0] == [
+    assert unsent_rows(run)[0] == [
         (0, {"found": 1.0, "loss": 0.5}),
         (0, {"found": 2.0, "accuracy": 0.5}),
         (1, {"found": 1.0, "loss": 0.5}),
@@ -326,7 +326,7 @@ def test_what_joins_a_push_without_a_step_does_not_make_it_the_next_one(run: tra
     ]
 
 
-def test_the_first_layer_whose_gradient_is_not_finite_is_named_at_its_step_and_once(run: trackside.Run) -> None:
+def test_the_first_layer_with_an_infinite_or_nan_gradient_is_named_at_its_step_and_once(run: trackside.Run) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watcher = run.watch(model, optimizer)
@@ -340,12 +340,12 @@ def test_the_first_layer_whose_gradient_is_not_finite_is_named_at_its_step_and_o
         optimizer.step()
         run.push(step=step, loss=1.0)
     run.finish()
-    (event,) = said(run)
+    (event,) = events_of(run)
     assert (event.kind, event.step) == ("nonfinite_gradients", 1)
     assert json.loads(event.fields) == {"layer": "1.inner", "parameter": "1.inner.weight", "parameters": 2, "of": 10}
 
 
-def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_asks(run: trackside.Run) -> None:
+def test_layers_are_sent_by_name_by_pattern_and_for_some_steps_when_a_daemon_asks(run: trackside.Run) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     run.watch(model, optimizer, layers=["0", "*.outer", "none"])
@@ -358,7 +358,7 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
         optimizer.step()
         wanted.append({name: one.grad.norm().item() for name, one in model.named_parameters()})
         run.push(step=step, loss=1.0)
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     usual = {"grad_norm/0", "grad_norm/0.outer", "grad_norm/1.outer"}
     every = {f"grad_norm/{name}" for name in ("0.inner", "0.outer", "1.inner", "1.outer", "2")}
     found = [{key for key in row if key.startswith("grad_norm/")} for _, row in rows]
@@ -371,7 +371,7 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
-def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_tells_nothing(run: trackside.Run) -> None:
+def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_sends_nothing(run: trackside.Run) -> None:
     counted = []
     for watches in (False, True):
         torch._dynamo.reset()
@@ -387,7 +387,7 @@ def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_tells_
         counted.append({kind: dict(torch._dynamo.utils.counters[kind]) for kind in ("graph_break", "stats")})
     assert counted[0] == counted[1]
     run.push(step=0, loss=1.0)
-    assert kept(run)[0] == [(0, {"loss": 1.0})]
+    assert unsent_rows(run)[0] == [(0, {"loss": 1.0})]
 
 
 def test_a_compiled_model_has_no_graph_breaks(run: trackside.Run) -> None:
@@ -406,7 +406,7 @@ def test_a_compiled_model_has_no_graph_breaks(run: trackside.Run) -> None:
     watcher.stop()
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    rows = kept(run)[0]
+    rows = unsent_rows(run)[0]
     assert rows[-1][1]["grad_norm"] == pytest.approx(wanted, rel=FLOAT)
     assert "grad_norm/0" in rows[-1][1]
 
@@ -442,7 +442,7 @@ def test_nothing_of_the_model_is_kept_alive_and_hooks_go_with_it_or_with_the_run
     assert not watcher._handles
 
 
-def test_what_fails_costs_only_itself_and_is_said_once(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_costs_only_itself_and_is_logged_once(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         run.watch("gpt")
     model = made()
@@ -457,10 +457,10 @@ def test_what_fails_costs_only_itself_and_is_said_once(run: trackside.Run, caplo
     assert watcher._ended
 
 
-def test_what_is_on_a_device_is_told_as_tensors_of_the_same_numbers(
+def test_values_on_a_device_are_sent_as_tensors_of_the_same_numbers(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     for here in (True, False):
         monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _, here=here: here)
         model = made()
@@ -471,8 +471,8 @@ def test_what_is_on_a_device_is_told_as_tensors_of_the_same_numbers(
         optimizer.step()
         watcher.stop()
         assert run.queue.pending is not None
-        told.append(dict(run.queue.pending._values))
-    numbers, tensors = told
+        reported.append(dict(run.queue.pending._values))
+    numbers, tensors = reported
     assert {type(one) for one in tensors.values()} == {torch.Tensor}
     assert {key: float(one) for key, one in tensors.items()} == pytest.approx(numbers, rel=FLOAT)
     bad = Norms([torch.ones(2), torch.tensor([float("inf")]), torch.tensor([float("nan")])])
@@ -556,13 +556,13 @@ def test_layers_leave_room_for_the_user_s_values_where_a_gpu_is_far_behind(
         run.push(step=step, loss=on_device(2.0))
     assert not caplog.messages
     stream.advance()
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     assert ["loss" in row for _, row in rows] == [True] * 4
     assert ["grad_norm/weight" in row for _, row in rows] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("skips", [0.0, 1.0, None])
-def test_what_a_gpu_says_last_is_told_at_the_end_and_nothing_of_a_step_that_the_scaler_skips(
+def test_the_last_values_of_a_gpu_are_sent_at_the_end_and_none_of_a_step_that_the_scaler_skips(
     run: trackside.Run, on_gpu: tuple[Stream, Any, torch.optim.Optimizer], skips: float | None
 ) -> None:
     stream, model, optimizer = on_gpu
@@ -572,11 +572,11 @@ def test_what_a_gpu_says_last_is_told_at_the_end_and_nothing_of_a_step_that_the_
     optimizer.step()
     run.push(step=3, loss=on_device(2.0))
     stream.advance()
-    rows, _ = kept(run)
+    rows, _ = unsent_rows(run)
     (row,) = [row for _, row in rows if row]
     gradients = set() if skips else {"grad_norm"}
     assert set(row) == {"loss", "param_norm", "update_ratio"} | gradients
-    assert [json.loads(one.fields)["layer"] for one in said(run)] == ([] if skips else ["bias"])
+    assert [json.loads(one.fields)["layer"] for one in events_of(run)] == ([] if skips else ["bias"])
 
 
 def test_a_weight_of_a_sample_counts_for_all_that_it_stands_for() -> None:
@@ -587,7 +587,7 @@ def test_a_weight_of_a_sample_counts_for_all_that_it_stands_for() -> None:
     assert before.update_ratio(after) == pytest.approx(0.5 * sqrt(16 * SAMPLED / (16 * SAMPLED + 100)), rel=1e-3)
 
 
-def test_of_gradients_that_are_sums_not_yet_made_none_is_told(
+def test_gradients_that_are_sums_not_yet_made_are_not_sent(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -602,7 +602,7 @@ def test_of_gradients_that_are_sums_not_yet_made_none_is_told(
         run.push(step=step, loss=1.0)
     distributed.destroy_process_group()
     assert not watcher._ended
-    assert next(set(row) for _, row in kept(run)[0]) == {"loss", "param_norm", "update_ratio"}
+    assert next(set(row) for _, row in unsent_rows(run)[0]) == {"loss", "param_norm", "update_ratio"}
     assert caplog.text.count("gradients are not measured: scale is") == 1
 
 
@@ -616,7 +616,7 @@ def test_the_users_own_norm_of_what_is_sharded_counts_too(run: trackside.Run) ->
         watcher._gradients.every = 1
         optimizer.step()
         run.push(step=step, grad_norm=1.0)
-    first, second = (set(row) for _, row in kept(run)[0])
+    first, second = (set(row) for _, row in unsent_rows(run)[0])
     assert "grad_norm_local_squared" in first - second
 
 
@@ -639,7 +639,7 @@ def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypa
         model.grouped.grad = model.grouped.detach().clone()
         optimizer.step()
         run.push(loss=1.0)
-        ((_, row),) = kept(run)[0]
+        ((_, row),) = unsent_rows(run)[0]
         assert row["grad_norm_local_squared"] == (4.0 if rank < 2 else 0.0)
     distributed.destroy_process_group()
     assert counted == [["shards", "grouped", "plain"], ["shards", "grouped"], ["shards"], ["shards"]]

@@ -389,14 +389,14 @@ def test_the_buckets_of_the_step_duration_never_change() -> None:
 
 
 @kinds_with_a_body
-def test_a_field_that_is_not_known_is_passed_over(kind: str) -> None:
+def test_an_unknown_field_is_ignored(kind: str) -> None:
     _, body, _, frame = FROZEN[kind]
     fields = msgspec.msgpack.decode(frame)
     newer = msgspec.msgpack.encode({"mood": {"deep": [1, None]}, **fields, "zest": 2})
     assert decode_body(kind, newer) == body
 
 
-def test_a_longer_envelope_is_read_as_far_as_it_is_known() -> None:
+def test_a_longer_envelope_is_read_up_to_its_known_fields() -> None:
     longer = msgspec.msgpack.encode(["ack", SESSION, 5, "more", {}])
     assert open_envelope([wire.PROTOCOL, longer, b""]) == Envelope("ack", SESSION, 5)
     shorter = msgspec.msgpack.encode(["ack", SESSION])
@@ -473,7 +473,7 @@ def test_a_histogram_of_another_length_is_refused(count: int) -> None:
 
 
 @kinds_with_a_body
-def test_a_message_that_is_cut_short_or_goes_on_too_long_is_refused(kind: str) -> None:
+def test_a_message_that_is_cut_short_or_too_long_is_refused(kind: str) -> None:
     _, _, envelope, body = FROZEN[kind]
     for end in range(len(body)):
         assert refusal(lambda end=end: decode_body(kind, body[:end])) == "body"  # type: ignore[misc]
@@ -521,7 +521,7 @@ def test_a_kind_without_a_body_has_none(kind: str) -> None:
         Block(["a", "b"], bytes(8), bytes(8), bytes(8)),
     ],
 )
-def test_a_block_whose_columns_do_not_fit_each_other_is_refused(block: Block) -> None:
+def test_a_block_with_columns_that_do_not_fit_each_other_is_refused(block: Block) -> None:
     assert refusal(block.columns) == "block"
 
 
@@ -549,7 +549,7 @@ def test_a_column_holds_nothing_but_64_bits(typecode: str, value: int) -> None:
         pack(typecode, [value])
 
 
-def test_the_wall_time_of_a_push_is_told_by_the_pair_of_clocks() -> None:
+def test_the_wall_time_of_a_push_comes_from_the_pair_of_clocks() -> None:
     assert math.isclose(CLOCK.wall_seconds(5_000_000_000), 1_700_000_000.0)
     assert math.isclose(CLOCK.wall_seconds(2_500_000_000), 1_699_999_997.5)
 

@@ -35,11 +35,11 @@ for request in sys.stdin:
 
 def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
     """Return the values of each mount point, by family."""
-    told: dict[str, dict[str, float]] = defaultdict(dict)
+    reported: dict[str, dict[str, float]] = defaultdict(dict)
     for metric, (point, _), value in collector.collect():
         assert isinstance(value, (int, float))
-        told[point][metric.name.removeprefix("trackside_host_filesystem_")] = value
-    return dict(told)
+        reported[point][metric.name.removeprefix("trackside_host_filesystem_")] = value
+    return dict(reported)
 
 
 def hanging(collector: FilesystemCollector) -> list[WorkerProcess]:

@@ -72,7 +72,7 @@ def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) 
     table.mount("/lustre", "lustre")
     collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))
     collector._remote._timeout = 30.0
-    assert {point: told["device_error"] for point, told in by_mount(collector).items()} == {
+    assert {point: reported["device_error"] for point, reported in by_mount(collector).items()} == {
         "/": 0,
         "/nfs": 0,
         "/lustre": 0,

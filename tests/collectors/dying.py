@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 NONE = dict.fromkeys(CAUSES, 0)
-WHOSE = RankLabels("char-model", "3")
+LABELS = RankLabels("char-model", "3")
 
 
 class Cgroups:
@@ -112,11 +112,11 @@ class Training:
 
     def do(self, line: str) -> str:
         """Have the rank do something that prints a line."""
-        self.say(line)
+        self.send(line)
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -131,9 +131,9 @@ class Training:
     def follow(self, pid: int, rank: int) -> None:
         for _ in range(2):
             self.deaths.follow([process(pid)], process(rank), self.member, self.now)
-        assert self.look(1.0) == []
+        assert self.reports_after(1.0) == []
 
-    def look(self, after: float = 0.0) -> list[Event]:
+    def reports_after(self, after: float = 0.0) -> list[Event]:
         """Return the events *after* so many more seconds."""
         self.now += after
         self.deaths.update(self.now, WALL, self.most)
@@ -141,8 +141,8 @@ class Training:
 
     def counts(self) -> dict[str, Any]:
         """Return the deaths on the page, by cause."""
-        found = list(self.deaths.samples({WHOSE}, self.now))
-        assert {one.labels[:2] for one in found} <= {WHOSE}
+        found = list(self.deaths.samples({LABELS}, self.now))
+        assert {one.labels[:2] for one in found} <= {LABELS}
         return {one.labels[2]: one.value for one in found}
 
     def left_open(self) -> int:

@@ -99,7 +99,7 @@ def v1(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_where_nobody_trains_there_is_nothing(tmp_path: Path) -> None:
+def test_without_a_training_there_is_nothing(tmp_path: Path) -> None:
     assert Machine(tmp_path).page() == {}
 
 
@@ -109,7 +109,7 @@ def test_a_process_that_has_just_ended_is_no_failure(tmp_path: Path) -> None:
     assert machine.page() == {}
 
 
-def test_what_is_above_a_cgroup_that_is_gone_is_not_taken_for_it(v2: Machine) -> None:
+def test_the_parent_of_a_cgroup_that_is_gone_is_not_mistaken_for_it(v2: Machine) -> None:
     v2.loses("job/step")
     assert v2.page() == {}
 
@@ -123,7 +123,7 @@ def test_what_is_above_a_cgroup_that_is_gone_is_not_taken_for_it(v2: Machine) ->
         ("0::/\n", 0, "pid namespace"),
     ],
 )
-def test_of_what_cannot_be_seen_it_is_said_what_would_help(tmp_path: Path, cgroup: str, pid: int, cure: str) -> None:
+def test_an_invisible_value_is_reported_with_what_would_help(tmp_path: Path, cgroup: str, pid: int, cure: str) -> None:
     machine = Machine(tmp_path)
     machine.write(machine.top / "cpu.stat", "user_usec 1\nsystem_usec 1\n")
     machine.trains(pid, cgroup)
@@ -197,7 +197,7 @@ def test_with_v1_the_smallest_limit_holds_also_one_that_is_not_seen(
 
 
 @pytest.mark.parametrize(("own", "above", "used"), [("max", "4096", 900), ("4096", "4096", 900), ("2048", "4096", 100)])
-def test_what_is_used_of_the_limit_is_told_of_the_cgroup_that_has_it(
+def test_the_used_share_of_the_limit_is_reported_for_the_cgroup_that_has_it(
     v2: Machine, own: str, above: str, used: int
 ) -> None:
     v2.has("job", memory__max=f"{above}\n", memory__current="900\n")
@@ -207,7 +207,7 @@ def test_what_is_used_of_the_limit_is_told_of_the_cgroup_that_has_it(
     assert page["trackside_cgroup_memory_used_bytes"] == 100
 
 
-def test_with_v1_what_is_used_of_a_limit_that_is_not_seen_is_not_told(v1: Machine) -> None:
+def test_with_v1_the_used_share_of_an_unseen_limit_is_not_reported(v1: Machine) -> None:
     v1.has("memory/job", memory__limit_in_bytes="4096\n", memory__usage_in_bytes="900\n")
     v1.has("memory/job/step", memory__limit_in_bytes="8192\n", memory__stat="hierarchical_memory_limit 4096\n")
     assert v1.page()["trackside_cgroup_memory_limit_used_bytes"] == 900
@@ -215,7 +215,7 @@ def test_with_v1_what_is_used_of_a_limit_that_is_not_seen_is_not_told(v1: Machin
     assert "trackside_cgroup_memory_limit_used_bytes" not in v1.page(after=LIMITS_SECONDS)
 
 
-def test_the_root_of_a_hierarchy_is_the_machine_and_is_not_told(v1: Machine) -> None:
+def test_the_root_of_a_hierarchy_is_the_machine_and_is_not_reported(v1: Machine) -> None:
     v1.has("memory/job/step", memory__stat="total_rss 1\n")
     assert not {name for name in v1.page() if "cpu" in name}
 
@@ -246,30 +246,30 @@ def throttled(v2: Machine, cgroup: str, cores: int, count: int) -> None:
 def test_throttling_does_not_jump_when_another_limit_becomes_the_smallest(v2: Machine) -> None:
     counts = []
 
-    def look(after: float) -> None:
+    def check_page(after: float) -> None:
         page = v2.page(after=after)
-        told = [value for name, value in page.items() if "periods" in name or "throttled" in name]
-        assert told == told[:1] * 3
-        counts.append(told[0])
+        observed = [value for name, value in page.items() if "periods" in name or "throttled" in name]
+        assert observed == observed[:1] * 3
+        counts.append(observed[0])
 
     throttled(v2, "job/step", 2, 5)
     throttled(v2, "job", 8, 900)
-    look(0)
+    check_page(0)
     throttled(v2, "job/step", 16, 7)
-    look(1)
+    check_page(1)
     throttled(v2, "job", 8, 903)
-    look(LIMITS_SECONDS)
+    check_page(LIMITS_SECONDS)
     throttled(v2, "job", 8, 905)
-    look(1)
+    check_page(1)
     throttled(v2, "job/step", 2, 9)
-    look(LIMITS_SECONDS)
+    check_page(LIMITS_SECONDS)
     throttled(v2, "job/step", 2, 10)
-    look(1)
+    check_page(1)
     v2.loses("job/step")
     v2.page(after=1)
     v2.has("job/step", memory__events=EVENTS.format(0))
     throttled(v2, "job/step", 2, 1)
-    look(1)
+    check_page(1)
     assert counts == [5, 7, 7, 9, 9, 10, 11]
 
 
@@ -289,7 +289,7 @@ def test_one_that_comes_is_found_at_once(v2: Machine) -> None:
     assert {one.labels[0] for one in v2.collector.collect()} == {"/job/step", "/other"}
 
 
-def test_a_kill_that_the_cgroup_did_not_live_to_tell_is_told_by_the_one_above(v2: Machine) -> None:
+def test_a_kill_that_outlived_its_cgroup_is_reported_by_the_one_above(v2: Machine) -> None:
     assert v2.page()[KILLS] == 2
     v2.has("job", memory__events=EVENTS.format(3))
     v2.loses("job/step")
@@ -304,7 +304,7 @@ def test_a_kill_that_came_after_it_is_a_neighbours(v2: Machine) -> None:
     assert v2.page(after=1) == {KILLS: 2}
 
 
-def test_when_all_cgroups_of_a_job_are_gone_the_nearest_that_is_left_tells(tmp_path: Path) -> None:
+def test_when_all_cgroups_of_a_job_are_gone_the_nearest_that_is_left_reports(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     for cgroup in ("slurm", "slurm/job", "slurm/job/step"):
         machine.has(cgroup, memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
@@ -328,7 +328,7 @@ def test_a_kill_is_held_with_v1_and_by_the_machines_count_when_it_was_not_seen(v
     assert v1.page(after=1) == {KILLS: 1}
 
 
-def test_kills_stay_for_a_while_when_nobody_trains_there_any_more(v2: Machine) -> None:
+def test_kills_stay_for_a_while_after_the_training(v2: Machine) -> None:
     v2.page()
     v2.ends(7)
     assert v2.page(after=HOLD_SECONDS) == {KILLS: 2}
@@ -366,7 +366,7 @@ def test_those_above_that_come_again_too_are_asked_anew(v2: Machine) -> None:
     assert kills == {"/job/step": 3, "/job/other": 0}
 
 
-def test_the_kills_of_one_whose_other_controllers_move_stay(v1: Machine) -> None:
+def test_the_kills_stay_when_the_other_controllers_of_a_cgroup_move(v1: Machine) -> None:
     v1.has("memory/job/step", memory__oom_control=CONTROL.format(1))
     v1.page()
     v1.has("cpu/job", cpuacct__stat="user 1\nsystem 1\n")
@@ -419,17 +419,17 @@ def test_a_real_kill_is_held_when_the_cgroup_is_gone(cgroup: tuple[ExitStack, Pa
         assert hog.stdout.readline() == "trains\n"
         collector = CgroupCollector(lambda: (member(hog.pid),), Path("/proc"))
 
-        def told() -> dict[str, Any]:
+        def reported() -> dict[str, Any]:
             return {one.metric.name: one.value for one in collector.collect() if one.labels[0] == name}
 
-        page = told()
+        page = reported()
         assert 128 << 20 >= page["trackside_cgroup_memory_used_bytes"] >= 32 << 20
         assert page["trackside_cgroup_memory_anonymous_bytes"] >= 30 << 20, "kernels count some pages late"
         assert page["trackside_cgroup_memory_limit_bytes"] == 128 << 20
         assert page[KILLS] == 0
         hog.communicate("go\n", timeout=DEADLINE)
     if seen:
-        assert told()[KILLS] == 1
+        assert reported()[KILLS] == 1
     life.close()
-    assert told()[KILLS] >= 1, "of a kill that was not seen the machine tells, and it may have had more"
-    assert set(told()) == {KILLS}
+    assert reported()[KILLS] >= 1, "the machine reports a kill that was not seen, and it may have had more"
+    assert set(reported()) == {KILLS}

@@ -70,7 +70,7 @@ def places(proc: Path, **cgroups: str) -> ContainerLocations:
         f"0::/docker/{OTHER}/kubelet/kubepods/pod6b1f/{ID}",
     ],
 )
-def test_a_container_is_known_by_the_digits_that_people_see(tmp_path: Path, path: str) -> None:
+def test_a_container_is_identified_by_the_digits_that_people_see(tmp_path: Path, path: str) -> None:
     assert places(tmp_path, p50=path).of(ProcessKey(50, 1)).container == ID[:12]
 
 
@@ -85,7 +85,7 @@ def test_a_container_is_known_by_the_digits_that_people_see(tmp_path: Path, path
         f"0::/docker-{ID}.mount",
     ],
 )
-def test_who_is_in_no_container_has_none(tmp_path: Path, path: str) -> None:
+def test_a_process_in_no_container_has_none(tmp_path: Path, path: str) -> None:
     assert places(tmp_path, p50=path).of(ProcessKey(50, 1)).container == ""
 
 
@@ -104,11 +104,11 @@ def test_who_is_in_no_container_has_none(tmp_path: Path, path: str) -> None:
         ("0::/job_7/step_0", ""),
     ],
 )
-def test_a_job_of_slurm_is_known_by_its_number_or_its_word(text: str, found: str) -> None:
+def test_a_job_of_slurm_is_identified_by_its_number_or_its_word(text: str, found: str) -> None:
     assert slurm_job(text.encode()) == found.encode()
 
 
-def test_a_place_is_looked_at_again_after_half_a_minute(tmp_path: Path) -> None:
+def test_a_place_is_read_again_after_half_a_minute(tmp_path: Path) -> None:
     moments = [100.0]
     kept = places(tmp_path, p50="0::/a\n")
     kept._clock = lambda: moments[-1]
@@ -119,7 +119,7 @@ def test_a_place_is_looked_at_again_after_half_a_minute(tmp_path: Path) -> None:
         assert kept.of(ProcessKey(50, 1)).cgroup == found
 
 
-def test_another_process_of_the_same_pid_is_looked_at_and_who_was_not_asked_about_is_forgotten(tmp_path: Path) -> None:
+def test_another_process_of_the_same_pid_is_read_and_one_not_asked_about_is_forgotten(tmp_path: Path) -> None:
     kept = places(tmp_path, p50="0::/a\n")
     assert kept.of(ProcessKey(50, 1)).cgroup == "/a"
     (tmp_path / "50" / "cgroup").write_text("0::/b\n")

@@ -69,7 +69,7 @@ def test_a_file_that_is_not_proc_stat_is_named(tmp_path: Path) -> None:
         CpuCollector(tmp_path).collect()
 
 
-def test_a_file_that_is_not_there_is_named_with_what_to_look_at(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"path\.procfs name it\?: '.*/stat'$"):
         CpuCollector(tmp_path).collect()
 
@@ -90,7 +90,7 @@ def test_switches_and_tasks_come_from_the_same_file() -> None:
     assert values["trackside_host_procs_blocked"] == 0
 
 
-def test_the_time_of_each_cpu_is_told_only_when_it_is_asked_for() -> None:
+def test_the_time_of_each_cpu_is_reported_only_on_request() -> None:
     assert not by_core(CpuCollector(MACHINES / "many-cpus" / "proc").collect())
     seconds = by_core(CpuCollector(MACHINES / "many-cpus" / "proc", per_cpu=True).collect())
     assert len(seconds) == 224 * len(MODES)
@@ -114,7 +114,7 @@ def test_a_small_step_back_of_one_cpu_is_held(tmp_path: Path) -> None:
     assert seconds["1", "idle"] == 1
 
 
-def test_a_cpu_that_goes_offline_is_no_longer_told_of(tmp_path: Path) -> None:
+def test_a_cpu_that_goes_offline_is_no_longer_reported(tmp_path: Path) -> None:
     collector = CpuCollector(tmp_path, per_cpu=True)
     (tmp_path / "stat").write_text("cpu  2 0 0 0\ncpu0 1 0 0 0\ncpu1 1 0 0 0\n")
     collector.collect()

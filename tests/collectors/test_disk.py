@@ -45,7 +45,7 @@ def test_sectors_are_512_bytes_and_times_are_in_seconds(tmp_path: Path) -> None:
     }
 
 
-def test_an_old_kernels_shorter_line_says_the_same(tmp_path: Path) -> None:
+def test_an_old_kernels_shorter_line_means_the_same(tmp_path: Path) -> None:
     assert len(of(write(tmp_path, f"{SDA}\n"), "sda")) == len(DiskCollector.metrics)
 
 

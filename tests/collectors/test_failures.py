@@ -38,13 +38,13 @@ class Machine:
         self.tree = tree
         members = tree / "members"
         pairs = [line.split() for line in members.read_text().splitlines()] if members.exists() else []
-        who = [RankProcess("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs]
+        ranks = [RankProcess("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs]
         on = CollectorsSection(thermal=ThermalSection(enabled=True))
         roots = PathSection(procfs=str(tree / "proc"), sysfs=str(tree / "sys"))
         self.collectors: list[Collector] = [
             *host_collectors(on, roots, ("/",)),
-            CgroupCollector(lambda: who, tree / "proc"),
-            ProcessCollector(lambda: who, tree / "proc"),
+            CgroupCollector(lambda: ranks, tree / "proc"),
+            ProcessCollector(lambda: ranks, tree / "proc"),
         ]
         self.sampler = Sampler(self.collectors, lambda _: None, 1.0)
 
@@ -99,7 +99,7 @@ ALL = [collector.name for collector in Machine(Path("/nowhere")).collectors]
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_collector_that_raises_costs_only_itself_and_says_so_once(
+def test_a_collector_that_raises_costs_only_itself_and_is_logged_once(
     machine: Callable[[str], Machine], name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = machine("plain")
@@ -119,7 +119,7 @@ def test_a_collector_that_raises_costs_only_itself_and_says_so_once(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_on_a_machine_without_files_a_collector_says_once_what_would_cure_it(
+def test_on_a_machine_without_files_a_collector_logs_once_what_would_cure_it(
     machine: Callable[[str], Machine], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bare = machine("")
@@ -127,7 +127,7 @@ def test_on_a_machine_without_files_a_collector_says_once_what_would_cure_it(
         success = [bare.tick()[name] for _ in range(4)]
     lines = _lines(caplog, name)
     assert len(lines) == (not any(success))
-    assert all(map(_tells_a_way_out, lines)), lines
+    assert all(map(_names_a_remedy, lines)), lines
 
 
 @pytest.mark.parametrize("broken", NEEDED, ids=lambda broken: f"{broken.collector} {broken.file}")
@@ -148,14 +148,14 @@ def test_a_file_that_cannot_be_read_costs_only_those_that_need_it_while_it_canno
     assert {name for name in sound if success[name] != sound[name]} <= also
     [line] = _lines(caplog, broken.collector)
     assert str(file) in line
-    assert _tells_a_way_out(line), line
+    assert _names_a_remedy(line), line
     _mend(file, text)
     assert one.tick() == sound
 
 
 @pytest.mark.parametrize("how", ["garbage", "unreadable"])
 @pytest.mark.parametrize("name", sorted(path.name for path in MACHINES.iterdir()))
-def test_where_nothing_makes_sense_each_collector_has_nothing_or_says_once_what_would_cure_it(
+def test_where_nothing_makes_sense_each_collector_has_nothing_or_logs_once_what_would_cure_it(
     machine: Callable[[str], Machine], name: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = machine(name)
@@ -169,10 +169,10 @@ def test_where_nothing_makes_sense_each_collector_has_nothing_or_says_once_what_
     for collector in ALL:
         lines = _lines(caplog, collector)
         assert len(lines) == (not success[collector]), lines
-        assert all(map(_tells_a_way_out, lines)), lines
+        assert all(map(_names_a_remedy, lines)), lines
 
 
-def _tells_a_way_out(line: str) -> bool:
+def _names_a_remedy(line: str) -> bool:
     """Return whether the line names a remedy other than turning the collector off."""
     return WAY_OUT.search(TURNS_OFF.sub("", line)) is not None
 

@@ -39,7 +39,7 @@ def test_a_mount_point_that_is_no_utf8_has_a_label(table: Table, collect: Any, s
     assert list(by_mount(collect(os.fsdecode(b"/caf\xe9")))) == ["/caf\ufffd"]
 
 
-def test_a_path_that_is_not_there_is_told_of_once_and_found_later(
+def test_a_missing_path_is_logged_once_and_found_later(
     table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "trackside")
@@ -54,7 +54,7 @@ def test_a_path_that_is_not_there_is_told_of_once_and_found_later(
     assert by_mount(collector) == {"/data": WELL}
 
 
-def test_a_path_on_a_mount_that_a_container_does_not_have_is_told_of_and_not_taken_for_another(
+def test_a_path_on_a_mount_that_a_container_lacks_is_logged_and_not_mistaken_for_another(
     table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     (table.proc / "1").mkdir()
@@ -81,7 +81,7 @@ def test_what_a_file_system_does_not_count_is_absent(
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
-def test_of_what_the_daemon_s_user_may_not_enter_nothing_is_known(
+def test_nothing_is_read_of_what_the_daemon_s_user_may_not_enter(
     collect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     def statvfs(path: str) -> os.statvfs_result:
@@ -117,9 +117,9 @@ def test_a_local_file_system_that_fails_costs_only_itself(
     monkeypatch.setattr(os, "statvfs", statvfs)
     collector = collect("/", "/data")
     for _ in range(2):
-        told = by_mount(collector)
-        assert told["/data"] == DEAD
-        assert told["/"]["device_error"] == 0
+        reported = by_mount(collector)
+        assert reported["/data"] == DEAD
+        assert reported["/"]["device_error"] == 0
     broken.clear()
     assert by_mount(collector)["/data"]["device_error"] == 0
     assert [record.getMessage() for record in caplog.records] == [

@@ -36,7 +36,7 @@ DOWN: list[Value] = [("up", (), 0.0)]
 UP: list[Value] = [("up", (), 1.0)]
 
 
-class Says:
+class Answers:
     """A handle that returns one answer after the other, and repeats the last."""
 
     def __init__(self, answers: Sequence[Reading | Exception]) -> None:
@@ -54,7 +54,7 @@ class Says:
         return answer
 
 
-class Busy(Says):
+class Busy(Answers):
     """A handle whose worker is still busy with an earlier request."""
 
     def read(self, patience: float) -> Reading:
@@ -63,7 +63,7 @@ class Busy(Says):
 
 
 def collector(*answers: Reading | Exception) -> GpuCollector:
-    return GpuCollector(cast("Nvml", Says(answers)), timeout=1.0, event_log=GpuEventLog())
+    return GpuCollector(cast("Nvml", Answers(answers)), timeout=1.0, event_log=GpuEventLog())
 
 
 def series(one: GpuCollector) -> dict[tuple[str, ...], object]:
@@ -75,7 +75,7 @@ def without_xids(found: dict[tuple[str, ...], object]) -> dict[tuple[str, ...], 
 
 
 def test_how_long_it_waits_may_change() -> None:
-    handle = Says([Reading()])
+    handle = Answers([Reading()])
     one = GpuCollector(cast("Nvml", handle), timeout=0.25)
     one.collect()
     assert handle.patience == 0.25
@@ -111,7 +111,7 @@ def test_a_family_of_a_newer_worker_is_passed_over() -> None:
     assert not any("tomorrow" in name[0] for name in found)
 
 
-def test_a_gpu_that_is_lost_or_gone_is_not_up_and_still_says_what_it_is() -> None:
+def test_a_gpu_that_is_lost_or_gone_is_not_up_and_still_reports_what_it_is() -> None:
     lost, gone = GpuReading(0, "GPU-0", INFO, DOWN), GpuReading(1, "GPU-1", INFO, DOWN)
     assert without_xids(series(collector(Reading([lost], gone=[gone])))) == {
         ("trackside_gpu_info", "0", "GPU-0", *INFO.values()): 1,
@@ -132,18 +132,18 @@ def test_the_xids_that_page_begin_at_zero_for_each_gpu() -> None:
     assert not any(name[0] == "trackside_gpu_xid_last_timestamp_seconds" for name in found)
 
 
-def test_an_xid_is_counted_and_dated_also_of_a_gpu_that_is_gone_or_that_nobody_knows() -> None:
+def test_an_xid_is_counted_and_dated_also_of_a_gpu_that_is_gone_or_unknown() -> None:
     xids = {"GPU-1": {79: (1, 1.7e9)}, "GPU-0": {13: (4, 1.6e9)}, "": {62: (2, 1.5e9)}}
     reading = Reading([GpuReading(0, "GPU-0", INFO, UP)], gone=[GpuReading(1, "GPU-1", INFO, DOWN)], xids=xids)
     found = series(collector(reading))
-    said = (("1", "GPU-1", "79", 1, 1.7e9), ("0", "GPU-0", "13", 4, 1.6e9), ("", "", "62", 2, 1.5e9))
-    for index, uuid, xid, times, last in said:
+    answered = (("1", "GPU-1", "79", 1, 1.7e9), ("0", "GPU-0", "13", 4, 1.6e9), ("", "", "62", 2, 1.5e9))
+    for index, uuid, xid, times, last in answered:
         assert found["trackside_gpu_xid_errors_total", index, uuid, xid] == times
         assert found["trackside_gpu_xid_last_timestamp_seconds", index, uuid, xid] == last
     assert found["trackside_gpu_xid_errors_total", "0", "GPU-0", "79"] == 0
 
 
-def test_a_host_without_a_driver_has_nothing_to_collect_and_says_the_cure() -> None:
+def test_a_host_without_a_driver_has_nothing_to_collect_and_names_the_cure() -> None:
     absent = NvmlAbsent("libnvidia-ml.so.1 not found; install the NVIDIA driver")
     with pytest.raises(NothingToCollect) as caught:
         collector(absent).collect()
@@ -197,10 +197,10 @@ def test_gpus_that_were_left_alone_are_not_missed_afterwards() -> None:
     absent = NvmlAbsent("NVML sees no GPU")
     paused = collector(reading, NvmlPaused("paused"), absent)
     paused.collect()
-    told = collector(reading, absent)
-    told.collect()
-    told.forget()
-    for one, times in ((paused, 2), (told, 1)):
+    reported = collector(reading, absent)
+    reported.collect()
+    reported.forget()
+    for one, times in ((paused, 2), (reported, 1)):
         for _ in range(times):
             with pytest.raises(NothingToCollect):
                 one.collect()
@@ -221,12 +221,12 @@ def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytes
     ]
 
 
-def test_it_keeps_the_contract_of_a_collector() -> None:
+def test_it_meets_the_contract_of_a_collector() -> None:
     kept: Collector = collector(Reading())
     assert kept.name == "gpu"
 
 
-def test_the_xids_that_page_are_not_called_zero_where_nobody_hears_them() -> None:
+def test_the_xids_that_page_are_not_called_zero_where_none_can_be_received() -> None:
     reading = Reading(
         [GpuReading(0, "GPU-0", INFO, UP, {"xid": WHY["not_supported"]}), GpuReading(1, "GPU-1", INFO, UP)],
         xids={"GPU-0": {13: (1, 1.7e9)}},

@@ -20,7 +20,7 @@ def test_a_healthy_gpu_has_none(profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "message"),
     [
         ([("recovery_action", (), 1.0)], "trackside pause-gpu"),
         ([("row_remap_pending", (), 1.0)], "next reset"),
@@ -32,9 +32,9 @@ def test_a_healthy_gpu_has_none(profile: str) -> None:
         ([("nvlink_links", (), 18.0), ("nvlink_links_up", (), 17.0)], "17 of 18 NVLinks"),
     ],
 )
-def test_what_does_not_pass_by_itself_is_grave(values: list[tuple[str, tuple[str, ...], float]], says: str) -> None:
+def test_what_does_not_pass_by_itself_is_grave(values: list[tuple[str, tuple[str, ...], float]], message: str) -> None:
     (one,) = faults(sick(*values), {})
-    assert says in one.what
+    assert message in one.what
     assert one.grave
 
 

@@ -21,7 +21,7 @@ def gpu(index: int, *, up: bool = True, source: str = "nvml") -> GpuReading:
     return GpuReading(index, f"GPU-{index}", {"name": "NVIDIA H100", "source": source}, values)  # type: ignore[arg-type]
 
 
-def told(caplog: pytest.LogCaptureFixture, *readings: Sequence[GpuReading]) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture, *readings: Sequence[GpuReading]) -> list[str]:
     event_log = GpuEventLog()
     with caplog.at_level(logging.INFO, "trackside"):
         for gpus in readings:
@@ -29,31 +29,31 @@ def told(caplog: pytest.LogCaptureFixture, *readings: Sequence[GpuReading]) -> l
     return [record.message for record in caplog.records]
 
 
-def test_what_was_found_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [gpu(0), gpu(1)], [gpu(0), gpu(1)]) == [FOUND]
+def test_a_found_gpu_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(caplog, [gpu(0), gpu(1)], [gpu(0), gpu(1)]) == [FOUND]
 
 
-def test_simulated_gpus_are_not_taken_for_real_ones(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [gpu(0, source="simulated")]) == ["simulates 1 x NVIDIA H100, and reads no real GPU"]
+def test_simulated_gpus_are_not_mistaken_for_real_ones(caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(caplog, [gpu(0, source="simulated")]) == ["simulates 1 x NVIDIA H100, and reads no real GPU"]
 
 
-def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_and_a_return_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
     lost = [gpu(0), gpu(1, up=False)]
-    assert told(caplog, [gpu(0), gpu(1)], lost, lost, [gpu(0), gpu(1)])[1:] == [
+    assert logged(caplog, [gpu(0), gpu(1)], lost, lost, [gpu(0), gpu(1)])[1:] == [
         "GPU 1 (NVIDIA H100, GPU-1) is lost: it does not answer; see dmesg for NVRM and Xid",
         "GPU 1 (NVIDIA H100, GPU-1) answers again",
     ]
 
 
-def test_a_gpu_that_was_lost_from_the_start_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert "GPU 1 (NVIDIA H100, GPU-1) is lost" in told(caplog, [gpu(0), gpu(1, up=False)])[1]
+def test_a_gpu_that_was_lost_from_the_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert "GPU 1 (NVIDIA H100, GPU-1) is lost" in logged(caplog, [gpu(0), gpu(1, up=False)])[1]
 
 
-def test_a_gpu_that_comes_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, [gpu(0)], [gpu(0), gpu(1)])[1:] == ["GPU 1 (NVIDIA H100, GPU-1) answers"]
+def test_a_gpu_that_comes_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(caplog, [gpu(0)], [gpu(0), gpu(1)])[1:] == ["GPU 1 (NVIDIA H100, GPU-1) answers"]
 
 
-def test_an_xid_is_told_when_its_count_grows(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_xid_is_logged_when_its_count_grows(caplog: pytest.LogCaptureFixture) -> None:
     event_log = GpuEventLog()
     with caplog.at_level(logging.WARNING, "trackside"):
         for times in (1, 1, 3):

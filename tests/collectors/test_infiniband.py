@@ -61,7 +61,7 @@ def hw_counters(directory: Path, **counters: object) -> None:
         (directory / "hw_counters" / name).write_text(f"{value}\n")
 
 
-def told(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
+def reported(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
     """Return the values of a port, by the name of the metric."""
     wanted = labels or ("mlx5_0", "1")
     return {
@@ -73,7 +73,7 @@ def told(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
 
 def test_data_is_counted_in_words_of_4_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
     port(tmp_path, port_rcv_data=10, port_xmit_data=20, port_rcv_packets=3, port_xmit_packets=4)
-    assert told(collector) == {
+    assert reported(collector) == {
         "port_data_received_bytes_total": 40,
         "port_data_transmitted_bytes_total": 80,
         "port_packets_received_total": 3,
@@ -83,7 +83,7 @@ def test_data_is_counted_in_words_of_4_bytes(tmp_path: Path, collector: Infiniba
 
 def test_a_device_without_those_counters_may_have_them_in_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
     hw_counters(port(tmp_path, port_rcv_data=10), rx_bytes=7, tx_bytes=8, rx_pkts=1, tx_pkts=2)
-    assert told(collector) == {
+    assert reported(collector) == {
         "port_data_received_bytes_total": 40,
         "port_data_transmitted_bytes_total": 8,
         "port_packets_received_total": 1,
@@ -93,7 +93,7 @@ def test_a_device_without_those_counters_may_have_them_in_bytes(tmp_path: Path, 
 
 def test_what_the_hardware_counts_has_node_exporters_names(tmp_path: Path, collector: InfinibandCollector) -> None:
     hw_counters(port(tmp_path), np_cnp_sent=1, out_of_sequence=2, lifespan=10, rnr_nak_retry_err=3)
-    assert told(collector) == {
+    assert reported(collector) == {
         "np_cnp_packets_sent_total": 1,
         "out_of_sequence_packets_received_total": 2,
         "rnr_nak_retry_packets_received_total": 3,
@@ -102,16 +102,16 @@ def test_what_the_hardware_counts_has_node_exporters_names(tmp_path: Path, colle
 
 def test_irdma_has_names_of_its_own(tmp_path: Path, collector: InfinibandCollector) -> None:
     hw_counters(port(tmp_path), cnpSent=1, cnpHandled=2)
-    assert told(collector) == {"np_cnp_packets_sent_total": 1, "rp_cnp_packets_handled_total": 2}
+    assert reported(collector) == {"np_cnp_packets_sent_total": 1, "rp_cnp_packets_handled_total": 2}
 
 
-def test_a_port_says_what_it_is(tmp_path: Path, collector: InfinibandCollector) -> None:
+def test_a_port_reports_what_it_is(tmp_path: Path, collector: InfinibandCollector) -> None:
     directory = port(tmp_path)
     (directory / "state").write_text("4: ACTIVE\n")
     (directory / "phys_state").write_text("5: LinkUp\n")
     (directory / "rate").write_text("2.5 Gb/sec (1X SDR)\n")
     (directory / "link_layer").write_text("Ethernet\n")
-    assert told(collector) == {
+    assert reported(collector) == {
         "port_state": 4,
         "port_physical_state": 5,
         "rate_bytes_per_second": 312_500_000,
@@ -121,15 +121,15 @@ def test_a_port_says_what_it_is(tmp_path: Path, collector: InfinibandCollector) 
 
 
 @pytest.mark.parametrize("rate", ["", "unknown", "0 Gb/sec", "-1 Gb/sec", "nan Gb/sec", "inf Gb/sec"])
-def test_a_rate_that_is_not_known_is_absent(rate: str, tmp_path: Path, collector: InfinibandCollector) -> None:
+def test_an_unknown_rate_is_absent(rate: str, tmp_path: Path, collector: InfinibandCollector) -> None:
     (port(tmp_path, link_downed=1) / "rate").write_text(f"{rate}\n")
-    assert told(collector) == {DOWNED: 1}
+    assert reported(collector) == {DOWNED: 1}
 
 
 @pytest.mark.parametrize("text", ["N/A (no PMA)", "N/A (not available)", "", "-1", "18446744073709551615"])
 def test_a_counter_that_is_no_number_is_absent(text: str, tmp_path: Path, collector: InfinibandCollector) -> None:
     port(tmp_path, link_downed=1, symbol_error=text)
-    assert told(collector) == {DOWNED: 1}
+    assert reported(collector) == {DOWNED: 1}
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EACCES, errno.EIO, errno.ENODEV])
@@ -145,7 +145,7 @@ def test_a_file_that_refuses_costs_only_itself(
         return text(path)
 
     monkeypatch.setattr(infiniband, "_text", refuse)
-    assert told(collector) == {DOWNED: 1}
+    assert reported(collector) == {DOWNED: 1}
 
 
 def test_a_file_that_refused_is_left_alone_for_a_minute(
@@ -164,7 +164,7 @@ def test_a_file_that_refused_is_left_alone_for_a_minute(
         collector.collect()
     assert asked == []
     clock.now += INTERVAL
-    assert told(collector) == {DOWNED: 3, "port_state": 4}
+    assert reported(collector) == {DOWNED: 3, "port_state": 4}
 
 
 def test_files_are_listed_and_states_read_only_now_and_then(
@@ -176,9 +176,9 @@ def test_files_are_listed_and_states_read_only_now_and_then(
     port(tmp_path, link_downed=2, symbol_error=1)
     (directory / "state").write_text("1: DOWN\n")
     clock.now += INTERVAL - 1
-    assert told(collector) == {DOWNED: 2, "port_state": 4}
+    assert reported(collector) == {DOWNED: 2, "port_state": 4}
     clock.now += 1
-    assert told(collector) == {DOWNED: 2, "symbol_error_total": 1, "port_state": 1}
+    assert reported(collector) == {DOWNED: 2, "symbol_error_total": 1, "port_state": 1}
 
 
 def test_devices_and_ports_are_in_the_order_of_their_names_and_numbers(
@@ -193,25 +193,25 @@ def test_a_device_may_be_a_link_as_in_sysfs(tmp_path: Path, collector: Infiniban
     (tmp_path / "class" / "infiniband").mkdir(parents=True)
     port(tmp_path / "devices", link_downed=1)
     (tmp_path / "class" / "infiniband" / "mlx5_0").symlink_to("../../devices/class/infiniband/mlx5_0")
-    assert told(collector) == {DOWNED: 1}
+    assert reported(collector) == {DOWNED: 1}
 
 
 def test_a_device_that_comes_is_there_at_once(tmp_path: Path, collector: InfinibandCollector) -> None:
     port(tmp_path, link_downed=1)
     collector.collect()
     port(tmp_path, "mlx5_1", link_downed=2)
-    assert told(collector, "mlx5_1", "1") == {DOWNED: 2}
+    assert reported(collector, "mlx5_1", "1") == {DOWNED: 2}
 
 
 def test_a_device_that_goes_is_gone_at_once_and_may_come_back(tmp_path: Path, collector: InfinibandCollector) -> None:
     port(tmp_path, link_downed=1)
     gone = port(tmp_path, "mlx5_1", link_downed="x")
     (gone / "state").write_text("4: ACTIVE\n")
-    assert told(collector, "mlx5_1", "1") == {"port_state": 4}
+    assert reported(collector, "mlx5_1", "1") == {"port_state": 4}
     shutil.rmtree(tmp_path / "class" / "infiniband" / "mlx5_1")
-    assert told(collector, "mlx5_1", "1") == {}
+    assert reported(collector, "mlx5_1", "1") == {}
     port(tmp_path, "mlx5_1", link_downed=0)
-    assert told(collector, "mlx5_1", "1") == {DOWNED: 0}
+    assert reported(collector, "mlx5_1", "1") == {DOWNED: 0}
 
 
 def test_a_device_that_goes_while_it_is_read_is_no_failure(
@@ -230,7 +230,7 @@ def test_a_device_that_goes_while_it_is_read_is_no_failure(
     assert {sample.labels for sample in collector.collect()} == {("mlx5_1", "1")}
 
 
-def test_a_device_without_ports_says_nothing(tmp_path: Path, collector: InfinibandCollector) -> None:
+def test_a_device_without_ports_reports_nothing(tmp_path: Path, collector: InfinibandCollector) -> None:
     (tmp_path / "class" / "infiniband" / "mlx5_0").mkdir(parents=True)
     assert collector.collect() == []
 

@@ -28,7 +28,7 @@ def test_a_kernel_that_does_not_count_hung_tasks_has_averages_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["0.50 0.25 none 1/92 21091\n", "0.50 0.25\n", ""])
-def test_a_file_without_three_numbers_is_named_with_what_it_says(tmp_path: Path, text: str) -> None:
+def test_a_file_without_three_numbers_is_named_with_its_content(tmp_path: Path, text: str) -> None:
     (tmp_path / "loadavg").write_text(text)
     with pytest.raises(ValueError, match=rf"/loadavg: .*'{text.strip()}', not a number; .*path\.procfs"):
         LoadCollector(tmp_path).collect()

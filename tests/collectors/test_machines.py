@@ -56,12 +56,12 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
         kept = Discipline(synchronized=True, offset=-0.0000125)
         clocks = partial(TimeCollector, wall=lambda: WALL, kernel=lambda: kept, uname=lambda: UNAME)
         monkeypatch.setattr(host, "TimeCollector", clocks)
-        who = members(machine)
+        ranks = members(machine)
         on = CollectorsSection(cpu=CpuSection(per_cpu=machine.name == "plain"), thermal=ThermalSection(enabled=True))
         collectors = [
             *host_collectors(on, PathSection(procfs=str(proc), sysfs=str(machine / "sys")), on.filesystem.paths),
-            CgroupCollector(lambda: who, proc, root=machine),
-            ProcessCollector(lambda: who, proc),
+            CgroupCollector(lambda: ranks, proc, root=machine),
+            ProcessCollector(lambda: ranks, proc),
         ]
         ticks = iter(range(1000))
         sampler = Sampler(collectors, lambda _: None, 1.0, clock=lambda: next(ticks) / 64, wall=lambda: WALL)
@@ -79,10 +79,10 @@ def test_a_machine_has_its_page_and_its_log(
     machine: Path, page: Callable[[Path], str], caplog: pytest.LogCaptureFixture, *, update_golden: bool
 ) -> None:
     caplog.set_level(logging.INFO, "trackside")
-    told = {f"{machine.name}.txt": page(machine)}
+    reported = {f"{machine.name}.txt": page(machine)}
     lines = [f"{record.levelname}: {record.getMessage()}" for record in caplog.records]
-    told[f"{machine.name}.log"] = "".join(f"{line}\n" for line in lines).replace(f"{machine}/", "")
-    for name, text in told.items():
+    reported[f"{machine.name}.log"] = "".join(f"{line}\n" for line in lines).replace(f"{machine}/", "")
+    for name, text in reported.items():
         if update_golden:
             (GOLDEN / name).write_text(text)
         assert text == (GOLDEN / name).read_text()

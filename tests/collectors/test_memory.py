@@ -40,7 +40,7 @@ def test_swap_that_is_used_is_what_is_not_free(tmp_path: Path) -> None:
     }
 
 
-def test_a_field_whose_name_ends_as_anothers_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_field_with_the_same_ending_is_not_mistaken_for_another(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("SwapCached:     7 kB\nCached:         8 kB\n")
     assert [sample.value for sample in MemoryCollector(tmp_path).collect()] == [8192]
 

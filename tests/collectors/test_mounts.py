@@ -41,16 +41,16 @@ def where(table: Table, path: str) -> tuple[str, str] | None:
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def resolved_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that are passed to readlink."""
     paths: list[str] = []
     real = os.readlink
 
-    def look(path: str) -> str:
+    def record_path(path: str) -> str:
         paths.append(path)
         return real(path)
 
-    monkeypatch.setattr(os, "readlink", look)
+    monkeypatch.setattr(os, "readlink", record_path)
     return paths
 
 
@@ -65,7 +65,7 @@ def test_what_the_kernel_writes_in_octal_is_found() -> None:
     assert [mount.point for mount in MountTable(line).at("/a b\tc\nd\\e\\")] == ["/a b\tc\nd\\e\\"]
 
 
-def test_a_name_that_is_no_utf8_is_kept() -> None:
+def test_a_name_that_is_no_utf8_is_retained() -> None:
     [mount] = MountTable(b"36 35 98:0 / /caf\xe9 rw - ext3 /dev/root rw").at(os.fsdecode(b"/caf\xe9"))
     assert os.fsencode(mount.point) == b"/caf\xe9"
 
@@ -147,30 +147,30 @@ def test_links_are_followed_on_local_file_systems(table: Table) -> None:
     assert where(table, "/home/relative/../home") == ("/", "ext4")
 
 
-def test_links_in_a_circle_lead_nowhere(table: Table, looked_at: list[str]) -> None:
+def test_links_in_a_circle_lead_nowhere(table: Table, resolved_paths: list[str]) -> None:
     (table.root / "a").symlink_to("b")
     (table.root / "b").symlink_to("a")
     assert where(table, "/a/file") is None
-    assert len(looked_at) == LINKS + 1
+    assert len(resolved_paths) == LINKS + 1
 
 
 @pytest.mark.parametrize("fstype", ["nfs4", "fuse.sshfs", "lustre", "cifs", "9p", "something-new"])
-def test_nothing_on_a_mount_that_may_hang_is_touched(table: Table, looked_at: list[str], fstype: str) -> None:
+def test_nothing_on_a_mount_that_may_hang_is_touched(table: Table, resolved_paths: list[str], fstype: str) -> None:
     table.mount("/far", fstype)
     (table.root / "near").symlink_to("/far/sets/images")
     assert where(table, "/near/one") == ("/far", fstype)
     assert where(table, "/far/../far/sets") == ("/far", fstype)
-    assert looked_at
-    assert not [path for path in looked_at if path.startswith(f"{table.root}/far")]
+    assert resolved_paths
+    assert not [path for path in resolved_paths if path.startswith(f"{table.root}/far")]
 
 
-def test_what_is_mounted_below_a_mount_that_may_hang_is_met(table: Table, looked_at: list[str]) -> None:
+def test_what_is_mounted_below_a_mount_that_may_hang_is_met(table: Table, resolved_paths: list[str]) -> None:
     table.mount("/far", "nfs4")
     table.mount("/far/local", "xfs")
     table.mount("/far/other", "nfs4")
     assert where(table, "/far/local/sets") == ("/far/local", "xfs")
     assert where(table, "/far/other/sets") == ("/far/other", "nfs4")
-    assert looked_at == []
+    assert resolved_paths == []
 
 
 def test_what_autofs_has_not_mounted_yet_is_not_there(table: Table) -> None:
@@ -185,7 +185,9 @@ def test_what_autofs_has_not_mounted_yet_is_not_there(table: Table) -> None:
     assert where(table, "/data") is None
 
 
-def test_a_directory_that_is_closed_to_us_is_taken_as_it_stands(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_read_is_accepted_as_it_stands(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table.mount("/root/data", "xfs")
 
     def closed(path: str) -> str:
@@ -228,7 +230,7 @@ def test_read_only_is_what_the_first_process_sees(table: Table) -> None:
     assert data.readonly
 
 
-def test_where_all_is_read_only_for_a_service_the_file_system_says_whether_it_is(table: Table) -> None:
+def test_the_file_system_reports_whether_it_is_read_only_when_all_is_so_for_a_service(table: Table) -> None:
     """Without CAP_SYS_PTRACE a service cannot read what the first process sees."""
     table.unmount(20)
     table.mount("/", "ext4", options="ro,relatime")
@@ -242,7 +244,7 @@ def test_where_all_is_read_only_for_a_service_the_file_system_says_whether_it_is
     }
 
 
-def test_a_mount_of_the_host_that_is_not_below_the_root_is_known(table: Table) -> None:
+def test_a_mount_of_the_host_that_is_not_below_the_root_is_found(table: Table) -> None:
     table.mount("/data", "xfs")
     (table.proc / "1").mkdir()
     first = (
@@ -257,7 +259,7 @@ def test_a_mount_of_the_host_that_is_not_below_the_root_is_known(table: Table) -
     assert [mounts.hidden(path) for path in paths] == ["/data/sets", "/data/sets", "", "", ""]
 
 
-def test_the_first_process_of_a_container_says_nothing_of_the_hosts_mounts(table: Table) -> None:
+def test_the_first_process_of_a_container_reveals_nothing_of_the_hosts_mounts(table: Table) -> None:
     (table.proc / "1").mkdir()
     (table.proc / "1" / "mountinfo").write_text("5 1 0:70 / / rw - overlay o rw\n6 5 0:71 / /data rw - xfs disk rw\n")
     mounts = Mounts(table.proc, table.root)
@@ -313,21 +315,21 @@ def test_an_overlay_and_what_is_on_it_may_hang_but_not_where_this_process_lives(
     assert not answers(table.proc, table.root, "/")
 
 
-def test_without_mountinfo_it_says_what_is_wrong(tmp_path: Path) -> None:
+def test_without_mountinfo_it_reports_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(
         NothingToCollect, match=r"self/mountinfo does not exist; is --path\.procfs the mount point of procfs"
     ):
         Mounts(tmp_path, Path("/")).refresh()
 
 
-def test_a_chroot_that_is_no_mount_is_told_of(table: Table) -> None:
+def test_a_chroot_that_is_no_mount_is_reported(table: Table) -> None:
     mounts = Mounts(table.proc, table.root / "jail")
     with pytest.raises(NothingToCollect, match="in a chroot, bind-mount its directory first"):
         mounts.refresh()
     mounts.close()
 
 
-def test_this_machine_knows_where_proc_is() -> None:
+def test_this_machine_has_proc_where_it_is_expected() -> None:
     mounts = Mounts(Path("/proc"), Path("/"))
     mounts.refresh()
     mount = mounts.of("/proc/self/status")

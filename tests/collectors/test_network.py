@@ -81,23 +81,23 @@ def test_a_link_that_is_not_up_is_0(host: NetworkCollector) -> None:
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "65535", "4294967295", "", "unknown"])
-def test_a_speed_that_is_not_known_is_absent(speed: str, host: NetworkCollector, tmp_path: Path) -> None:
+def test_an_unknown_speed_is_absent(speed: str, host: NetworkCollector, tmp_path: Path) -> None:
     link(tmp_path, "eth0", speed=speed)
-    told = by_device(host.collect())["eth0"]
-    assert "speed_bytes_per_second" not in told
-    assert told["up"] == 1
+    reported = by_device(host.collect())["eth0"]
+    assert "speed_bytes_per_second" not in reported
+    assert reported["up"] == 1
 
 
 def test_a_file_that_refuses_costs_only_itself(host: NetworkCollector, tmp_path: Path) -> None:
     refuses = tmp_path / "sys" / "class" / "net" / "eth0" / "operstate"
     refuses.unlink()
     refuses.mkdir()
-    told = by_device(host.collect())["eth0"]
-    assert "up" not in told
-    assert told["carrier_changes_total"] == 2
+    reported = by_device(host.collect())["eth0"]
+    assert "up" not in reported
+    assert reported["carrier_changes_total"] == 2
 
 
-def test_links_are_looked_at_only_now_and_then(host: NetworkCollector, clock: Clock, tmp_path: Path) -> None:
+def test_links_are_read_only_now_and_then(host: NetworkCollector, clock: Clock, tmp_path: Path) -> None:
     host.collect()
     link(tmp_path, "eth0", operstate="down")
     clock.now += INTERVAL - 1
@@ -106,7 +106,7 @@ def test_links_are_looked_at_only_now_and_then(host: NetworkCollector, clock: Cl
     assert by_device(host.collect())["eth0"]["up"] == 0
 
 
-def test_a_device_that_goes_takes_its_link_with_it(host: NetworkCollector, tmp_path: Path) -> None:
+def test_a_device_that_goes_removes_its_link(host: NetworkCollector, tmp_path: Path) -> None:
     host.collect()
     devices(tmp_path, "lo")
     assert set(by_device(host.collect())) == {"lo"}
@@ -121,13 +121,13 @@ def test_a_device_that_goes_while_it_is_read_is_no_failure(
         return read(path)
 
     monkeypatch.setattr(network, "read", gone)
-    told = by_device(host.collect())
-    assert told["eth0"]["receive_bytes_total"] == 1
-    assert "up" not in told["eth0"]
-    assert "up" in told["lo"]
+    reported = by_device(host.collect())
+    assert reported["eth0"]["receive_bytes_total"] == 1
+    assert "up" not in reported["eth0"]
+    assert "up" in reported["lo"]
 
 
-def test_devices_that_come_between_two_files_are_looked_at_in_the_next_tick(
+def test_devices_that_come_between_two_files_are_read_in_the_next_tick(
     host: NetworkCollector, clock: Clock, tmp_path: Path
 ) -> None:
     host.collect()
@@ -136,11 +136,11 @@ def test_devices_that_come_between_two_files_are_looked_at_in_the_next_tick(
     clock.now += INTERVAL
     assert by_device(host.collect())["eth0"]["up"] == 1
     devices(tmp_path, "lo", "eth0", "eth1")
-    told = by_device(host.collect())
-    assert (told["eth0"]["up"], told["eth1"]["up"]) == (0, 1)
+    reported = by_device(host.collect())
+    assert (reported["eth0"]["up"], reported["eth1"]["up"]) == (0, 1)
 
 
-def test_the_sysfs_of_another_network_says_nothing_of_this_one(
+def test_the_sysfs_of_another_network_reveals_nothing_of_this_one(
     host: NetworkCollector, clock: Clock, tmp_path: Path
 ) -> None:
     host.collect()
@@ -150,7 +150,7 @@ def test_the_sysfs_of_another_network_says_nothing_of_this_one(
 
 
 @pytest.mark.parametrize(("counts", "is_ours"), [(("1", "9"), True), (("1", "8"), False), (("2", "9"), False)])
-def test_the_sysfs_of_another_network_with_the_same_names_says_nothing_of_this_one(
+def test_the_sysfs_of_another_network_with_the_same_names_reveals_nothing_of_this_one(
     host: NetworkCollector, tmp_path: Path, counts: tuple[str, str], *, is_ours: bool
 ) -> None:
     link(tmp_path, "eth0/statistics", rx_bytes=counts[0], tx_bytes=counts[1])
@@ -274,5 +274,5 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_the_host_that_runs_the_test_can_be_read() -> None:
-    told = by_device(NetworkCollector(Path("/proc"), Path("/sys"), "").collect())
-    assert {"receive_bytes_total", "up"} <= told["lo"].keys()
+    reported = by_device(NetworkCollector(Path("/proc"), Path("/sys"), "").collect())
+    assert {"receive_bytes_total", "up"} <= reported["lo"].keys()

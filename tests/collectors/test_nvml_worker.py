@@ -110,13 +110,13 @@ def test_as_many_are_expected_as_were_configured() -> None:
     assert [house.gpus(answer) for answer in (NvmlAbsent("no driver"), TWO)] == [(0, 8), (2, 8)]
 
 
-def test_nobody_says_how_many_are_visible_when_a_worker_does_not_answer_a_second_time() -> None:
+def test_no_visible_count_is_reported_when_a_worker_does_not_answer_a_second_time() -> None:
     house, late = House(), NvmlUnavailable("no answer for 1 s")
-    said = [house.gpus(answer) for answer in (late, TWO, late, late, TWO)]
-    assert said == [(None, 0), (2, 2), (2, 2), (None, 2), (2, 2)]
+    reported = [house.gpus(answer) for answer in (late, TWO, late, late, TWO)]
+    assert reported == [(None, 0), (2, 2), (2, 2), (None, 2), (2, 2)]
 
 
-def test_nobody_says_how_many_are_visible_to_a_daemon_that_leaves_them_to_another(sys: Path) -> None:
+def test_no_visible_count_is_reported_by_a_daemon_that_leaves_the_gpus_to_another(sys: Path) -> None:
     house = House(sys)
     locked = NvmlLocked("process 7 samples the GPUs of this machine already")
     assert [house.gpus(answer) for answer in (locked, NvmlUnavailable("it starts"), locked)] == [(None, 0)] * 3
@@ -142,7 +142,7 @@ def test_what_was_seen_is_not_up_from_when_nvml_is_down_until_there_is_a_reading
     assert ("gpu_up", "0", "GPU-0") not in house.tick(TWO)
 
 
-def test_while_a_worker_is_replaced_only_those_that_were_down_already_are_told_as_down() -> None:
+def test_while_a_worker_is_replaced_only_those_that_were_down_already_are_reported_as_down() -> None:
     house, replaced = House(), NvmlUnavailable("a GPU is lost, and a new NVML worker looks for the others")
     lost = GpuReading(1, "GPU-1", {}, DOWN, {"up": "it fell off the bus"})
     house.tick(Reading([TWO.gpus[0], lost], xids={"GPU-0": {13: (2, 1.7e9)}}))
@@ -151,11 +151,11 @@ def test_while_a_worker_is_replaced_only_those_that_were_down_already_are_told_a
         found = house.tick(replaced)
         assert {name[2]: value for name, value in found.items() if name[0] == "gpu_up"} == {"GPU-1": 0.0}
         assert found["gpu_xid_errors_total", "0", "GPU-0", "13"] == 2
-    said = house.nvml.status()["gpus"]
-    assert [(gpu["up"], gpu["refused"]) for gpu in said] == [(None, {}), (False, {"up": "it fell off the bus"})]
+    reported = house.nvml.status()["gpus"]
+    assert [(gpu["up"], gpu["refused"]) for gpu in reported] == [(None, {}), (False, {"up": "it fell off the bus"})]
 
 
-def test_nobody_says_how_many_are_visible_nor_that_any_is_missing_while_they_are_left_alone() -> None:
+def test_gpus_that_are_left_alone_have_neither_a_visible_count_nor_a_missing_one() -> None:
     house = House()
     assert [house.gpus(answer) for answer in (TWO, NvmlPaused("paused"))] == [(2, 2), (None, 0)]
 
@@ -171,17 +171,17 @@ def test_the_bus_counts_the_gpus_of_nvidia_also_those_that_come_and_go(sys: Path
     assert house.tick(TWO)["gpus_pci",] == 1
 
 
-def test_a_device_that_is_pulled_out_while_it_is_looked_at_is_none(sys: Path) -> None:
+def test_a_device_that_is_pulled_out_while_it_is_read_is_none(sys: Path) -> None:
     (sys / "bus" / "pci" / "devices" / "0000:02:00.0" / "class").unlink()
     assert House(sys).tick(TWO)["gpus_pci",] == 1
 
 
-def test_without_a_bus_or_with_simulated_gpus_nobody_counts_there(tmp_path: Path) -> None:
+def test_without_a_bus_or_with_simulated_gpus_there_is_no_count_of_the_bus(tmp_path: Path) -> None:
     assert ("gpus_pci",) not in House(tmp_path).tick(TWO)
     assert ("gpus_pci",) not in House(None).tick(TWO)
 
 
-def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> None:
+def test_the_worker_and_its_calls_are_reported_also_without_a_reading() -> None:
     house = House()
     reading = Reading(
         TWO.gpus,
@@ -203,7 +203,7 @@ def test_the_worker_and_its_calls_are_told_also_when_there_is_no_reading() -> No
     }
 
 
-def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
+def test_the_status_names_for_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
     house = House(sys)
     unsupported = {"energy": "this GPU or its mode does not support it"}
     clocks: list[Value] = [("clock_hertz", (domain,), 1e9) for domain in ("sm", "memory")]
@@ -232,20 +232,20 @@ def test_the_status_says_of_each_gpu_what_it_refuses_and_why(sys: Path) -> None:
     }
 
 
-def test_the_status_says_why_there_is_nothing() -> None:
+def test_the_status_explains_why_there_is_nothing() -> None:
     house = House()
     assert house.nvml.status()["nvml"]["error"] == "nothing was read yet"
     house.tick(TWO)
     house.tick(NvmlAbsent("no driver; install one"))
-    said = house.nvml.status()
-    assert [gpu["up"] for gpu in said["gpus"]] == [False, False]
-    assert (said["nvml"]["error"], said["nvml"]["absent"]) == ("no driver; install one", True)
+    reported = house.nvml.status()
+    assert [gpu["up"] for gpu in reported["gpus"]] == [False, False]
+    assert (reported["nvml"]["error"], reported["nvml"]["absent"]) == ("no driver; install one", True)
     house.handle.paused_until = math.inf
     house.tick(NvmlPaused("paused"))
-    said = house.nvml.status()
-    assert (said["gpus"], said["nvml"]["paused_until"], "visible" in said["nvml"]) == ([], "inf", False)
+    reported = house.nvml.status()
+    assert (reported["gpus"], reported["nvml"]["paused_until"], "visible" in reported["nvml"]) == ([], "inf", False)
 
 
-def test_it_keeps_the_contract_of_a_collector() -> None:
+def test_it_meets_the_contract_of_a_collector() -> None:
     kept: Collector = House().nvml
     assert kept.name == "nvml"

@@ -39,7 +39,7 @@ def test_a_file_that_the_kernel_lacks_is_left_out(tmp_path: Path) -> None:
     assert values(tmp_path) == {"cpu_waiting_seconds_total": 1.5}
 
 
-def test_a_kernel_without_pressure_has_nothing_and_the_cure_is_told(tmp_path: Path) -> None:
+def test_a_kernel_without_pressure_has_nothing_and_the_cure_is_logged(tmp_path: Path) -> None:
     with pytest.raises(
         NothingToCollect, match=r"/pressure has no data; this needs Linux 4\.20 or later with CONFIG_PSI, .*psi=1"
     ):
@@ -56,7 +56,7 @@ def test_a_kernel_that_has_it_turned_off_has_nothing_too(monkeypatch: pytest.Mon
         PressureCollector(PLAIN).collect()
 
 
-def test_a_kernel_that_does_not_count_interrupts_tells_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_count_interrupts_reports_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         pressure, "read_base", lambda path: not_counted(path) if path.name == "irq" else read_base(path)
     )

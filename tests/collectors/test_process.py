@@ -72,7 +72,7 @@ def machine(tmp_path: Path) -> Machine:
     return one
 
 
-def test_a_rank_is_told_of_in_full(machine: Machine) -> None:
+def test_a_rank_is_reported_in_full(machine: Machine) -> None:
     pid = f'pid="{RANK}"'
     assert machine.page() == {
         f"process_resident_memory_bytes{{{pid}}}": 2000 * 1024,
@@ -132,7 +132,7 @@ def test_the_workers_of_a_rank_are_summed_and_so_are_the_others(machine: Machine
     }
 
 
-def test_what_workers_had_is_kept_when_they_are_gone_and_another_of_the_same_pid_adds_to_it(machine: Machine) -> None:
+def test_figures_of_ended_workers_are_retained_and_another_of_the_same_pid_adds_to_them(machine: Machine) -> None:
     cpu, read = f"dataloader_cpu_seconds_total{LOADER}", f"dataloader_read_bytes_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=600)
     assert machine.page()[cpu] == 0
@@ -148,7 +148,7 @@ def test_what_workers_had_is_kept_when_they_are_gone_and_another_of_the_same_pid
     assert (page[cpu], page[read]) == (460 / TICK, 5001)
 
 
-def test_who_is_out_of_sight_for_a_moment_is_not_counted_twice(machine: Machine) -> None:
+def test_a_process_out_of_sight_for_a_moment_is_not_counted_twice(machine: Machine) -> None:
     cpu = f"dataloader_cpu_seconds_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.page()
@@ -163,7 +163,7 @@ def test_a_worker_that_was_spawned_is_one_once_it_has_its_name(machine: Machine)
     machine.proc.run(FIRST_WORKER, RANK, start=600, comm=WORKER, user=310)
     machine.page()
     page = machine.page()
-    assert page[f"dataloader_cpu_seconds_total{LOADER}"] == 10 / TICK, "the rest is told already"
+    assert page[f"dataloader_cpu_seconds_total{LOADER}"] == 10 / TICK, "the rest is reported already"
     assert page[f'process_children_cpu_seconds_total{{pid="{RANK}"}}'] == 400 / TICK
 
 
@@ -174,7 +174,7 @@ def test_a_fork_of_a_rank_is_no_worker_without_the_name(machine: Machine) -> Non
         assert machine.roles() == {RANK: "rank", HELPER: "other"}
 
 
-def test_who_has_the_name_is_a_worker_from_the_second_tick_on_as_exec_may_follow(machine: Machine) -> None:
+def test_a_process_with_the_name_is_a_worker_from_the_second_tick_on_as_exec_may_follow(machine: Machine) -> None:
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.proc.run(HELPER, RANK, comm=WORKER)
     machine.page()
@@ -184,7 +184,7 @@ def test_who_has_the_name_is_a_worker_from_the_second_tick_on_as_exec_may_follow
     assert machine.roles() == {RANK: "rank", FIRST_WORKER: "dataloader", HELPER: "other"}
 
 
-def test_what_a_worker_starts_is_no_worker_also_when_another_has_taken_it_over(machine: Machine) -> None:
+def test_children_of_a_worker_are_no_workers_also_after_they_are_reparented(machine: Machine) -> None:
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.proc.run(SECOND_WORKER, FIRST_WORKER, comm=WORKER)
     machine.proc.run(HELPER, SECOND_WORKER, comm=WORKER)
@@ -199,7 +199,7 @@ def test_what_a_worker_starts_is_no_worker_also_when_another_has_taken_it_over(m
         assert machine.roles() == {RANK: "rank", SECOND_WORKER: "other", HELPER: "other"}
 
 
-def test_two_ranks_are_told_apart_and_one_that_started_the_other_does_not_count_it(machine: Machine) -> None:
+def test_two_ranks_are_distinguished_and_one_that_started_the_other_does_not_count_it(machine: Machine) -> None:
     machine.members = (member(RANK), member(OTHER_RANK, 1))
     machine.proc.run(OTHER_RANK, RANK)
     machine.proc.run(FIRST_WORKER, OTHER_RANK, comm=WORKER)
@@ -215,7 +215,7 @@ def test_two_ranks_are_told_apart_and_one_that_started_the_other_does_not_count_
     ]
 
 
-def test_of_several_runs_in_one_process_the_oldest_has_the_workers_and_what_they_had_is_kept(machine: Machine) -> None:
+def test_the_oldest_of_several_runs_in_a_process_has_the_workers_and_retains_their_figures(machine: Machine) -> None:
     first, second = member(RANK, run="first", run_id="id-1"), member(RANK, run="second", run_id="id-2")
     cpu = 'dataloader_cpu_seconds_total{run="%s",rank="0"}'
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
@@ -233,7 +233,7 @@ def test_of_several_runs_in_one_process_the_oldest_has_the_workers_and_what_they
     assert (page[cpu % "second"], cpu % "first" in page) == (0, False)
 
 
-def test_what_the_workers_of_a_rank_had_is_kept_while_its_process_cannot_be_seen(machine: Machine) -> None:
+def test_figures_of_a_rank_s_workers_are_retained_while_its_process_cannot_be_seen(machine: Machine) -> None:
     cpu = f"dataloader_cpu_seconds_total{LOADER}"
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
     machine.page()
@@ -245,7 +245,7 @@ def test_what_the_workers_of_a_rank_had_is_kept_while_its_process_cannot_be_seen
     assert machine.page()[cpu] == before > 0
 
 
-def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_said_its_end(machine: Machine) -> None:
+def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_sent_its_end(machine: Machine) -> None:
     machine.page()
     machine.proc.run(RANK, start=900)
     machine.members = (member(RANK), member(RANK, run="second", run_id="id-8"))
@@ -253,7 +253,7 @@ def test_the_next_process_of_a_pid_is_the_younger_runs_though_the_older_has_not_
     assert [one.run for one in machine.collector.processes] == ["second"]
 
 
-def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Machine) -> None:
+def test_pids_that_are_all_hidden_are_logged_with_what_would_show_them(machine: Machine) -> None:
     machine.members = (member(0), member(0, rank=1))
     for _ in range(2):
         with pytest.raises(NothingToCollect, match="hostPID"):
@@ -262,7 +262,7 @@ def test_pids_that_are_all_hidden_are_told_with_what_would_show_them(machine: Ma
     assert machine.page() == {}
 
 
-def test_a_process_whose_pid_is_hidden_and_one_that_is_gone_are_left_out(machine: Machine) -> None:
+def test_a_process_with_a_hidden_pid_and_one_that_is_gone_are_left_out(machine: Machine) -> None:
     machine.members = (member(0), member(OTHER_RANK))
     assert machine.page() == {}
     assert machine.collector.processes == ()
@@ -275,7 +275,7 @@ def test_the_next_process_of_a_ranks_pid_is_not_the_rank(machine: Machine) -> No
     machine.members = ()
     assert machine.page() == {}
     machine.members = (member(RANK, attempt=1),)
-    assert machine.page(), "unless it says so itself"
+    assert machine.page(), "unless it reports so itself"
 
 
 def test_without_a_training_there_is_nothing_and_no_file_is_read(
@@ -295,7 +295,7 @@ def test_without_a_training_there_is_nothing_and_no_file_is_read(
         ("limits", {"max_fds"}),
     ],
 )
-def test_what_the_kernel_does_not_tell_is_absent(
+def test_values_that_the_kernel_lacks_are_absent(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, file: str, families: set[str]
 ) -> None:
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER)
@@ -392,7 +392,7 @@ Private_Hugetlb:       8 kB
 """
 
 
-def test_what_takes_a_lock_is_read_only_when_asked_for_once_a_minute_and_not_in_the_tick(
+def test_a_reading_with_a_lock_happens_on_request_once_a_minute_and_not_in_the_tick(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unique, proportional = (f'process_{kind}_memory_bytes{{pid="{RANK}"}}' for kind in ("unique", "proportional"))

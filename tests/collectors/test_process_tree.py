@@ -80,7 +80,7 @@ def test_a_rank_that_is_gone_has_no_tree(proc: Proc) -> None:
     assert pids(proc, ProcessTree(proc.place), ranks=(10, 20)) == [[20]]
 
 
-def test_who_is_listed_but_says_to_be_anothers_is_left_out(proc: Proc) -> None:
+def test_a_listed_process_of_another_parent_is_left_out(proc: Proc) -> None:
     """A child had this pid a moment ago."""
     proc.run(10)
     proc.run(20, 10)
@@ -108,7 +108,7 @@ def test_children_of_a_ranks_other_threads_are_found_at_once(proc: Proc) -> None
     assert pids(proc, tree, 2.0) == [[10, 21, 22, 23]]
 
 
-def test_children_of_other_threads_below_a_rank_are_looked_for_now_and_then_and_then_kept(proc: Proc) -> None:
+def test_children_of_other_threads_below_a_rank_are_sought_now_and_then_and_then_kept(proc: Proc) -> None:
     tree = ProcessTree(proc.place)
     proc.run(10)
     proc.run(20, 10)
@@ -119,7 +119,7 @@ def test_children_of_other_threads_below_a_rank_are_looked_for_now_and_then_and_
     assert pids(proc, tree, LATER_SECONDS + 1) == [[10, 20, 30]]
 
 
-def test_a_thread_that_has_started_somebody_is_asked_in_each_walk_as_long_as_it_is_there(proc: Proc) -> None:
+def test_a_thread_that_has_started_a_process_is_asked_in_each_walk_as_long_as_it_is_there(proc: Proc) -> None:
     tree = ProcessTree(proc.place, at_once=1)
     proc.run(10)
     for thread in range(11, 31):
@@ -149,7 +149,7 @@ def test_with_many_threads_some_are_asked_in_one_walk_and_some_in_the_next(proc:
     assert counts[0] < counts[1] < counts[2] == 6
 
 
-def test_where_no_thread_lists_its_children_all_processes_are_looked_at_now_and_then(tmp_path: Path) -> None:
+def test_where_no_thread_lists_its_children_all_processes_are_read_now_and_then(tmp_path: Path) -> None:
     proc = Proc(tmp_path, lists=False)
     tree = ProcessTree(tmp_path)
     proc.run(10)
@@ -164,7 +164,7 @@ def test_where_no_thread_lists_its_children_all_processes_are_looked_at_now_and_
     assert pids(proc, tree, LATER_SECONDS) == [[10, 30, 40]]
 
 
-def test_there_is_an_end_to_it_and_that_is_told_once(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_walk_has_a_limit_and_reaching_it_is_logged_once(proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
     tree = ProcessTree(proc.place, most=3)
     for rank in (10, 20):
         proc.run(rank)
@@ -182,7 +182,7 @@ def test_there_is_an_end_to_it_and_that_is_told_once(proc: Proc, caplog: pytest.
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError, PermissionError])
-def test_who_vanishes_meanwhile_takes_nobody_along(
+def test_a_process_that_vanishes_meanwhile_removes_no_other(
     proc: Proc, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
     for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1), (50, 40)):

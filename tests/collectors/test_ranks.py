@@ -70,17 +70,17 @@ class Machine:
         """Set the processes that NVML lists on the GPUs."""
         self.gpus = [gpu(0, FIRST, *first), gpu(1, SECOND, *second)]
 
-    def told(self, family: str) -> list[tuple[str, ...]]:
+    def labels_of(self, family: str) -> list[tuple[str, ...]]:
         """Return the labels of the samples of a family."""
         return [one.labels for one in self.collector.collect() if one.metric.name == family]
 
     def ranks(self) -> list[tuple[str, ...]]:
         """Return GPU and rank of each rank that trains on one."""
-        return [(labels[0], labels[3]) for labels in self.told("trackside_gpu_rank_info")]
+        return [(labels[0], labels[3]) for labels in self.labels_of("trackside_gpu_rank_info")]
 
     def processes(self) -> list[tuple[str, ...]]:
         """Return pid, role and rank of each process."""
-        return [(one[0], one[1], one[6]) for one in self.told("trackside_process_info")]
+        return [(one[0], one[1], one[6]) for one in self.labels_of("trackside_process_info")]
 
 
 def gpu(index: int, uuid: str, *pids: int, name: str = "NVIDIA H100", migs: Sequence[str] = ()) -> GpuReading:
@@ -99,11 +99,11 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_rank_is_where_nvml_lists_its_process_whatever_it_says(machine: Machine) -> None:
+def test_a_rank_is_where_nvml_lists_its_process_whatever_it_reports_itself(machine: Machine) -> None:
     machine.run(50)
     machine.train(50, "0")
     machine.use(second=[50])
-    assert machine.told("trackside_gpu_rank_info") == [("1", SECOND, "char-model", "0")]
+    assert machine.labels_of("trackside_gpu_rank_info") == [("1", SECOND, "char-model", "0")]
 
 
 def test_a_rank_is_where_a_process_trains_that_it_has_started(machine: Machine) -> None:
@@ -115,7 +115,7 @@ def test_a_rank_is_where_a_process_trains_that_it_has_started(machine: Machine) 
     assert machine.ranks() == [("1", "0")]
 
 
-def test_a_process_whose_memory_nvml_does_not_tell_is_found_by_what_it_does(machine: Machine) -> None:
+def test_a_process_of_unknown_memory_is_found_by_its_use(machine: Machine) -> None:
     machine.run(50)
     machine.train(50)
     machine.gpus[1].values.append(("process_sm_utilization_ratio", ("50",), 0.9))
@@ -131,7 +131,7 @@ def test_a_launcher_above_the_ranks_gives_none_of_them_the_gpus_of_another(machi
     assert machine.ranks() == [("1", "0"), ("0", "1")]
 
 
-def test_who_descends_from_too_far_or_in_a_circle_is_nobodys(machine: Machine) -> None:
+def test_a_process_of_too_distant_or_circular_descent_belongs_to_no_rank(machine: Machine) -> None:
     machine.run(50)
     machine.train(50)
     for depth in range(GENERATIONS):
@@ -142,7 +142,7 @@ def test_who_descends_from_too_far_or_in_a_circle_is_nobodys(machine: Machine) -
     assert machine.ranks() == []
 
 
-def test_a_rank_on_two_gpus_and_two_ranks_on_one_are_all_told(machine: Machine) -> None:
+def test_a_rank_on_two_gpus_and_two_ranks_on_one_are_all_reported(machine: Machine) -> None:
     for rank in (0, 1):
         machine.run(50 + rank)
         machine.train(50 + rank, rank=rank)
@@ -167,7 +167,7 @@ def test_a_rank_on_two_gpus_and_two_ranks_on_one_are_all_told(machine: Machine) 
         ("nonsense", []),
     ],
 )
-def test_before_nvml_lists_it_a_rank_is_where_its_uuid_says(machine: Machine, claim: str, found: list[str]) -> None:
+def test_before_nvml_lists_it_a_rank_is_where_its_uuid_points(machine: Machine, claim: str, found: list[str]) -> None:
     machine.gpus = [gpu(0, FIRST), gpu(1, SECOND, migs=[MIG])]
     machine.train(0, claim)
     assert [index for index, _ in machine.ranks()] == found
@@ -212,7 +212,7 @@ def test_an_index_means_nothing_beside_mig_devices_which_cuda_counts_too(machine
     ],
     ids=["a service beside it", "in a container", "in a Slurm job", "in the same job", "in another job"],
 )
-def test_an_index_of_who_may_see_other_gpus_is_not_believed(
+def test_an_index_of_a_process_that_may_see_other_gpus_is_not_believed(
     machine: Machine, inner: int, ours: str, theirs: str, found: int
 ) -> None:
     (machine.proc / "self/cgroup").write_text(ours)
@@ -221,7 +221,7 @@ def test_an_index_of_who_may_see_other_gpus_is_not_believed(
     assert len(machine.ranks()) == found
 
 
-def test_an_index_of_who_is_in_another_pid_namespace_is_not_believed(machine: Machine) -> None:
+def test_an_index_of_a_process_in_another_pid_namespace_is_not_believed(machine: Machine) -> None:
     machine.train(0, "0")
     assert machine.ranks() == []
 
@@ -250,7 +250,7 @@ def test_a_rank_on_two_gpus_stays_on_the_one_that_is_lost(machine: Machine) -> N
     assert machine.ranks() == [("0", "0")]
 
 
-def test_a_rank_stays_on_a_gpu_that_no_longer_tells_who_is_there(machine: Machine) -> None:
+def test_a_rank_stays_on_a_gpu_that_no_longer_lists_its_processes(machine: Machine) -> None:
     machine.run(50)
     machine.train(50)
     machine.use(second=[50])
@@ -259,7 +259,7 @@ def test_a_rank_stays_on_a_gpu_that_no_longer_tells_who_is_there(machine: Machin
     assert machine.ranks() == [("1", "0")]
 
 
-def test_where_pids_are_not_the_hosts_a_rank_is_where_it_says_and_nobody_is_told_beside_it(machine: Machine) -> None:
+def test_where_pids_are_not_the_hosts_a_rank_is_where_it_reports_and_listed_alone(machine: Machine) -> None:
     machine.collector = machine.collects(host_pids=False)
     machine.run(50)
     machine.run(60)
@@ -299,7 +299,7 @@ def test_a_simulated_gpu_belongs_to_the_local_rank_and_its_processes_are_not_rea
     assert machine.ranks() == [("0", "1")]
 
 
-def test_a_real_gpu_is_given_to_nobody_who_does_not_say_so(machine: Machine) -> None:
+def test_a_real_gpu_is_given_to_no_rank_that_does_not_report_it(machine: Machine) -> None:
     machine.run(50)
     machine.train(50)
     assert machine.ranks() == []
@@ -309,7 +309,7 @@ def test_each_rank_has_a_process_info_with_its_run_and_its_user(machine: Machine
     machine.run(50)
     machine.train(50, rank=3, local_rank=1)
     expected = ("50", "rank", "python3", USER, "char-model", "id-7", "3", "1", "815", *NOWHERE)
-    eventually(lambda: machine.told("trackside_process_info") == [expected])
+    eventually(lambda: machine.labels_of("trackside_process_info") == [expected])
 
 
 def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_its_name(machine: Machine) -> None:
@@ -320,10 +320,10 @@ def test_a_process_that_a_rank_has_started_bears_its_rank_and_another_ones_only_
     machine.use(first=[60, 70, 80])
     assert machine.processes() == [("50", "rank", "0"), ("60", "other", "0"), ("70", "other", "")]
     expected = ("70", "other", "vllm", USER, "", "", "", "", "", *NOWHERE)
-    eventually(lambda: machine.told("trackside_process_info")[-1] == expected)
+    eventually(lambda: machine.labels_of("trackside_process_info")[-1] == expected)
 
 
-def test_a_process_says_where_it_runs_and_who_a_rank_has_started_is_in_its_pod(machine: Machine) -> None:
+def test_a_process_reports_where_it_runs_and_children_of_a_rank_are_in_its_pod(machine: Machine) -> None:
     container = "0::/kubepods/pod1/" + "ab" * 32
     machine.run(50, cgroup=container)
     machine.run(60, parent=50, cgroup=f"{container}/workers")
@@ -331,21 +331,21 @@ def test_a_process_says_where_it_runs_and_who_a_rank_has_started_is_in_its_pod(m
     machine.train(50, k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
     machine.use(first=[60, 70])
     pod, path = ("train-0", "ml", "main"), container.removeprefix("0::")
-    assert [one[9:] for one in machine.told("trackside_process_info")] == [
+    assert [one[9:] for one in machine.labels_of("trackside_process_info")] == [
         (*pod, "abababababab", path),
         (*pod, "abababababab", f"{path}/workers"),
         ("", "", "", "", "/user.slice"),
     ]
 
 
-def test_the_job_is_the_one_that_a_rank_tells_or_else_slurms(machine: Machine) -> None:
+def test_the_job_is_the_one_that_a_rank_reports_or_else_slurms(machine: Machine) -> None:
     machine.run(50, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0")
     machine.run(51, cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0")
     machine.run(70, cgroup="4:memory:/slurm/uid_9/job_9/step_0")
     machine.train(50)
     machine.train(51, rank=1, job_id="")
     machine.use(first=[70])
-    assert [one[8] for one in machine.told("trackside_process_info")] == ["815", "8", "9"]
+    assert [one[8] for one in machine.labels_of("trackside_process_info")] == ["815", "8", "9"]
 
 
 def test_a_worker_of_a_data_loader_is_one_only_below_a_rank_and_not_below_another_worker(machine: Machine) -> None:
@@ -371,13 +371,13 @@ def test_other_processes_are_left_out_when_that_is_asked_for(machine: Machine) -
     assert machine.processes() == [("50", "rank", "0"), ("60", "other", "0")]
 
 
-def test_a_process_that_renames_itself_keeps_the_name_that_it_was_seen_with(machine: Machine) -> None:
+def test_a_process_that_renames_itself_retains_the_name_that_it_was_seen_with(machine: Machine) -> None:
     machine.use(first=[70])
     for name in ("vllm", "vllm: step 1", ") S 1 ("):
         machine.run(70, comm=name)
-        assert machine.told("trackside_process_info")[0][2] == "vllm"
+        assert machine.labels_of("trackside_process_info")[0][2] == "vllm"
     machine.run(70, comm="another", began=100)
-    assert machine.told("trackside_process_info")[0][2] == "another"
+    assert machine.labels_of("trackside_process_info")[0][2] == "another"
 
 
 def test_a_process_with_two_runs_has_one_info_of_the_oldest_and_both_are_on_its_gpu(machine: Machine) -> None:
@@ -389,10 +389,10 @@ def test_a_process_with_two_runs_has_one_info_of_the_oldest_and_both_are_on_its_
     assert machine.ranks() == [("0", "0"), ("0", "1")]
 
 
-def test_a_rank_whose_process_is_hidden_has_no_name_and_no_user(machine: Machine) -> None:
+def test_a_rank_with_a_hidden_process_has_no_name_and_no_user(machine: Machine) -> None:
     machine.train(50)
     expected = ("50", "rank", "", "", "char-model", "id-7", "0", "0", "815", *NOWHERE)
-    assert machine.told("trackside_process_info") == [expected]
+    assert machine.labels_of("trackside_process_info") == [expected]
 
 
 def test_a_crowd_on_a_gpu_is_cut_and_the_ranks_are_not(machine: Machine) -> None:
@@ -406,7 +406,7 @@ def test_a_crowd_on_a_gpu_is_cut_and_the_ranks_are_not(machine: Machine) -> None
     assert ("50", "rank", "0") in machine.processes()
 
 
-def test_what_ranks_have_started_comes_before_a_crowd_whose_cut_is_told_once(
+def test_children_of_ranks_come_before_a_crowd_and_its_cut_is_logged_once(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd = range(1000, 1000 + OTHERS)
@@ -421,8 +421,10 @@ def test_what_ranks_have_started_comes_before_a_crowd_whose_cut_is_told_once(
     machine.use(first=crowd, second=[2000])
     for _ in range(2):
         assert ("2000", "other", "0") in machine.processes()
-    [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith(f"{OTHERS + 1} processes other than ranks are on the GPUs, and trackside_process_info shows")
+    [answered] = [record.getMessage() for record in caplog.records]
+    assert answered.startswith(
+        f"{OTHERS + 1} processes other than ranks are on the GPUs, and trackside_process_info shows"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "Name:\tx\n", "Name:\tx\nPPid:\tone\nUid:\t0\n", "\xff\xfe"])
@@ -438,7 +440,7 @@ def test_a_user_without_a_name_is_shown_by_number(machine: Machine) -> None:
     status = machine.proc / "70/status"
     status.write_text(status.read_text().replace(f"Uid:\t{UID}", "Uid:\t4242424242"))
     machine.use(first=[70])
-    assert machine.told("trackside_process_info")[0][3] == "4242424242"
+    assert machine.labels_of("trackside_process_info")[0][3] == "4242424242"
 
 
 def test_without_gpus_and_trainings_there_is_nothing_and_that_is_no_failure(machine: Machine) -> None:
@@ -449,7 +451,7 @@ def test_without_gpus_and_trainings_there_is_nothing_and_that_is_no_failure(mach
     assert [one.metric.name for one in machine.collector.collect()] == ["trackside_process_info"]
 
 
-def test_it_keeps_the_contract_of_a_collector(machine: Machine) -> None:
+def test_it_meets_the_contract_of_a_collector(machine: Machine) -> None:
     kept: Collector = machine.collector
     assert kept.name == "ranks"
     machine.run(50)
@@ -461,8 +463,10 @@ def test_it_keeps_the_contract_of_a_collector(machine: Machine) -> None:
 
 def peaks(machine: Machine) -> dict[str, float]:
     """Return FLOP/s by rank."""
-    told = [one for one in machine.collector.collect() if one.metric.name == "trackside_training_peak_flops_per_second"]
-    return {one.labels[1]: one.value for one in told if isinstance(one.value, float)}
+    reported = [
+        one for one in machine.collector.collect() if one.metric.name == "trackside_training_peak_flops_per_second"
+    ]
+    return {one.labels[1]: one.value for one in reported if isinstance(one.value, float)}
 
 
 def test_the_peak_of_a_rank_is_that_of_its_gpus_together(machine: Machine) -> None:
@@ -488,7 +492,7 @@ def test_a_rank_that_uses_no_gpu_has_no_peak(machine: Machine) -> None:
     assert peaks(machine) == {}
 
 
-def test_a_peak_that_nobody_knows_is_not_told_but_by_the_run_itself(machine: Machine) -> None:
+def test_an_unknown_peak_is_reported_by_nothing_but_the_run_itself(machine: Machine) -> None:
     machine.gpus = [gpu(0, FIRST, name="NVIDIA A40"), gpu(1, SECOND, name="NVIDIA A40", migs=[MIG])]
     machine.train(0, FIRST, SECOND, rank=0)
     machine.train(0, MIG, rank=1)

@@ -93,7 +93,7 @@ def test_a_node_that_is_killed_counts_before_ray_notices(ray: Ray, collector: Ra
 @pytest.mark.parametrize(
     ("message", "deaths"), [("Expected termination: SIGTERM", 0.0), ("Unexpected: health check", 1.0)]
 )
-def test_only_a_node_that_nobody_stopped_is_a_death(
+def test_only_a_node_that_ended_on_its_own_is_a_death(
     ray: Ray, collector: RayCollector, clock: Clock, message: str, deaths: float
 ) -> None:
     eventually(lambda: page(collector))
@@ -207,7 +207,7 @@ def test_a_token_follows_no_redirect(ray: Ray, home: Path, tmp_path: Path, colle
 @pytest.mark.parametrize(
     ("host", "setting"), [("127.0.0.1", False), ("0.0.0.0", False), ("127.1", False), ("127.0.0.1", True)]
 )
-def test_another_user_who_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
+def test_another_user_that_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
     ray: Ray, home: Path, host: str, setting: bool
 ) -> None:
     (ray.proc / "net").mkdir()

@@ -35,14 +35,14 @@ def test_no_child_is_started_for_local_file_systems(
     assert caplog.records == []
 
 
-def test_the_real_child_tells_what_statvfs_tells(table: Table, collect: Any) -> None:
+def test_the_real_child_reports_what_statvfs_reports(table: Table, collect: Any) -> None:
     table.mount("/far ü", "nfs4")
     found = os.statvfs(table.root)
     collector = collect("/far ü")
-    told = eventually(lambda: by_mount(collector))["/far ü"]
-    assert told["size_bytes"] == found.f_frsize * found.f_blocks
-    assert told["files"] == found.f_files
-    assert told["device_error"] == 0
+    reported = eventually(lambda: by_mount(collector))["/far ü"]
+    assert reported["size_bytes"] == found.f_frsize * found.f_blocks
+    assert reported["files"] == found.f_files
+    assert reported["device_error"] == 0
 
 
 def test_an_error_of_the_real_child_is_that_of_statvfs(
@@ -96,7 +96,7 @@ def test_one_that_has_never_answered_is_absent_until_it_is_dead(
     assert by_mount(collector) == {"/nfs": DEAD}
 
 
-def test_a_late_answer_is_taken_in_a_later_tick(
+def test_a_late_answer_is_read_in_a_later_tick(
     table: Table, collect: Any, fifos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table.mount("/nfs", "nfs4")
@@ -108,7 +108,7 @@ def test_a_late_answer_is_taken_in_a_later_tick(
     assert caplog.records == []
 
 
-def test_a_dead_one_is_asked_again_with_growing_pauses_and_told_of_when_it_is_back(
+def test_a_dead_one_is_asked_again_with_growing_pauses_and_logged_when_it_is_back(
     far: FilesystemCollector, clock: Clock, fifos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "trackside")
@@ -173,17 +173,17 @@ def test_a_child_that_is_killed_from_outside_is_replaced(far: FilesystemCollecto
 
 
 @pytest.mark.parametrize(
-    "script_and_says",
+    "script_and_error",
     [
         ("raise SystemExit('no memory')", "it exited with status 1: no memory"),
         ("print('nonsense')", "it wrote b'nonsense' at its start"),
         ("print('ready')\ninput()\nprint('1 2 3')\ninput()", "missing 3 required positional arguments"),
     ],
 )
-def test_a_child_that_fails_says_nothing_of_the_file_system_and_is_replaced_later(
-    table: Table, collect: Any, clock: Clock, caplog: pytest.LogCaptureFixture, script_and_says: tuple[str, str]
+def test_a_child_that_fails_reveals_nothing_of_the_file_system_and_is_replaced_later(
+    table: Table, collect: Any, clock: Clock, caplog: pytest.LogCaptureFixture, script_and_error: tuple[str, str]
 ) -> None:
-    script, says = script_and_says
+    script, complaint = script_and_error
     caplog.set_level("INFO", "trackside")
     table.mount("/nfs", "nfs4")
     collector = collect("/nfs", command=(sys.executable, "-uc", script))
@@ -194,12 +194,12 @@ def test_a_child_that_fails_says_nothing_of_the_file_system_and_is_replaced_late
     clock.now += RETRY_SECONDS
     eventually(lambda: by_mount(collector) == {"/nfs": WELL})
     fails, works = [record.getMessage() for record in caplog.records]
-    assert says in fails
+    assert complaint in fails
     assert "check for free memory and processes" in fails
     assert works == "collector filesystem: file systems that may hang are read again"
 
 
-def test_without_a_child_local_file_systems_are_told_and_others_absent(
+def test_without_a_child_local_file_systems_are_reported_and_others_absent(
     table: Table, collect: Any, statvfs: list[str], clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     table.mount("/nfs", "nfs4")
@@ -211,7 +211,7 @@ def test_without_a_child_local_file_systems_are_told_and_others_absent(
     assert "No such file or directory: '/no/such/program'" in line
 
 
-def test_what_was_said_last_is_not_told_for_longer_than_the_deadline(
+def test_the_last_answer_is_not_reported_for_longer_than_the_deadline(
     far: FilesystemCollector, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     far._remote._workers.command = ["/no/such/program"]
@@ -261,7 +261,9 @@ def test_a_child_that_is_long_in_starting_is_no_dead_file_system(
     assert eventually(lambda: by_mount(collector)) == {"/nfs": WELL}
 
 
-def test_no_child_is_kept_when_there_is_nothing_to_ask(table: Table, far: FilesystemCollector, clock: Clock) -> None:
+def test_no_child_is_left_running_when_there_is_nothing_to_ask(
+    table: Table, far: FilesystemCollector, clock: Clock
+) -> None:
     for point in ("/nfs", "/lustre"):
         table.unmount(table.numbers[point])
     clock.now += 11
@@ -341,9 +343,9 @@ def test_a_real_file_system_that_is_dead_leaves_its_child_in_the_kernel(
         eventually(lambda: by_mount(collector) and mount.asked())
         [child] = hanging(collector)
         clock.now += DEADLINE + 0.1
-        told = by_mount(collector)
-        assert told[str(point)] == DEAD
-        assert told["/"]["device_error"] == 0
+        reported = by_mount(collector)
+        assert reported[str(point)] == DEAD
+        assert reported["/"]["device_error"] == 0
         clock.now += 2
         by_mount(collector)
         assert child.stuck

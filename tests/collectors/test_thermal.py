@@ -44,7 +44,7 @@ def energies(collector: ThermalCollector) -> dict[tuple[str, ...], object]:
     return {sample.labels: sample.value for sample in collector.collect() if sample.metric is host.CPU_ENERGY}
 
 
-def test_a_sensor_goes_by_its_label_and_without_one_by_its_file(tmp_path: Path) -> None:
+def test_a_sensor_is_named_by_its_label_and_without_one_by_its_file(tmp_path: Path) -> None:
     chip(tmp_path, 0, "k10temp", temp1_input=70125, temp1_label="Tctl", temp3_input=61000)
     assert temperatures(ThermalCollector(tmp_path)) == {("k10temp", "Tctl"): 70.125, ("k10temp", "temp3"): 61}
 
@@ -67,7 +67,7 @@ def test_the_chips_of_two_sockets_go_by_their_devices_as_node_exporter_has_them(
 
 
 @pytest.mark.parametrize("name", ["coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu0_thermal"])
-def test_a_chip_of_a_cpu_is_known_by_its_name(tmp_path: Path, name: str) -> None:
+def test_a_chip_of_a_cpu_is_identified_by_its_name(tmp_path: Path, name: str) -> None:
     chip(tmp_path, 0, name, temp1_input=1000)
     chip(tmp_path, 1, "nvme", temp1_input=1000)
     assert set(temperatures(ThermalCollector(tmp_path))) == {(name, "temp1")}
@@ -104,7 +104,7 @@ def test_chips_that_come_later_are_found_after_a_while(tmp_path: Path) -> None:
     assert temperatures(collector) == {("coretemp", "temp1"): 1}
 
 
-def test_the_energy_of_packages_alone_is_told(tmp_path: Path) -> None:
+def test_the_energy_of_packages_alone_is_reported(tmp_path: Path) -> None:
     package(tmp_path, 0, 1_500_000)
     package(tmp_path, 1, 2_500_000, "package-1-die-0")
     package(tmp_path, 2, 9_000_000, "psys")
@@ -115,13 +115,13 @@ def test_the_energy_of_packages_alone_is_told(tmp_path: Path) -> None:
 def test_an_energy_that_begins_again_is_carried_over(tmp_path: Path) -> None:
     now = 0.0
     collector = ThermalCollector(tmp_path, clock=lambda: now)
-    told = []
+    reported = []
     for microjoules in (MOST - 1_000_000, 2_000_000, 3_000_000, MOST - 500_000, 0):
         now += SEARCH_SECONDS
         package(tmp_path, 0, microjoules)
-        told.append(energies(collector)["0",])
+        reported.append(energies(collector)["0",])
     most = MOST / 1e6
-    assert told == pytest.approx([most - 1, most + 2, most + 3, 2 * most - 0.5, 2 * most])
+    assert reported == pytest.approx([most - 1, most + 2, most + 3, 2 * most - 0.5, 2 * most])
 
 
 def test_an_energy_that_was_reset_grows_on_from_what_it_was(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_user")
-def test_energy_that_may_not_be_read_is_left_out_and_told_of_once(
+def test_energy_that_may_not_be_read_is_left_out_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chip(tmp_path, 0, "coretemp", temp1_input=1000)

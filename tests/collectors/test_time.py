@@ -73,7 +73,7 @@ def test_the_boot_is_read_again_only_after_a_while(host: Host) -> None:
     assert host.values()["boot_time_seconds"] == 1_759_000_003
 
 
-def test_a_kernel_that_may_not_be_asked_is_told_of_once_and_the_rest_stays(
+def test_a_kernel_that_may_not_be_asked_is_logged_once_and_the_rest_stays(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trackside")
@@ -83,7 +83,7 @@ def test_a_kernel_that_may_not_be_asked_is_told_of_once_and_the_rest_stays(
     assert "adjtimex: Operation not permitted; allow adjtimex in the container's seccomp profile" in record.getMessage()
 
 
-def test_an_offset_that_nobody_measured_is_left_out(host: Host) -> None:
+def test_an_unmeasured_offset_is_left_out(host: Host) -> None:
     host.kept = Discipline(synchronized=False, offset=None)
     values = host.values()
     assert values["time_synchronized"] == 0
@@ -122,7 +122,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, state: int, offset: int = 0, status:
     return modes
 
 
-def test_an_offset_is_in_the_unit_that_the_status_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_is_in_the_unit_that_the_status_names(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = answer(monkeypatch, 0, -12_500, STA_NANO)
     assert discipline() == (True, -0.0000125)
     answer(monkeypatch, 0, -12_500)
@@ -130,7 +130,7 @@ def test_an_offset_is_in_the_unit_that_the_status_says(monkeypatch: pytest.Monke
     assert modes == [0]
 
 
-def test_a_clock_that_nobody_keeps_is_not_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_without_a_time_service_is_not_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, TIME_ERROR)
     assert discipline() == (False, 0.0)
 
@@ -140,7 +140,7 @@ def test_an_offset_that_no_kernel_holds_is_none(monkeypatch: pytest.MonkeyPatch)
     assert discipline() == (True, None)
 
 
-def test_a_refusal_says_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_its_subject(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, -1)
     with pytest.raises(PermissionError, match="adjtimex: Operation not permitted"):
         discipline()

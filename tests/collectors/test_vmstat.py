@@ -12,7 +12,7 @@ from trackside_daemon.model.families import host
 PLAIN = Path(__file__).parent / "machines" / "plain" / "proc"
 
 
-def test_every_count_is_told() -> None:
+def test_every_count_is_reported() -> None:
     values = {sample.metric.name: sample.value for sample in VmstatCollector(PLAIN).collect()}
     assert values == {
         "trackside_host_oom_kills_total": 1,
@@ -23,7 +23,7 @@ def test_every_count_is_told() -> None:
     }
 
 
-def test_a_field_that_the_kernel_lacks_is_left_out_and_one_that_begins_alike_is_not_taken(tmp_path: Path) -> None:
+def test_a_field_that_the_kernel_lacks_is_left_out_and_one_that_begins_alike_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "vmstat").write_text("pgfault 5\noom_kill_delayed 7\n")
     samples = VmstatCollector(tmp_path).collect()
     assert [(sample.metric, sample.value) for sample in samples] == [(host.VMSTAT["pgfault"], 5)]

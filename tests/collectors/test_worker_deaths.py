@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from collectors.dying import MIB, NONE, WALL, WHOSE, Training, kill
+from collectors.dying import LABELS, MIB, NONE, WALL, Training, kill
 from collectors.trees import member
 
 from trackside.wire import ResourceUsage
@@ -47,7 +47,7 @@ def training(tmp_path: Path) -> Iterator[Training]:
     ],
 )
 @pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
-def test_a_worker_that_dies_is_told_of_once(
+def test_a_worker_that_dies_is_reported_once(
     training: Training,
     caplog: pytest.LogCaptureFixture,
     end: str,
@@ -59,8 +59,8 @@ def test_a_worker_that_dies_is_told_of_once(
     training.most = {training.process.pid: ShmUse(67_000_000, 64 * MIB)}
     pid = training.worker(end)
     training.do(f"go({reap})")
-    told = [*training.look(), *training.look(LAG_SECONDS), *training.look(1.0)]
-    [event] = told
+    reported = [*training.reports_after(), *training.reports_after(LAG_SECONDS), *training.reports_after(1.0)]
+    [event] = reported
     assert (event.run, event.attempt, event.rank, event.kind, event.time) == ("id-7", 2, 3, "dataloader_died", WALL)
     assert event.fields == {"pid": pid, **fields}
     assert training.counts() == {**NONE, word: 1}
@@ -68,11 +68,11 @@ def test_a_worker_that_dies_is_told_of_once(
     assert training.left_open() == 0
 
 
-def test_a_worker_that_nobody_waits_for_is_told_of_once_however_often_it_is_seen(training: Training) -> None:
+def test_a_zombie_worker_is_reported_once_however_often_it_is_seen(training: Training) -> None:
     pid = training.worker(kill("SIGKILL"))
     training.do("go(False)")
-    training.look()
-    assert len(training.look(LAG_SECONDS)) == 1
+    training.reports_after()
+    assert len(training.reports_after(LAG_SECONDS)) == 1
     for _ in range(3):
         training.follow(pid, training.process.pid)  # nothing is told of it
     assert training.counts() == {**NONE, "SIGKILL": 1}
@@ -82,7 +82,7 @@ def test_a_worker_that_nobody_waits_for_is_told_of_once_however_often_it_is_seen
 def test_a_worker_that_ends_as_it_should_is_no_news(training: Training, end: str) -> None:
     training.worker(end)
     training.do("go()")
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.counts() == NONE
     assert training.left_open() == 0
 
@@ -92,35 +92,35 @@ def test_several_that_die_at_once_have_one_line_in_the_log(
 ) -> None:
     pids = [training.worker(kill("SIGSEGV")) for _ in range(3)]
     training.do("go()")
-    assert training.look() == []
-    assert [event.fields["pid"] for event in training.look(LAG_SECONDS)] == pids
+    assert training.reports_after() == []
+    assert [event.fields["pid"] for event in training.reports_after(LAG_SECONDS)] == pids
     named = ", ".join(map(str, pids))
     assert caplog.messages == [f"run char-model rank 3: data loader workers {named} died: killed by SIGSEGV"]
     assert training.counts() == {**NONE, "SIGSEGV": 3}
 
 
-def test_a_kill_soon_after_one_for_want_of_memory_in_the_cgroup_is_taken_for_that(training: Training) -> None:
+def test_a_kill_soon_after_one_for_want_of_memory_in_the_cgroup_is_attributed_to_that(training: Training) -> None:
     training.worker(kill("SIGKILL"))
     training.cgroups.kills("job", 4)
     training.do("go()")
-    training.look()
-    training.look(LAG_SECONDS)
+    training.reports_after()
+    training.reports_after(LAG_SECONDS)
     assert training.counts() == {**NONE, "OOM": 1}
     training.worker(kill("SIGKILL"))
-    training.look(TEARDOWN_SECONDS)
+    training.reports_after(TEARDOWN_SECONDS)
     training.do("go()")
-    training.look()
-    [event] = training.look(LAG_SECONDS)
+    training.reports_after()
+    [event] = training.reports_after(LAG_SECONDS)
     assert event.fields["cause"] == "killed by SIGKILL"
 
 
-def test_a_kill_for_want_of_memory_of_another_job_is_not_taken_for_the_workers(training: Training) -> None:
+def test_a_kill_for_want_of_memory_of_another_job_is_not_mistaken_for_the_workers(training: Training) -> None:
     training.worker(kill("SIGKILL"))
     training.cgroups.kills("other", 4)
     training.cgroups.machine(4)
     training.do("go()")
-    training.look()
-    [event] = training.look(LAG_SECONDS)
+    training.reports_after()
+    [event] = training.reports_after(LAG_SECONDS)
     assert event.fields["cause"] == "killed by SIGKILL"
     assert training.counts() == {**NONE, "SIGKILL": 1}
 
@@ -128,11 +128,11 @@ def test_a_kill_for_want_of_memory_of_another_job_is_not_taken_for_the_workers(t
 def test_deaths_are_shown_for_a_while_after_their_rank(training: Training) -> None:
     training.worker(kill("SIGSEGV"))
     training.do("go()")
-    training.look()
-    training.look(LAG_SECONDS)
+    training.reports_after()
+    training.reports_after(LAG_SECONDS)
     shown = len(CAUSES)
     assert len(list(training.deaths.samples((), training.now + LINGER_SECONDS))) == shown
-    assert len(list(training.deaths.samples({WHOSE}, training.now + LINGER_SECONDS))) == shown
+    assert len(list(training.deaths.samples({LABELS}, training.now + LINGER_SECONDS))) == shown
     assert len(list(training.deaths.samples((), training.now + 2 * LINGER_SECONDS))) == shown
     assert list(training.deaths.samples((), training.now + 2 * LINGER_SECONDS + 1)) == []
 
@@ -161,7 +161,7 @@ SIZE = 64 * MIB
         (1, False, None, ("exit", "exit status 1")),
     ],
 )
-def test_a_cause_says_what_is_known(code: int, use: ShmUse | None, expected: tuple[str, str], *, oom: bool) -> None:
+def test_a_cause_states_the_evidence(code: int, use: ShmUse | None, expected: tuple[str, str], *, oom: bool) -> None:
     assert cause_of_death(DeadWorker(member(10), ProcessKey(10, 1), 11, code, oom), use) == expected
 
 
@@ -174,17 +174,17 @@ def test_a_cause_says_what_is_known(code: int, use: ShmUse | None, expected: tup
         (ShmUse(512, 512), "0.5 of 0.5 KiB"),
     ],
 )
-def test_a_use_is_told_in_the_unit_of_the_size(use: ShmUse, text: str) -> None:
+def test_a_use_is_written_in_the_unit_of_the_size(use: ShmUse, text: str) -> None:
     assert str(use) == text
 
 
-def test_the_fullest_that_a_rank_has_told_of_lately_is_remembered_and_nobody_else_is_asked(
+def test_the_fullest_that_a_rank_has_sent_lately_is_remembered_and_no_other_source_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: pytest.fail("a dead mount would hold the tick up"))
-    rooms, told = ShmHistory(), member(10, room=ResourceUsage(shm_size=100, shm_used=20, shm_peak=95))
-    rooms.update([told], 0.0)
-    rooms.update([told._replace(room=ResourceUsage(shm_size=100, shm_used=30))], 1.0)
+    rooms, reported = ShmHistory(), member(10, room=ResourceUsage(shm_size=100, shm_used=20, shm_peak=95))
+    rooms.update([reported], 0.0)
+    rooms.update([reported._replace(room=ResourceUsage(shm_size=100, shm_used=30))], 1.0)
     rooms.update([member(11), member(12, room=ResourceUsage(open_fds=3)), member(os.getpid())], 2.0)
     assert rooms.fullest() == {10: ShmUse(95, 100)}
     rooms.update([], MEMORY_SECONDS)

@@ -47,33 +47,33 @@ def test_with_a_kill_for_want_of_memory_it_is_waited_for_how_the_rank_ended(
         return None if pid == rank else process_exit.exit_code(pidfd, pid, start, proc)
 
     monkeypatch.setattr(worker_exit, "exit_code", hidden)
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert len(training.deaths._workers) == 1
     monkeypatch.undo()
-    assert training.look() == []
+    assert training.reports_after() == []
     assert len(training.deaths._workers) == 0
     assert training.counts() == NONE
 
 
 @pytest.mark.parametrize("rank_first", [True, False])
-def test_who_is_killed_with_its_rank_is_no_news(training: Training, *, rank_first: bool) -> None:
+def test_a_worker_that_is_killed_with_its_rank_is_no_news(training: Training, *, rank_first: bool) -> None:
     pid = training.worker("os.read(0, 1)")
     for one in (training.process.pid, pid) if rank_first else (pid, training.process.pid):
         os.kill(one, signal.SIGKILL)
         if one == training.process.pid:
             training.process.wait(DEADLINE)
-        assert training.look() == []
-    eventually(lambda: training.look(LAG_SECONDS) == [] and not len(training.deaths._workers))
-    assert training.look(SETTLE_SECONDS) == []
+        assert training.reports_after() == []
+    eventually(lambda: training.reports_after(LAG_SECONDS) == [] and not len(training.deaths._workers))
+    assert training.reports_after(SETTLE_SECONDS) == []
     assert training.left_open() == 0
 
 
-def test_a_rank_that_raises_because_of_its_worker_takes_the_news_not_along(training: Training) -> None:
+def test_a_rank_that_raises_because_of_its_worker_does_not_hide_the_news(training: Training) -> None:
     training.worker(kill("SIGKILL"))
     training.do("go()")
-    training.say("sys.exit('DataLoader worker is killed')")
+    training.send("sys.exit('DataLoader worker is killed')")
     training.process.wait(DEADLINE)
-    [event] = eventually(lambda: training.look(LAG_SECONDS))
+    [event] = eventually(lambda: training.reports_after(LAG_SECONDS))
     assert event.fields["cause"] == "killed by SIGKILL"
     assert training.counts() == {**NONE, "SIGKILL": 1}
 
@@ -82,16 +82,16 @@ def test_a_rank_that_raises_because_of_its_worker_takes_the_news_not_along(train
 def test_a_worker_that_is_killed_after_its_rank_is_no_news_however_that_ended(training: Training, name: str) -> None:
     """Slurm, for example, kills the processes that a rank leaves behind."""
     pid = training.worker("os.read(0, 1)")
-    training.say("os._exit(1)")
+    training.send("os._exit(1)")
     training.process.wait(DEADLINE)
     os.kill(pid, signal.Signals[name])
     await_end(pid)
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.counts() == NONE
     assert len(training.deaths._workers) == 0
 
 
-def test_workers_that_a_rank_takes_along_as_the_first_of_its_namespace_are_no_news(tmp_path: Path) -> None:
+def test_workers_that_end_with_the_first_process_of_their_namespace_are_no_news(tmp_path: Path) -> None:
     launcher = ["unshare", "--pid", "--fork", "--kill-child"]
     if (
         shutil.which("unshare") is None
@@ -103,10 +103,10 @@ def test_workers_that_a_rank_takes_along_as_the_first_of_its_namespace_are_no_ne
     [rank] = children(training.process.pid)
     [worker] = children(rank)
     training.follow(worker, rank)
-    training.say("os._exit(1)")
+    training.send("os._exit(1)")
     training.process.wait(DEADLINE)
     await_end(worker)
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.counts() == NONE
     assert len(training.deaths._workers) == 0
     training.close()
@@ -117,14 +117,14 @@ def test_a_signal_to_all_is_no_news_of_each_worker_and_one_to_a_worker_is(traini
     pid = training.worker("os.read(0, 1)")
     os.kill(pid, signal.Signals[name])
     await_end(pid)
-    training.look()
-    [event] = training.look(LAG_SECONDS)
+    training.reports_after()
+    [event] = training.reports_after(LAG_SECONDS)
     assert event.fields == {"pid": pid, "signal": name, "cause": f"killed by {name}"}
     pid = training.worker("os.read(0, 1)")
     for one in (pid, training.process.pid):
         os.kill(one, signal.Signals[name])
         await_end(one)
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert len(training.deaths._workers) == 0
     assert training.counts() == {**NONE, name: 1}
 
@@ -141,41 +141,39 @@ def test_only_what_a_process_does_itself_is_its_own_death() -> None:
     }
 
 
-def test_who_has_turned_out_to_be_no_worker_is_not_told_of(training: Training) -> None:
+def test_a_process_that_turned_out_to_be_no_worker_is_not_reported(training: Training) -> None:
     first, second = training.worker("os._exit(1)"), training.worker("os._exit(1)")
     training.deaths.unfollow([process(first).key, ProcessKey(1, 1)])
     training.do("go()")
-    assert training.look() == []
-    [event] = training.look(LAG_SECONDS)
+    assert training.reports_after() == []
+    [event] = training.reports_after(LAG_SECONDS)
     assert event.fields["pid"] == second
     training.deaths.unfollow([ProcessKey(second, 1)])
 
 
-def test_a_rank_that_ends_well_has_lost_nobody(training: Training) -> None:
+def test_a_rank_that_ends_well_has_lost_no_worker(training: Training) -> None:
     training.worker(kill("SIGKILL"))
     training.do("go()")
-    training.say("os._exit(0)")
+    training.send("os._exit(0)")
     training.process.wait(DEADLINE)
-    assert [*training.look(), *training.look(LAG_SECONDS)] == []
+    assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.left_open() == 0
 
 
-def test_how_it_ended_that_is_not_known_is_waited_for_and_not_guessed(
-    training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_exit_is_waited_for_and_not_guessed(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exit status of another user's zombie cannot be read, for example."""
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     pids = [training.worker(kill("SIGSEGV")) for _ in range(2)]
     training.do("go(reap=False)")
     await_end(*pids)
-    assert training.look() == []
+    assert training.reports_after() == []
     assert len(training.deaths._workers) == 2
-    assert training.look(SETTLE_SECONDS) == []
+    assert training.reports_after(SETTLE_SECONDS) == []
     assert len(training.deaths._workers) == 0
     assert training.left_open() == 0
 
 
-def test_no_more_are_followed_than_there_are_files_for_and_that_is_told_once(
+def test_no_more_are_followed_than_there_are_files_for_and_that_is_logged_once(
     training: Training, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_exit, "DESCENDANTS", 2)
@@ -202,7 +200,7 @@ def test_no_more_are_followed_than_there_are_files_for_and_that_is_told_once(
 
 
 @pytest.mark.parametrize("what", ["os.pidfd_open", "select.epoll.register"])
-def test_a_process_that_the_system_lets_nobody_follow_is_told_of_too(
+def test_a_process_that_the_system_lets_no_one_follow_is_reported_too(
     training: Training, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     def refuses(*_: object) -> int:

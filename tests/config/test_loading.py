@@ -248,7 +248,7 @@ def test_a_duration_is_understood(written: str, meant: object) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "s", "1 s", "1x", "-1s", "1s!", "1m 30s", "one", "1e3s", "1s2"])
-def test_what_is_no_duration_is_told_how_one_looks(written: str) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(written: str) -> None:
     flags = {"run": {"linger": written}}
     assert refusal(None, flags) == f"--run.linger: {written!r} is not a duration such as 1s, 500ms or 1h30m"
 
@@ -276,9 +276,9 @@ def test_a_size_is_understood(written: object, meant: object) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "GiB", "1 X", "-1GiB", "10GiBs", "1e3MB", "much", f"{10**310}GiB"])
-def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
-    says = refusal(None, {"storage": {"retention": {"size": written}}})
-    assert says == f"--storage.retention.size: {written!r} is not a size such as 10GiB, 500MB or a number of bytes"
+def test_an_invalid_size_is_refused_with_an_example(written: str) -> None:
+    error = refusal(None, {"storage": {"retention": {"size": written}}})
+    assert error == f"--storage.retention.size: {written!r} is not a size such as 10GiB, 500MB or a number of bytes"
 
 
 def test_rules_nested_too_deeply_are_no_list_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_a_list_may_be_one_or_be_separated_by_commas(
     assert load(Config, file(f"web: {{allowed-hosts: {text}}}")).web.allowed_hosts == hosts
 
 
-def test_the_keys_of_a_web_configuration_are_known() -> None:
+def test_the_keys_of_a_web_configuration_are_recognized() -> None:
     assert set(WebConfig.model_fields) == set(Config.misplaced)
 
 
@@ -315,7 +315,7 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("sample: {intervall: 2s}", "sample.intervall: no such setting; did you mean sample.interval?"),
         ("smaple: {interval: 2s}", "smaple: no such setting; did you mean sample?"),
@@ -371,14 +371,14 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
-    file: Callable[[str], Path], text: str, says: str
+    file: Callable[[str], Path], text: str, error: str
 ) -> None:
     path = file(text)
-    assert refusal(path).startswith(f"{path}: {says}")
+    assert refusal(path).startswith(f"{path}: {error}")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "error"),
     [
         ("a: [", "not YAML: line 1, column 5: expected the node content, but found '<stream end>'"),
         ("a: 1\nb: c: d", "not YAML: line 2, column 5: mapping values are not allowed here"),
@@ -390,20 +390,20 @@ def test_what_is_wrong_in_a_file_is_named_with_file_key_and_remedy(
         ("{[1]: 2}", "not YAML: line 1, column 2: found unhashable key"),
     ],
 )
-def test_what_is_no_mapping_is_said_in_one_line(file: Callable[[str], Path], text: str, says: str) -> None:
+def test_what_is_no_mapping_is_refused_in_one_line(file: Callable[[str], Path], text: str, error: str) -> None:
     path = file(text)
-    assert refusal(path).startswith(f"{path}: {says}")
+    assert refusal(path).startswith(f"{path}: {error}")
 
 
-def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "trackside.yml"
     path.write_bytes(b"\xff\xfe\x00")
     assert refusal(path).startswith(f"{path}: not YAML: 'utf-8' codec can't decode byte 0xff")
 
 
-@pytest.mark.parametrize(("name", "says"), [("missing.yml", "no such file or directory"), (".", "is a directory")])
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, says: str) -> None:
-    assert refusal(tmp_path / name) == f"{tmp_path / name}: {says}; give a YAML file with --config.file"
+@pytest.mark.parametrize(("name", "error"), [("missing.yml", "no such file or directory"), (".", "is a directory")])
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, name: str, error: str) -> None:
+    assert refusal(tmp_path / name) == f"{tmp_path / name}: {error}; give a YAML file with --config.file"
 
 
 def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
@@ -431,7 +431,7 @@ def test_the_home_directory_may_be_written_as_a_tilde(monkeypatch: pytest.Monkey
     ("name", "what", "sign", "default"),
     [("procfs", "procfs", "stat", "/proc"), ("sysfs", "sysfs", "class", "/sys"), ("rootfs", "directory", "", "/")],
 )
-def test_a_root_that_is_none_is_said_in_one_line(tmp_path: Path, name: str, what: str, sign: str, default: str) -> None:
+def test_an_invalid_root_is_reported_in_one_line(tmp_path: Path, name: str, what: str, sign: str, default: str) -> None:
     file, empty, good = tmp_path / "file", tmp_path / "empty", tmp_path / "good"
     file.touch()
     empty.mkdir()
@@ -457,12 +457,12 @@ def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_ther
     file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     valid = [*GROUPS, "all"] if name == "extra" else [*GROUPS]
-    says = f"no group 'link'; there are {', '.join(valid)}"
+    error = f"no group 'link'; there are {', '.join(valid)}"
     path = file(f"collector: {{gpu: {{{name}: [power, link]}}}}")
-    assert refusal(path) == f"{path}: collector.gpu.{name}: {says}"
-    assert refusal(None, {"collector": {"gpu": {name: "link"}}}) == f"--collector.gpu.{name}: {says}"
+    assert refusal(path) == f"{path}: collector.gpu.{name}: {error}"
+    assert refusal(None, {"collector": {"gpu": {name: "link"}}}) == f"--collector.gpu.{name}: {error}"
     monkeypatch.setenv(f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}", "link")
-    assert refusal() == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {says}"
+    assert refusal() == f"TRACKSIDE_COLLECTOR__GPU__{name.upper()}: {error}"
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_a_group_that_is_none_is_named_with_where_it_was_set_and_those_that_ther
         ({"simulate": 2, "trouble": "hot,lost:2"}, "give an index from 0 to 1"),
     ],
 )
-def test_what_ails_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any], mend: str) -> None:
+def test_a_fault_of_a_gpu_that_is_not_simulated_is_refused(flags: dict[str, Any], mend: str) -> None:
     one = flags["trouble"].rpartition(",")[2]
     assert refusal(None, {"collector": {"gpu": flags}}) == (
         f"--collector.gpu.trouble: {one!r} is for a GPU that is not simulated; {mend}"
@@ -502,10 +502,10 @@ def test_each_setting_that_is_a_list_has_an_example(file: Callable[[str], Path])
         "hush",
     ],
 )
-def test_no_value_of_a_sink_of_alerts_is_ever_said(file: Callable[[str], Path], text: str) -> None:
-    says = refusal(file(f"alerts: {{sinks: {{{text}}}}}" if ":" in text else f"alerts: {{sinks: {text}}}"))
-    assert "alerts.sinks" in says
-    assert "hush" not in says
+def test_no_value_of_a_sink_of_alerts_is_ever_printed(file: Callable[[str], Path], text: str) -> None:
+    error = refusal(file(f"alerts: {{sinks: {{{text}}}}}" if ":" in text else f"alerts: {{sinks: {text}}}"))
+    assert "alerts.sinks" in error
+    assert "hush" not in error
 
 
 def test_off_is_a_word(file: Callable[[str], Path]) -> None:
@@ -531,7 +531,7 @@ def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() ->
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "error"),
     [
         ("TRACKSIDE_SAMPLE_INTERVAL", "; did you mean TRACKSIDE_SAMPLE__INTERVAL?"),
         ("TRACKSIDE_RUN_NMAE", "; did you mean TRACKSIDE_RUN_NAME?"),
@@ -540,15 +540,15 @@ def test_all_extra_groups_may_be_asked_for_at_once_and_not_left_out_at_once() ->
     ],
 )
 def test_an_unknown_variable_is_one_warning_and_no_error(
-    name: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(name, "x")
     assert load(Config) == Config()
     warn_of_unknown_variables(Config)
     (message,) = caplog.messages
     assert message.startswith(f"{name} is not a setting and is ignored")
-    if says:
-        assert message.endswith(says)
+    if error:
+        assert message.endswith(error)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of what is said of a wrong value or name."""
+"""Tests of the errors about a wrong value or name."""
 
 from __future__ import annotations
 

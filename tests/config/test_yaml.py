@@ -8,7 +8,7 @@ from trackside_daemon.config.yaml import YamlError, parse
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{ada: 2024-99-99}", "no valid timestamp"),
         ("ada: !!int x", "no valid int"),
@@ -20,13 +20,13 @@ from trackside_daemon.config.yaml import YamlError, parse
         ("a: [", "not YAML: line "),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_and_no_value_with_it(text: str, says: str) -> None:
+def test_an_error_is_reported_in_one_line_and_no_value_with_it(text: str, message: str) -> None:
     with pytest.raises(YamlError) as raised:
         parse(text.encode())
-    said = str(raised.value)
-    assert says in said
-    assert "\n" not in said
-    assert "hunter2" not in said
+    reported = str(raised.value)
+    assert message in reported
+    assert "\n" not in reported
+    assert "hunter2" not in reported
 
 
 def test_words_that_yaml_once_took_for_truth_are_words() -> None:

@@ -68,16 +68,16 @@ def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
 
 
 def test_the_gpu_of_a_rank_reports_its_phases_and_its_memory(model: Model) -> None:
-    told: list[Device] = []
+    reported: list[Device] = []
     gpu = SimulatedRankGpu(
-        cast("Run", SimpleNamespace(is_open=True, queue=SimpleNamespace(append=lambda _, done: told.append(done)))),
+        cast("Run", SimpleNamespace(is_open=True, queue=SimpleNamespace(append=lambda _, done: reported.append(done)))),
         3,
         model,
     )
     for _ in range(2):
         gpu.step()
-    assert [set(one.phases) for one in told] == [{"forward", "backward", "optimizer"}] * 2
-    [(uuid, memory)] = told[-1].memory.items()
+    assert [set(one.phases) for one in reported] == [{"forward", "backward", "optimizer"}] * 2
+    [(uuid, memory)] = reported[-1].memory.items()
     assert uuid == simulate(4, 0.0).gpus[3].uuid
     assert memory.allocated < memory.peak < memory.reserved
 

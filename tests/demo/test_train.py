@@ -52,7 +52,7 @@ def test_without_a_library_it_reports_in_one_line_what_to_install(backend: str, 
     assert f"pip install 'trackside[{extra}]'" in ended.stderr
 
 
-def test_auto_takes_numpy_where_pytorch_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_accepts_numpy_where_pytorch_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")
     monkeypatch.setitem(sys.modules, "torch", None)
     backend = train.load_backend("auto", vocabulary=10)

@@ -75,7 +75,7 @@ class Container:
     Args:
         place: An empty directory for its root.
         arguments: The command.
-        who: The user of the command.
+        session: The user of the command.
         environ: Its variables, in addition to those by which this Python finds its modules.
         volumes: The mounted paths, and whether they may be written.
         privileges: The flags of `setpriv` for its privileges, in addition to its user.
@@ -87,7 +87,7 @@ class Container:
         self,
         place: Path,
         arguments: Sequence[str],
-        who: User,
+        session: User,
         environ: Mapping[str, str],
         volumes: Mapping[str, tuple[Path, bool]],
         *,
@@ -95,8 +95,16 @@ class Container:
         host_pid: bool = False,
         beside: Container | None = None,
     ) -> None:
-        groups = f"--groups={','.join(map(str, who.groups))}" if who.groups else "--clear-groups"
-        switch = ["setpriv", f"--reuid={who.uid}", f"--regid={who.gid}", groups, "--no-new-privs", *privileges, "--"]
+        groups = f"--groups={','.join(map(str, session.groups))}" if session.groups else "--clear-groups"
+        switch = [
+            "setpriv",
+            f"--reuid={session.uid}",
+            f"--regid={session.gid}",
+            groups,
+            "--no-new-privs",
+            *privileges,
+            "--",
+        ]
         steps = _root(place, volumes, proc=not host_pid)
         steps.append(f"exec chroot {place}/root {shlex.join([*switch, *arguments])}")
         namespaces = list(ISOLATED[:3] if host_pid else ISOLATED)

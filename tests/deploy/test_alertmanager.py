@@ -83,14 +83,14 @@ def test_secrets_are_read_from_files() -> None:
         ("default", ["alertname=OtherOperator", "severity=critical", "run=nightly"]),
     ],
 )
-def test_an_alert_goes_to_its_receiver(receiver: str, labels: Sequence[str]) -> None:
+def test_an_alert_is_sent_to_its_receiver(receiver: str, labels: Sequence[str]) -> None:
     amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *labels)
 
 
 def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
     used = {route["receiver"] for route in routes(shipped()["route"])}
     assert used == {receiver["name"] for receiver in shipped()["receivers"]}
-    marked = test_an_alert_goes_to_its_receiver.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    marked = test_an_alert_is_sent_to_its_receiver.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert used == {receiver for receiver, _ in marked}
 
 
@@ -176,8 +176,8 @@ def _named(labels: dict[str, str], otherwise: str) -> dict[str, str]:
 
 def test_64_ranks_on_8_nodes_are_one_message(tmp_path: Path) -> None:
     with closing(Inbox()) as inbox, ExitStack() as ends:
-        told = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
-        running = Alertmanager(tmp_path, told)
+        reported = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
+        running = Alertmanager(tmp_path, reported)
         ends.callback(running.stop)
         alert = {"alertname": "TracksideNonFinite", "severity": "critical", **RUN}
         running.post(*({**alert, "rank": str(rank), "instance": f"node{rank // 8}:21790"} for rank in range(64)))
@@ -205,8 +205,8 @@ def test_a_test_alert_waits_for_no_other_alert_nor_for_the_test_before(tmp_path:
 def test_a_file_server_that_dies_is_one_message_for_all_its_nodes_and_a_disk_is_one_for_its_own(tmp_path: Path) -> None:
     dead = {"alertname": "TracksideFilesystemDead", "severity": "critical", "cluster": "c", "mountpoint": "/data"}
     with closing(Inbox()) as inbox, ExitStack() as ends:
-        told = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
-        running = Alertmanager(tmp_path, told)
+        reported = by_webhook(shipped(), inbox.url, group_wait="1s", group_interval="1s")
+        running = Alertmanager(tmp_path, reported)
         ends.callback(running.stop)
         nodes = [f"node{number}:21790" for number in range(8)]
         running.post(*({**dead, "fstype": "nfs4", "instance": node} for node in nodes))

@@ -68,8 +68,13 @@ def repository(tmp_path: Path) -> str:
     for name in ("deploy/kubernetes", "grafana/dashboards"):
         shutil.copytree(ROOT / name, place / name)
     (version,) = set(re.findall(r"\?ref=(\S+)", PAGE))
-    who = ["-c", "user.name=any", "-c", "user.email=any@example.com", "-c", "commit.gpgsign=false"]
-    for words in (["init", "--quiet"], ["add", "--all"], [*who, "commit", "--quiet", "-m", "any"], ["tag", version]):
+    identity = ["-c", "user.name=any", "-c", "user.email=any@example.com", "-c", "commit.gpgsign=false"]
+    for words in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        [*identity, "commit", "--quiet", "-m", "any"],
+        ["tag", version],
+    ):
         subprocess.run(["git", *words], cwd=place, check=True, timeout=DEADLINE)
     return f"file://{place}"
 

@@ -134,9 +134,9 @@ def test_a_daemon_that_sees_the_node_reports_the_pod_of_a_rank_and_its_end(
     assert spec["hostPID"]
     assert spec["hostNetwork"]
     container = named(spec["containers"], "trackside")
-    who = user(spec, container)
+    user_id = user(spec, container)
     for name in ("run", "history"):
-        os.chown(volumes[name], who.uid, who.gid)
+        os.chown(volumes[name], user_id.uid, user_id.gid)
     (volumes["web"] / "web-config.yml").touch()  # an empty one restricts nothing; tests/security has the example's
     host = {"proc": Path("/proc"), "sys": Path("/sys"), "root": Path("/")}
     daemon = start(spec, container, {**volumes, **host}, host_pid=True)
@@ -175,5 +175,5 @@ def test_a_user_outside_the_group_cannot_push(start: Callable[..., Container], v
     answers_its_probes(daemon, container)
     outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
     code = "import trackside.environment.discovery as d, os; print(d.find(None, os.environ))"
-    told = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
-    assert "/run/trackside/push.sock (permission denied: join the group 21790)" in told.wait()[1]
+    reported = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
+    assert "/run/trackside/push.sock (permission denied: join the group 21790)" in reported.wait()[1]

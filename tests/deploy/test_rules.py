@@ -117,7 +117,7 @@ def test_every_family_and_label_that_a_rule_names_exists(rule: dict[str, Any]) -
             assert {label.strip() for label in listed.split(",")} <= labels, listed
 
 
-def test_rules_have_only_what_prometheus_2_42_knows() -> None:
+def test_rules_have_only_what_prometheus_2_42_supports() -> None:
     document = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     assert all(set(group) <= {"name", "interval", "rules"} for group in document["groups"])
     assert all(set(rule) <= KEYS for rule in RULES)
@@ -134,18 +134,18 @@ def test_every_alert_of_the_code_has_texts() -> None:
 def test_the_texts_can_be_grouped_and_are_sentences() -> None:
     summaries: dict[str, str] = {}
     for rule in ALERTS:
-        said = rule["annotations"]
-        fixed = re.fullmatch(r"\{\{ with printf .*\{\{ else \}\}(.*)\{\{ end \}\}", said["summary"])
-        summary = fixed[1] if fixed else said["summary"]
+        reported = rule["annotations"]
+        fixed = re.fullmatch(r"\{\{ with printf .*\{\{ else \}\}(.*)\{\{ end \}\}", reported["summary"])
+        summary = fixed[1] if fixed else reported["summary"]
         assert summaries.setdefault(rule["alert"], summary) == summary
         assert re.fullmatch(r"[A-Z/][^{}]*\.", summary), summary
-        assert re.search(r"\.$", said["description"]), said["description"]
+        assert re.search(r"\.$", reported["description"]), reported["description"]
         name = rule["alert"]
         named = name.removeprefix("Trackside") if name.removeprefix("Trackside") in {*DETECTED, *RULED} else name
-        assert said["runbook_url"] == f"docs/alerts.md#{named.lower()}"
+        assert reported["runbook_url"] == f"docs/alerts.md#{named.lower()}"
 
 
-def test_rejected_series_say_what_keeps_the_values_and_what_to_do() -> None:
+def test_rejected_series_report_what_keeps_the_values_and_what_to_do() -> None:
     (rule,) = [rule for rule in ALERTS if rule["alert"] == "TracksideSeriesRejected"]
     text = rule["annotations"]["description"]
     assert all(part in text for part in ("/metrics", "The history has all values", "loss/step_17", "raise limits.*"))

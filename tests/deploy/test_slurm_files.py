@@ -42,5 +42,5 @@ def test_unrequested_output_of_sinfo_is_an_error_of_one_line(tmp_path: Path) -> 
     sinfo.chmod(0o755)
     asked = [sys.executable, str(ROOT / "deploy/slurm/file_sd.py")]
     done = subprocess.run(asked, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-    said = "file_sd.py: sinfo printed 'gpu1|192.0.2.1|idle|more' instead of NAME|ADDRESS|STATE\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    reported = "file_sd.py: sinfo printed 'gpu1|192.0.2.1|idle|more' instead of NAME|ADDRESS|STATE\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", reported)

@@ -43,22 +43,22 @@ class Running:
         self.attempt = attempt
         self.source = f"training:{ID}.{attempt}"
         self.wait(1)
-        self.take(Batch("ingest", records=[self._opened(rank, ranks) for rank in range(ranks)]))
-        self.tell("run_restarted" if attempt else "run_started")
+        self.accept(Batch("ingest", records=[self._opened(rank, ranks) for rank in range(ranks)]))
+        self.report("run_restarted" if attempt else "run_started")
         for rank in range(ranks):
             self.state(rank, "starting")
 
-    def take(self, batch: Batch) -> list[Finding]:
+    def accept(self, batch: Batch) -> list[Finding]:
         """Process a batch; return the findings."""
-        said = self.watch.accept(batch)
-        self.alarms += said
-        return said
+        answered = self.watch.accept(batch)
+        self.alarms += answered
+        return answered
 
     def wait(self, seconds: float, tick: float = 1.0) -> None:
         """Let the sampler tick for so many seconds, without any other input."""
         for _ in range(round(seconds / tick)):
             self.now += tick
-            self.take(Batch("cpu", complete=True, time=self.now))
+            self.accept(Batch("cpu", complete=True, time=self.now))
 
     def push(self, step: int, *ranks: int, **more: Any) -> None:
         """Push a step from some ranks; *more* are arguments of `samples`."""
@@ -67,7 +67,7 @@ class Running:
 
     def speak(self, rank: int, samples: list[Sample]) -> None:
         """Process samples of a rank."""
-        self.take(Batch(f"{self.source}:{rank}", samples, subject=RankRef(ID, self.attempt, rank)))
+        self.accept(Batch(f"{self.source}:{rank}", samples, subject=RankRef(ID, self.attempt, rank)))
 
     def samples(
         self,
@@ -110,25 +110,25 @@ class Running:
         samples += [Sample(f.STATE, ("net", one), float(one == state)) for one in f.STATES]
         samples.append(Sample(f.ENDED_AT, ("net", "0"), self.now))
         ref = RankRef(ID, self.attempt)
-        self.take(Batch(self.source, samples, complete=True, records=records, subject=ref))
+        self.accept(Batch(self.source, samples, complete=True, records=records, subject=ref))
 
     def event(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> Event:
         """Return an event of the run."""
         return Event(ID, self.attempt, self.now if time is None else time, kind, rank, fields=fields)
 
-    def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
+    def report(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
         """Process an event of the run; return the findings."""
-        return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
+        return self.accept(Batch("training", records=[self.event(kind, rank, time, **fields)]))
 
     def audit(self, step: int, state: str, *, reported: bool = False) -> None:
         """Process a checkpoint that an audit has read, after the event that reports it if there is one."""
         found = "event" if reported else "open"
         if reported:
             event = self.event("checkpoint", 0, step=step)  # as the training states it
-            self.take(Batch("training", records=[replace(event, step=step - 1)]))
+            self.accept(Batch("training", records=[replace(event, step=step - 1)]))
         path = f"/runs/step-{step}.pt"
         record = Checkpoint(ID, path, self.attempt, self.now, found, state, step, "torch", 10, self.now)
-        self.take(Batch("checkpoints", records=[record]))
+        self.accept(Batch("checkpoints", records=[record]))
 
     def losses(self, first: int, *losses: float, key: str = "loss") -> None:
         """Push losses of rank 0."""
@@ -136,15 +136,17 @@ class Running:
         values = [value for loss in losses for value in (0.1, loss)]
         steps = range(first, first + len(losses))
         block = Block(keys, pack("q", steps), pack("q", steps), pack("d", values))
-        self.take(Batch("ingest", records=[batch_ingested(SessionRef(bytes(16), ID, "net", self.attempt), 1, [block])]))
+        self.accept(
+            Batch("ingest", records=[batch_ingested(SessionRef(bytes(16), ID, "net", self.attempt), 1, [block])])
+        )
 
     def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Finding]:
         """Send an alert of the training code, as run.alert does; return the findings."""
         fields = {"title": title, "severity": severity, "text": text}
         record = Event(ID, 0, self.now, USER_ALERT, 0, 7, fields)
-        return self.take(Batch("ingest", records=[record]))
+        return self.accept(Batch("ingest", records=[record]))
 
-    def said(self, alert: str, *, over: bool = False) -> list[Finding]:
+    def findings_of(self, alert: str, *, over: bool = False) -> list[Finding]:
         """Return the findings of this alert."""
         return [alarm for alarm in self.alarms if alarm.alert == alert and alarm.over == over]
 

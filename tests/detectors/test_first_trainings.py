@@ -51,7 +51,7 @@ def detect(values: Sequence[float]) -> list[Found]:
 
 
 @pytest.mark.parametrize("rate", [1e-3, 3e-3, 1e-2])
-def test_healthy_ones_notify_nobody(rate: float, count: Callable[[int, int], int]) -> None:
+def test_healthy_ones_raise_no_notification(rate: float, count: Callable[[int, int], int]) -> None:
     for seed in range(count(2, 12)):
         assert detect(losses(1000, seed, rate)) == []
 

@@ -20,7 +20,7 @@ def norms(count: int, *, level: float = 1.0, spread: float = 0.15, seed: int = 1
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.3, 1.0])
-def test_noise_is_not_told(spread: float) -> None:
+def test_noise_is_not_reported(spread: float) -> None:
     assert not feed(Gradient(), norms(5000, spread=spread))
 
 
@@ -58,14 +58,14 @@ def test_a_norm_that_jumps_once_does_no_harm() -> None:
     assert not feed(Gradient(), values)
 
 
-def test_a_norm_that_clipping_makes_constant_is_not_told() -> None:
+def test_a_norm_that_clipping_makes_constant_is_not_reported() -> None:
     values = [1.0] * 500
     values[100:120] = [1.01] * 20
     values[300:320] = [0.7] * 20
     assert not feed(Gradient(), values)
 
 
-def test_a_norm_that_falls_fast_at_first_is_not_told() -> None:
+def test_a_norm_that_falls_fast_at_first_is_not_reported() -> None:
     rng = random.Random(3)
     values = [(0.5 + 60 * 0.95**index) * math.exp(rng.gauss(0, 0.1)) for index in range(500)]
     assert not feed(Gradient(), values)
@@ -77,7 +77,7 @@ def test_norms_that_are_logged_less_often_are_not_compared_with_those_before() -
     assert not feed(Gradient(), values, steps=steps)
 
 
-def test_a_norm_that_vanishes_is_told_and_when_it_is_back() -> None:
+def test_a_norm_that_vanishes_is_reported_and_when_it_is_back() -> None:
     values = [*norms(600), *norms(60, level=1e-4), *norms(100)]
     fed = feed(Gradient(), values)
     vanished = [finding for finding in fed if finding.alert == "GradientVanishing"]
@@ -121,7 +121,7 @@ def test_one_sample_that_was_not_logged_changes_nothing() -> None:
     assert alarms(feed(Gradient(), values, steps=steps))[:1] == [202]
 
 
-def test_a_norm_that_is_nothing_from_the_start_is_told() -> None:
+def test_a_norm_that_is_nothing_from_the_start_is_reported() -> None:
     (finding,) = feed(Gradient(), [0.0] * 100)
     assert finding.alert == "GradientVanishing"
     assert (
@@ -129,12 +129,12 @@ def test_a_norm_that_is_nothing_from_the_start_is_told() -> None:
     )
 
 
-def test_a_norm_that_fades_with_the_rate_is_not_told() -> None:
+def test_a_norm_that_fades_with_the_rate_is_not_reported() -> None:
     values = [norm * 0.998**index for index, norm in enumerate(norms(3000))]
     assert not feed(Gradient(), values)
 
 
-def test_it_tells_the_context_how_the_norm_stands() -> None:
+def test_the_context_receives_the_state_of_the_norm() -> None:
     context = Context()
     feed(Gradient(), [*([2.0] * 50), 8.0], context=context)
     assert context.gradients[50] == pytest.approx(4.0)
@@ -151,12 +151,12 @@ def test_what_is_no_number_is_passed_over() -> None:
     st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1.0, 1.1, 6.0, 400.0, 1e-9, math.nan])), max_size=12),
     st.integers(1, 60),
 )
-def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+def test_the_findings_are_the_same_however_samples_are_fed(parts: list[tuple[int, float]], size: int) -> None:
     values = [level for count, level in parts for _ in range(count)]
     same_in_parts_and_beforehand(Gradient, values, size)
 
 
-def test_a_norm_that_is_mostly_zero_is_told_once_and_measures_nothing() -> None:
+def test_a_norm_that_is_mostly_zero_is_reported_once_and_measures_nothing() -> None:
     rng = random.Random(5)
     values = [rng.expovariate(100.0) if rng.random() < 0.1 else 0.0 for _ in range(5000)]
     fed = feed(Gradient(), values)

@@ -91,7 +91,7 @@ def test_a_loss_of_evaluation_is_compared_with_none(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", OPPOSED)
-def test_a_loss_whose_measure_is_learnt_too_is_compared_with_none(key: str) -> None:
+def test_a_loss_with_a_learnt_measure_is_compared_with_none(key: str) -> None:
     assert role(key) == "objective"
 
 
@@ -116,7 +116,7 @@ UNKNOWN = (
 
 
 @pytest.mark.parametrize("key", UNKNOWN)
-def test_what_is_not_known_has_no_role(key: str) -> None:
+def test_an_unknown_key_has_no_role(key: str) -> None:
     assert role(key) == ""
 
 

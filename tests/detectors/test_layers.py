@@ -34,7 +34,7 @@ def test_a_dead_relu_layer_is_named(run: trackside.Run) -> None:
     assert not [one for one in found if one[0] != "DeadLayer" or one[2] >= SOON], found
 
 
-def test_a_layer_whose_outputs_explode_is_named(run: trackside.Run) -> None:
+def test_a_layer_with_exploding_outputs_is_named(run: trackside.Run) -> None:
     model = Language()
     block = model.blocks[1]
 

@@ -33,7 +33,7 @@ def warm(count: int, *, most: float = 1e-3) -> list[float]:
     ],
     ids=["warm-up and decay", "restarts", "starts at once", "steps", "ends at zero", "one"],
 )
-def test_schedules_are_not_told(rates: list[float]) -> None:
+def test_schedules_are_not_reported(rates: list[float]) -> None:
     assert not feed(LearningRate(), rates)
 
 
@@ -46,7 +46,7 @@ def test_schedules_are_not_told(rates: list[float]) -> None:
         (30.0, "above 10"),
     ],
 )
-def test_a_rate_out_of_range_is_told_once_and_when_it_is_right_again(rate: float, words: str) -> None:
+def test_a_rate_out_of_range_is_reported_once_and_when_it_is_right_again(rate: float, words: str) -> None:
     fed = feed(LearningRate(), [*([1e-3] * 200), *([rate] * 5), *([1e-3] * 10)])
     assert [(finding.at, finding.over) for finding in fed] == [(200, False), (205, True)]
     assert (fed[0].alert, fed[0].severity) == ("LearningRateOutOfRange", "warning")
@@ -62,13 +62,13 @@ def test_the_most_can_be_set() -> None:
     assert not feed(LearningRate(most=100.0), [30.0] * 50)
 
 
-def test_a_jump_far_above_all_before_is_told() -> None:
+def test_a_jump_far_above_all_before_is_reported() -> None:
     fed = feed(LearningRate(), [*([1e-4] * 200), *([5e-2] * 50)])
     assert [(finding.at, finding.over) for finding in fed] == [(200, False), (201, True)]
     assert "rose to 0.05 at step 200, 500 times the 0.0001" in fed[0].text
 
 
-def test_a_rate_that_stays_at_zero_is_told_after_a_hundred_steps() -> None:
+def test_a_rate_that_stays_at_zero_is_reported_after_a_hundred_steps() -> None:
     fed = feed(LearningRate(), [*([1e-4] * 200), *([0.0] * 300), *([1e-4] * 5)])
     assert [(finding.at, finding.over) for finding in fed] == [(300, False), (500, True)]
     assert "zero since step 200" in fed[0].text
@@ -83,7 +83,7 @@ def test_a_zero_that_is_logged_seldom_is_a_schedules_end() -> None:
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1e-4, 1.0, 20.0, -1.0, math.nan])), max_size=8),
     st.integers(1, 60),
 )
-def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+def test_the_findings_are_the_same_however_samples_are_fed(parts: list[tuple[int, float]], size: int) -> None:
     values = [level for count, level in parts for _ in range(count)]
     same_in_parts_and_beforehand(LearningRate, values, size)
 
@@ -101,7 +101,7 @@ def of_steps(total: int) -> Context:
     return context
 
 
-def test_a_rate_that_falls_too_low_in_mid_run_is_told_until_it_rises() -> None:
+def test_a_rate_that_falls_too_low_in_mid_run_is_reported_until_it_rises() -> None:
     rates = [*([1e-4] * 400), *([1e-9] * 1600), *([1e-4] * 5)]
     fed = feed(LearningRate(), rates, context=of_steps(3000))
     assert [(finding.at, finding.severity, finding.over) for finding in fed] == [
@@ -123,6 +123,6 @@ def test_a_rate_that_falls_too_low_in_mid_run_is_told_until_it_rises() -> None:
     ],
     ids=["rests at the end", "restarts", "warm-up"],
 )
-def test_a_rate_that_is_low_at_the_end_of_a_schedule_is_not_told(rates: list[float], total: int | None) -> None:
+def test_a_rate_that_is_low_at_the_end_of_a_schedule_is_not_reported(rates: list[float], total: int | None) -> None:
     context = of_steps(total) if total else Context()
     assert not [finding for finding in feed(LearningRate(), rates, context=context) if "or less" in finding.text]

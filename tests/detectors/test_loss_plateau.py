@@ -49,7 +49,7 @@ def test_it_is_over_when_the_loss_moves_again() -> None:
     assert ends(findings, "LossPlateau")
 
 
-def test_noise_that_hides_any_gain_tells_nothing() -> None:
+def test_noise_that_hides_any_gain_gives_no_finding() -> None:
     assert not found(LossPlateau(), column(_resting(5000, noise=0.5)))
 
 

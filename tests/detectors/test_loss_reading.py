@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from detectors.losses import column, falling
-from detectors.test_rank_feed import block, opened, taken, told
+from detectors.test_rank_feed import block, findings_of, ingested, opened
 from msgspec.structs import replace as replace_fields
 
 from trackside.wire import ProcessInfo
@@ -70,7 +70,7 @@ def test_a_policy_loss_that_dips_and_comes_back_slowly() -> None:
     assert read([0.3 + one + draw.gauss(0, 0.15) for one in dip])[0] <= {"info", "warning"}
 
 
-def test_a_loss_whose_rises_recur() -> None:
+def test_a_loss_with_recurring_rises() -> None:
     values = falling(600)
     for _ in range(16):
         values += [2 + 3 * 0.97 ** (i // 2) * (i < 100) for i in range(150)]
@@ -79,7 +79,7 @@ def test_a_loss_whose_rises_recur() -> None:
     assert reading == "it has risen and come back twice"
 
 
-def test_a_loss_whose_sign_changes() -> None:
+def test_a_loss_that_changes_its_sign() -> None:
     draw = random.Random(3)
     values = [(1 if i // 400 % 2 else -1) * 0.5 + draw.gauss(0, 0.02) for i in range(2400)]
     assert read(values)[1] == "its sign has changed three times"
@@ -121,9 +121,9 @@ def test_the_log_has_it_once_for_all_ranks(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO, "trackside"):
         for rank in range(2):
             session = b"%d" % rank
-            told(watch, opened(session, rank=rank, world=2))
+            findings_of(watch, opened(session, rank=rank, world=2))
             for first in (0, 1):
-                told(watch, taken(block(first, {"loss": [1.0], "reward": [2.0]}), session=session))
+                findings_of(watch, ingested(block(first, {"loss": [1.0], "reward": [2.0]}), session=session))
     [line] = [one.getMessage() for one in caplog.records]
     assert line.startswith(
         "run name-id: loss is read as an objective, which raises information at most: reward is pushed"
@@ -134,9 +134,11 @@ def test_the_log_has_it_once_for_all_ranks(caplog: pytest.LogCaptureFixture) -> 
 def test_a_run_states_roles_in_its_hello() -> None:
     watch, record = RankWatch(roles=Roles([("score", "loss")])), opened()
     record.hello.about = replace_fields(ProcessInfo(), roles={"score": "objective", "x": "none"})
-    assert told(watch, record, taken(block(0, {"score": DIVERGES}))) == []
+    assert findings_of(watch, record, ingested(block(0, {"score": DIVERGES}))) == []
     other = RankWatch(roles=Roles([("score", "loss")]))
-    assert {one.severity for one in told(other, opened(), taken(block(0, {"score": DIVERGES})))} >= {"critical"}
+    assert {one.severity for one in findings_of(other, opened(), ingested(block(0, {"score": DIVERGES})))} >= {
+        "critical"
+    }
 
 
 def test_the_last_words_have_no_best_objective() -> None:

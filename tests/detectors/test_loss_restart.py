@@ -48,7 +48,7 @@ def test_a_spike_as_high_as_the_beginning_is_no_restart() -> None:
     assert not found(LossRestart(), column(values))
 
 
-def test_a_step_that_falls_to_a_model_made_anew_is_told_once() -> None:
+def test_a_step_that_falls_to_a_new_model_is_reported_once() -> None:
     values = falling(400, start=8, end=0.5)
     assert alarms(found(LossRestart(), column(values * 2, [*range(400)] * 2)), "LossRestart") == [400]
 

@@ -26,7 +26,7 @@ def test_a_healthy_run_is_quiet(seed: int, noise: float) -> None:
 
 
 @pytest.mark.parametrize("at", [14, 20, 64, 500])
-def test_a_jump_is_found_at_its_sample_and_says_what_it_is(at: int) -> None:
+def test_a_jump_is_found_at_its_sample_and_described(at: int) -> None:
     findings = found(LossSpike(), column(_with(falling(600), at, 2.5, 2.2, 1.8, 1.4)))
     assert (findings[0].alert, findings[0].at, findings[0].severity) == ("LossHardBatch", at, "info")
     assert f"at step {at}, 2." in findings[0].text
@@ -49,7 +49,7 @@ def test_a_batch_that_is_hard_is_information_and_passes() -> None:
     assert "a single hard batch" in findings[-1].text
 
 
-def test_what_looked_like_a_hard_batch_is_a_spike_at_its_third_high_sample() -> None:
+def test_a_seeming_hard_batch_is_a_spike_at_its_third_high_sample() -> None:
     findings = found(LossSpike(), column(_with(falling(600), 300, 1.4, 1.4, 1.3)))
     assert [(finding.alert, finding.at, finding.over) for finding in findings[:3]] == [
         ("LossHardBatch", 300, False),
@@ -151,7 +151,7 @@ def test_what_jumps_where_nearly_all_is_learnt_is_information_also_if_it_stays()
     assert alarms(found(LossSpike(), column(values)), "LossSpike")[0] == 702
 
 
-def test_numbers_that_nobody_reads_are_not_told() -> None:
+def test_a_huge_ratio_is_reported_as_more_than_a_thousand_times() -> None:
     context = Context()
     context.gradients = {300: 2e9}
     values = _with(falling(600), 300, 5000.0)

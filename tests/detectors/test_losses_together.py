@@ -95,7 +95,7 @@ def test_a_rank_pushed_in_rows_finds_what_it_does_in_one_push() -> None:
     assert "raised at step 295" in of_loss[2].text
 
 
-def test_what_is_kept_of_a_long_run_is_bounded() -> None:
+def test_the_memory_of_a_long_run_is_bounded() -> None:
     rank = RankDetectors()
     for i in range(2000):
         list(

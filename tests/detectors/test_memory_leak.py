@@ -24,20 +24,20 @@ def leaking(count: int, *, start: float = 500, each: float = 0.5, noise: float =
 
 
 @pytest.mark.parametrize(("each", "at"), [(0.3, 569), (1.0, 189), (3.0, 99), (10.0, 99)])
-def test_a_leak_is_told_after_so_many_samples(each: float, at: int) -> None:
+def test_a_leak_is_reported_after_so_many_samples(each: float, at: int) -> None:
     fed = feed(MemoryLeak(), leaking(600, each=each))
     assert alarms(fed) == [at]
     assert (fed[0].alert, fed[0].severity) == ("HostMemoryLeak", "warning")
 
 
-def test_a_leak_that_begins_late_is_told() -> None:
+def test_a_leak_that_begins_late_is_reported() -> None:
     values = [*leaking(500, each=0), *leaking(300, each=1.0)]
-    told = alarms(feed(MemoryLeak(), values))
-    assert len(told) == 1
-    assert 500 < told[0] <= 600
+    reported = alarms(feed(MemoryLeak(), values))
+    assert len(reported) == 1
+    assert 500 < reported[0] <= 600
 
 
-def test_it_says_how_fast_and_how_long_until_the_limit() -> None:
+def test_a_leak_reports_its_rate_and_the_time_until_the_limit() -> None:
     times = [1e9 + 2.0 * index for index in range(200)]
     values = [(500 + 2 * index) * MEGA for index in range(200)]
     text = feed(MemoryLeak(limit=4e9), values, times=times)[0].text
@@ -46,21 +46,21 @@ def test_it_says_how_fast_and_how_long_until_the_limit() -> None:
     assert "55 min 20 s until its limit of 3.73 GiB" in text
 
 
-def test_without_times_it_says_how_fast_by_samples() -> None:
+def test_without_times_a_leak_reports_its_rate_by_samples() -> None:
     values = [(500 + 2 * index) * MEGA for index in range(200)]
     assert "1.86 GiB in 1,000 samples" in feed(MemoryLeak(limit=4e9), values)[0].text
 
 
-def test_a_leak_by_evaluations_is_told() -> None:
+def test_a_leak_by_evaluations_is_reported() -> None:
     rng = random.Random(4)
     values = [(500 + 40 * (index // 20) + rng.gauss(0, 1)) * MEGA for index in range(400)]
     assert alarms(feed(MemoryLeak(), values))[0] < 250
 
 
-def test_a_slow_leak_is_told_by_longer_bins() -> None:
-    told = alarms(feed(MemoryLeak(), leaking(6000, each=0.03, noise=8.0)))
-    assert len(told) == 1
-    assert told[0] < 5500
+def test_a_slow_leak_is_reported_by_longer_bins() -> None:
+    reported = alarms(feed(MemoryLeak(), leaking(6000, each=0.03, noise=8.0)))
+    assert len(reported) == 1
+    assert reported[0] < 5500
 
 
 def recorded() -> dict[str, list[float]]:
@@ -76,30 +76,30 @@ def test_caches_and_buffers_of_real_processes_are_no_leak(name: str, values: lis
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_level_memory_is_not_told(seed: int) -> None:
+def test_level_memory_is_not_reported(seed: int) -> None:
     assert not feed(MemoryLeak(), leaking(20000, each=0, noise=20.0, seed=seed))
 
 
-def test_a_cache_that_fills_is_not_told() -> None:
+def test_a_cache_that_fills_is_not_reported() -> None:
     values = [(500 + min(200, 3 * index)) * MEGA for index in range(2000)]
     assert not feed(MemoryLeak(), values)
 
 
-def test_growth_that_slows_down_is_not_told() -> None:
+def test_growth_that_slows_down_is_not_reported() -> None:
     assert not feed(MemoryLeak(), [(1000 - 500 * 0.95**index) * MEGA for index in range(2000)])
 
 
 @pytest.mark.parametrize("period", [7, 45, 90])
-def test_a_saw_whose_floor_stays_is_not_told(period: int) -> None:
+def test_a_sawtooth_with_a_constant_floor_is_not_reported(period: int) -> None:
     assert not feed(MemoryLeak(), [(500 + 5 * (index % period)) * MEGA for index in range(3000)])
 
 
-def test_a_slow_saw_is_not_told_once_it_is_known_how_high_it_is() -> None:
+def test_a_slow_sawtooth_of_known_height_is_not_reported() -> None:
     values = [(500 + index % 600) * MEGA for index in range(4000)]
     assert not [at for at in alarms(feed(MemoryLeak(), values)) if at > 600]
 
 
-def test_memory_that_wanders_is_not_told_once_it_is_known_how_far() -> None:
+def test_memory_that_wanders_is_not_reported_once_its_range_is_known() -> None:
     rng = random.Random(11)
     values, off = [], 0.0
     for _ in range(20000):
@@ -109,7 +109,7 @@ def test_memory_that_wanders_is_not_told_once_it_is_known_how_far() -> None:
 
 
 @pytest.mark.parametrize("period", [13, 25, 70])
-def test_a_saw_whose_floor_rises_is_told(period: int) -> None:
+def test_a_sawtooth_with_a_rising_floor_is_reported(period: int) -> None:
     values = [(500 + index + 60 * (index % period) / period) * MEGA for index in range(800)]
     assert len(alarms(feed(MemoryLeak(), values))) == 1
 
@@ -131,7 +131,7 @@ def test_it_is_over_when_the_memory_grows_no_more() -> None:
     st.lists(st.tuples(st.integers(1, 120), st.sampled_from([0.0, 1.0, -1.0, 5.0])), max_size=8),
     st.integers(1, 60),
 )
-def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
+def test_the_findings_are_the_same_however_samples_are_fed(parts: list[tuple[int, float]], size: int) -> None:
     values, held = [], 1000.0
     for count, each in parts:
         for _ in range(count):
@@ -140,7 +140,7 @@ def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size
     same_in_parts_and_beforehand(partial(MemoryLeak, limit=1e4), values, size)
 
 
-def test_a_cache_that_fills_ever_slower_is_over_and_not_told_again() -> None:
+def test_a_cache_that_fills_ever_slower_is_over_and_not_reported_again() -> None:
     values = [4000 * (2 - 0.9998**index) * MEGA for index in range(30000)]
     assert len(alarms(feed(MemoryLeak(), values))) <= 2
     filled = [(4000 + 0.4 * min(index, 10000)) * MEGA for index in range(30000)]
@@ -153,8 +153,8 @@ def test_a_steady_leak_is_not_over_once_much_has_leaked() -> None:
     assert [finding.over for finding in feed(MemoryLeak(), leaking(20000, each=1.0))] == [False]
 
 
-def test_a_leak_that_goes_on_after_a_rest_is_told_again() -> None:
+def test_a_leak_that_goes_on_after_a_rest_is_reported_again() -> None:
     values = [*leaking(300, each=2.0), *leaking(500, start=1100, each=0), *leaking(400, start=1100, each=2.0)]
-    told = alarms(feed(MemoryLeak(), values))
-    assert len(told) == 2
-    assert 800 < told[1] < 950
+    reported = alarms(feed(MemoryLeak(), values))
+    assert len(reported) == 2
+    assert 800 < reported[1] < 950

@@ -70,7 +70,7 @@ def found(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_tell_what_single_rows_tell(seed: int) -> None:
+def test_batches_give_the_same_findings_as_single_rows(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.choice([300, 1500])
     steps, pushed = troubled(chance, count)
@@ -89,7 +89,7 @@ def test_what_is_found_does_not_depend_on_what_follows(seed: int) -> None:
     assert found(steps[:cut], pushed, [0, cut]) == [one for one in whole if one[0] < cut]
 
 
-def test_the_learning_rates_of_parameter_groups_are_not_taken_for_one_that_rises() -> None:
+def test_the_learning_rates_of_parameter_groups_are_not_mistaken_for_one_that_rises() -> None:
     every = RankDetectors()
     for step in range(50):
         for key, rate in (("lr/group0", 1e-3), ("lr/group1", 1e-4)):
@@ -117,7 +117,7 @@ def test_the_norm_of_a_layer_is_not_that_of_the_model() -> None:
         (["grad_norm/discriminator", "grad_norm/generator"], {"grad_norm/discriminator", "grad_norm/generator"}),
     ],
 )
-def test_layers_that_are_told_beside_the_norm_are_not_watched(keys: list[str], alarmed: set[str]) -> None:
+def test_layers_that_are_sent_beside_the_norm_are_not_watched(keys: list[str], alarmed: set[str]) -> None:
     every = RankDetectors()
     values = [1.0] * 50 + [math.nan] * 50
     columns = {key: Column(range(100), [0.0] * 100, values) for key in keys}

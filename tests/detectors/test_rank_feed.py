@@ -49,11 +49,11 @@ def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[
     return Block(list(columns), pack("q", range(first, first + rows)), pack("q", times), pack("d", values))
 
 
-def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> BatchIngested:
+def ingested(*blocks: Block, session: bytes = b"s", **more: Any) -> BatchIngested:
     return batch_ingested(session, 1, blocks, SHIFT, **more)
 
 
-def told(watch: RankWatch, *records: Record) -> list[Finding]:
+def findings_of(watch: RankWatch, *records: Record) -> list[Finding]:
     return watch.accept(Batch("ingest", records=records))
 
 
@@ -62,8 +62,8 @@ def watch() -> RankWatch:
     return RankWatch()
 
 
-def test_a_nan_is_told_with_its_run_key_step_and_time(watch: RankWatch) -> None:
-    (found,) = told(watch, opened(), taken(block(0, {"a": [1.0, 1.0, 1.0], "loss": [2.5, nan, 2.5]})))
+def test_a_nan_is_reported_with_its_run_key_step_and_time(watch: RankWatch) -> None:
+    (found,) = findings_of(watch, opened(), ingested(block(0, {"a": [1.0, 1.0, 1.0], "loss": [2.5, nan, 2.5]})))
     assert (found.alert, found.severity, found.run, found.over, found.once) == (
         "NonFinite",
         "critical",
@@ -78,13 +78,13 @@ def test_a_nan_is_told_with_its_run_key_step_and_time(watch: RankWatch) -> None:
 
 
 def test_a_rank_is_named_where_there_are_several(watch: RankWatch) -> None:
-    (found,) = told(watch, opened(rank=3, world=8), taken(block(0, {"train/loss": [nan]})))
+    (found,) = findings_of(watch, opened(rank=3, world=8), ingested(block(0, {"train/loss": [nan]})))
     assert found.summary.startswith("name-id, rank 3: train/loss: NaN at step 0")
 
 
 def test_it_is_over_when_the_values_are_finite_again(watch: RankWatch) -> None:
-    told(watch, opened(), taken(block(0, {"loss": [nan]})))
-    (found,) = told(watch, taken(block(1, {"loss": [1.0] * 10})))
+    findings_of(watch, opened(), ingested(block(0, {"loss": [nan]})))
+    (found,) = findings_of(watch, ingested(block(1, {"loss": [1.0] * 10})))
     assert (found.alert, found.over) == ("NonFinite", True)
     assert found.labels == (("key", "loss"), ("rank", "0"), ("run", "name-id"))
 
@@ -92,7 +92,7 @@ def test_it_is_over_when_the_values_are_finite_again(watch: RankWatch) -> None:
 def test_steps_are_timed_by_when_they_were_pushed(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
-    (found,) = told(watch, opened(), *(taken(block(0, {"x": [0.0] * 40}, seconds)) for _ in range(1)))
+    (found,) = findings_of(watch, opened(), *(ingested(block(0, {"x": [0.0] * 40}, seconds)) for _ in range(1)))
     assert (found.alert, dict(found.labels)["key"]) == ("SlowStep", "step_duration_seconds")
     assert "10 s passed between the pushes of step 30 and the next, " in found.summary
 
@@ -100,25 +100,25 @@ def test_steps_are_timed_by_when_they_were_pushed(watch: RankWatch) -> None:
 def test_a_few_milliseconds_are_no_slow_step(watch: RankWatch) -> None:
     seconds = [0.001 + number % 3 / 1e5 for number in range(40)]
     seconds[30] = 0.02
-    assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+    assert findings_of(watch, opened(), ingested(block(0, {"x": [0.0] * 40}, seconds))) == []
 
 
 def test_the_end_of_a_run_on_a_noisy_host_counts_its_slow_steps(watch: RankWatch) -> None:
     seconds = [0.5 if step in {70, 93, 121, 160, 177} else 0.02 + step % 3 / 1e4 for step in range(300)]
-    assert told(watch, opened(run=ID), taken(block(0, {"x": [0.0] * 300}, seconds))) == []
+    assert findings_of(watch, opened(run=ID), ingested(block(0, {"x": [0.0] * 300}, seconds))) == []
     run = Running(slow_steps=watch.slow_steps)
     run.marks("finished")
-    assert run.said("RunFinished")[0].summary.endswith(": 5 slow steps lost 2.4 s")
+    assert run.findings_of("RunFinished")[0].summary.endswith(": 5 slow steps lost 2.4 s")
 
 
 def test_time_in_evaluation_is_no_step_s(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
     assert (
-        told(
+        findings_of(
             watch,
             opened(),
-            taken(block(0, {"x": [0.0] * 40}, seconds), phases={"eval": 9.0, "train": 40.0}, paused=9.0),
+            ingested(block(0, {"x": [0.0] * 40}, seconds), phases={"eval": 9.0, "train": 40.0}, paused=9.0),
         )
         == []
     )
@@ -128,7 +128,7 @@ def test_marked_phases_of_a_fast_training_are_no_slow_steps(monkeypatch: pytest.
     """Evaluations and checkpoints of 50 ms, several in a message, are 10 times as long as the steps."""
     monkeypatch.setattr(module, "LOST", 0.0)
     watch, now, pauses = RankWatch(), 0.0, 0.0
-    told(watch, opened())
+    findings_of(watch, opened())
     found = []
     for first in range(0, 1200, 40):
         rows, paused = [], 0.0
@@ -138,7 +138,7 @@ def test_marked_phases_of_a_fast_training_are_no_slow_steps(monkeypatch: pytest.
             now += 0.01 + step % 3 / 1e4 + pauses
         steps = range(first, first + 40)
         one = Block(["x"], pack("q", steps), pack("q", rows), pack("d", [0.0] * 40))
-        found += told(watch, taken(one, phases={"eval": now}, paused=paused))
+        found += findings_of(watch, ingested(one, phases={"eval": now}, paused=paused))
     assert found == []
     assert watch.slow_steps("id", 0).count == 0
 
@@ -146,39 +146,39 @@ def test_marked_phases_of_a_fast_training_are_no_slow_steps(monkeypatch: pytest.
 def test_a_pause_that_is_reported_without_rows_counts_for_the_next_steps(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
-    pause = taken(phases={"eval": 9.0, "train": 40.0}, paused=9.0)
-    assert told(watch, opened(), pause, taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+    pause = ingested(phases={"eval": 9.0, "train": 40.0}, paused=9.0)
+    assert findings_of(watch, opened(), pause, ingested(block(0, {"x": [0.0] * 40}, seconds))) == []
 
 
 def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(60)]
     seconds[30] = seconds[45] = 10.0
-    whole = told(watch, opened(), taken(block(0, {"loss": [2.0] * 60}, seconds)))
+    whole = findings_of(watch, opened(), ingested(block(0, {"loss": [2.0] * 60}, seconds)))
     single, now = RankWatch(), 0.0
-    apart = told(single, opened())
+    apart = findings_of(single, opened())
     for step, took in enumerate(seconds):
         one = Block(["loss"], pack("q", [step]), pack("q", [round(now * SECOND)]), pack("d", [2.0]))
-        apart += told(single, taken(one))
+        apart += findings_of(single, ingested(one))
         now += took
     assert len(whole) >= 2
     assert sorted(apart) == sorted(whole)
 
 
-def test_what_the_training_says_of_its_steps_counts_instead(watch: RankWatch) -> None:
+def test_a_duration_that_the_training_pushes_counts_instead(watch: RankWatch) -> None:
     pushed = [1.0 + number % 3 / 100 for number in range(40)]
     seconds = [*pushed[:30], 10.0, *pushed[31:]]
-    assert told(watch, opened(), taken(block(0, {"step_duration_seconds": pushed}, seconds))) == []
+    assert findings_of(watch, opened(), ingested(block(0, {"step_duration_seconds": pushed}, seconds))) == []
 
 
-def test_what_comes_late_is_told_once_it_is_caught_up_with_and_fires_still(watch: RankWatch) -> None:
-    assert told(watch, opened(), taken(block(0, {"loss": [nan] * 3}), late=True)) == []
-    (found,) = told(watch, taken(block(3, {"loss": [2.0]})))
+def test_late_findings_are_reported_once_the_feed_has_caught_up_and_fire_still(watch: RankWatch) -> None:
+    assert findings_of(watch, opened(), ingested(block(0, {"loss": [nan] * 3}), late=True)) == []
+    (found,) = findings_of(watch, ingested(block(3, {"loss": [2.0]})))
     assert (found.alert, found.over) == ("NonFinite", False)
 
 
 def test_what_came_late_and_is_over_is_no_news(watch: RankWatch) -> None:
-    assert told(watch, opened(), taken(block(0, {"loss": [nan, *[1.0] * 10]}), late=True)) == []
-    assert told(watch, taken(block(11, {"loss": [2.0]}))) == []
+    assert findings_of(watch, opened(), ingested(block(0, {"loss": [nan, *[1.0] * 10]}), late=True)) == []
+    assert findings_of(watch, ingested(block(11, {"loss": [2.0]}))) == []
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,10 @@ def test_what_came_late_and_is_over_is_no_news(watch: RankWatch) -> None:
     ],
 )
 def test_nothing_fires_of_what_has_ended(watch: RankWatch, end: Record) -> None:
-    told(watch, opened(), taken(block(0, {"loss": [nan]})))
-    (found,) = told(watch, end)
+    findings_of(watch, opened(), ingested(block(0, {"loss": [nan]})))
+    (found,) = findings_of(watch, end)
     assert (found.alert, found.over, found.run) == ("NonFinite", True, "id")
-    assert told(watch, end) == []
+    assert findings_of(watch, end) == []
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_nothing_fires_of_what_has_ended(watch: RankWatch, end: Record) -> None:
     ],
 )
 def test_the_end_of_another_ends_nothing(watch: RankWatch, other: Record) -> None:
-    told(watch, opened(), taken(block(0, {"loss": [nan]})))
-    assert told(watch, other) == []
-    (found,) = told(watch, taken(block(1, {"loss": [nan]})))
+    findings_of(watch, opened(), ingested(block(0, {"loss": [nan]})))
+    assert findings_of(watch, other) == []
+    (found,) = findings_of(watch, ingested(block(1, {"loss": [nan]})))
     assert not found.over
 
 
@@ -219,38 +219,43 @@ def test_the_end_of_another_ends_nothing(watch: RankWatch, other: Record) -> Non
 def test_what_is_found_in_rows_that_the_end_of_their_process_has_overtaken_is_over_at_once(
     watch: RankWatch, state: str
 ) -> None:
-    told(
-        watch, opened(), taken(block(0, {"loss": [2.0]})), Event("id", 0, 2.0, "rank_ended", 0, fields={"state": state})
+    findings_of(
+        watch,
+        opened(),
+        ingested(block(0, {"loss": [2.0]})),
+        Event("id", 0, 2.0, "rank_ended", 0, fields={"state": state}),
     )
-    found = told(watch, taken(block(1, {"loss": [nan]})))
+    found = findings_of(watch, ingested(block(1, {"loss": [nan]})))
     assert [(one.alert, one.over) for one in found] == [("NonFinite", False), ("NonFinite", True)][
         : 1 + (state != "lost")
     ]
-    told(watch, opened(b"t"))
-    assert [one.over for one in told(watch, taken(block(2, {"loss": [nan]}), session=b"t"))] == [False]
+    findings_of(watch, opened(b"t"))
+    assert [one.over for one in findings_of(watch, ingested(block(2, {"loss": [nan]}), session=b"t"))] == [False]
 
 
-def test_a_run_that_was_lost_and_is_back_is_looked_at_again(watch: RankWatch) -> None:
-    told(watch, opened(), RunState("id", 0, "lost", "", 2.0))
-    assert [one.alert for one in told(watch, taken(block(1, {"loss": [nan]})))] == ["NonFinite"]
+def test_a_run_that_was_lost_and_is_back_is_examined_again(watch: RankWatch) -> None:
+    findings_of(watch, opened(), RunState("id", 0, "lost", "", 2.0))
+    assert [one.alert for one in findings_of(watch, ingested(block(1, {"loss": [nan]})))] == ["NonFinite"]
 
 
-def test_who_was_not_introduced_is_passed_over(watch: RankWatch) -> None:
-    assert told(watch, taken(block(0, {"loss": [nan]}))) == []
+def test_values_of_an_unknown_session_are_ignored(watch: RankWatch) -> None:
+    assert findings_of(watch, ingested(block(0, {"loss": [nan]}))) == []
 
 
-def test_who_has_ended_makes_room(
+def test_an_ended_run_makes_room(
     watch: RankWatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RANKS", 2)
-    told(watch, *(opened(bytes([rank]), rank=rank) for rank in range(4)))
-    told(watch, Event("id", 0, 2.0, "rank_ended", 1), opened(b"new", rank=9))
-    found = told(watch, *(taken(block(0, {"loss": [nan]}), session=who) for who in (b"\0", b"\1", b"\2", b"new")))
+    findings_of(watch, *(opened(bytes([rank]), rank=rank) for rank in range(4)))
+    findings_of(watch, Event("id", 0, 2.0, "rank_ended", 1), opened(b"new", rank=9))
+    found = findings_of(
+        watch, *(ingested(block(0, {"loss": [nan]}), session=speaker) for speaker in (b"\0", b"\1", b"\2", b"new"))
+    )
     assert [dict(one.labels)["rank"] for one in found] == ["0", "9"]
     assert caplog.messages == ["more than 2 ranks push: the detectors ignore the others"]
 
 
-def test_a_quiet_training_says_nothing(watch: RankWatch) -> None:
+def test_a_quiet_training_reports_nothing(watch: RankWatch) -> None:
     rows = range(400)
     values = {
         "loss": [3.0 - row / 500 + (row * 7919 % 13) / 200 for row in rows],
@@ -258,20 +263,23 @@ def test_a_quiet_training_says_nothing(watch: RankWatch) -> None:
         "lr": [3e-4 for _ in rows],
     }
     seconds = [0.5 + (row * 31 % 7) / 200 for row in rows]
-    assert told(watch, opened(), taken(block(0, values, seconds))) == []
+    assert findings_of(watch, opened(), ingested(block(0, values, seconds))) == []
 
 
 def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: RankWatch) -> None:
     calm = [1.0 + number % 3 / 100 for number in range(40)]
-    told(watch, opened(), taken(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
-    assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0)) == []
-    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
+    findings_of(watch, opened(), ingested(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
+    assert (
+        findings_of(watch, ingested(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0))
+        == []
+    )
+    (found,) = findings_of(watch, ingested(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
     assert found.alert == "SlowStep"
 
 
 @pytest.mark.parametrize(("total", "places"), [(3000, [500]), (550, [])])
-def test_a_low_learning_rate_is_told_if_the_run_has_many_more_steps(
+def test_a_low_learning_rate_is_reported_if_the_run_has_many_more_steps(
     watch: RankWatch, total: int, places: list[int]
 ) -> None:
     pushed = block(0, {"learning_rate": [*([1e-4] * 400), *([1e-9] * 150)]})
-    assert [int(found.time - 1.7e9) for found in told(watch, opened_of(total), taken(pushed))] == places
+    assert [int(found.time - 1.7e9) for found in findings_of(watch, opened_of(total), ingested(pushed))] == places

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.losses import falling
 from detectors.running import BEGAN, ID, Running
-from detectors.test_rank_feed import block, opened, taken, told
+from detectors.test_rank_feed import block, findings_of, ingested, opened
 
 from trackside.wire import Identity
 from trackside_daemon.detectors.base import Column, Past
@@ -35,37 +35,37 @@ def past(losses: Sequence[float], *, run: str = "id", seconds: float = 1.0) -> P
 def test_a_spike_right_after_a_restart_is_found() -> None:
     watch, losses = RankWatch(), falling(512)
     watch.restore_rank(past(losses), [])
-    assert told(watch, opened()) == []
-    (found,) = told(watch, taken(block(512, {"loss": [3 * losses[-1]]})))
+    assert findings_of(watch, opened()) == []
+    (found,) = findings_of(watch, ingested(block(512, {"loss": [3 * losses[-1]]})))
     assert (found.alert, dict(found.labels)) == ("LossHardBatch", LABELS)
     anew = RankWatch()
-    assert told(anew, opened(), taken(block(512, {"loss": [3 * losses[-1]]}))) == []
+    assert findings_of(anew, opened(), ingested(block(512, {"loss": [3 * losses[-1]]}))) == []
 
 
-def test_what_was_found_before_is_not_told_anew() -> None:
+def test_an_earlier_finding_is_not_reported_anew() -> None:
     watch, losses = RankWatch(), falling(512)
     losses[400:404] = [3 * loss for loss in losses[400:404]]
     watch.restore_rank(past([*losses[:500], *[nan] * 12]), [])
-    assert told(watch, opened()) == []
+    assert findings_of(watch, opened()) == []
 
 
-def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -> None:
+def test_a_finding_that_still_fires_is_reported_as_the_same_and_ends_when_it_is_over() -> None:
     kept = Alert("NonFinite", "critical", 1.7e9 + 500, "id", LABELS, "NaN at step 500")
     gone = Alert("LossSpike", "warning", 1.7e9 + 100, "id", LABELS, "a spike")
     watch = RankWatch()
     watch.restore_rank(past([*falling(500), *[nan] * 12]), [gone, kept])
-    (again,) = told(watch, opened())
+    (again,) = findings_of(watch, opened())
     assert (again.alert, again.time, again.summary, again.over) == ("NonFinite", kept.started, kept.summary, False)
     assert dict(again.labels) == LABELS
-    (over,) = told(watch, taken(block(512, {"loss": [2.0] * 10})))
+    (over,) = findings_of(watch, ingested(block(512, {"loss": [2.0] * 10})))
     assert (over.alert, over.over) == ("NonFinite", True)
 
 
 def test_another_attempt_begins_anew() -> None:
     watch = RankWatch()
     watch.restore_rank(past(falling(512)), [])
-    assert told(watch, opened(attempt=1)) == []
-    assert told(watch, taken(block(0, {"loss": [90.0] * 3}))) == []
+    assert findings_of(watch, opened(attempt=1)) == []
+    assert findings_of(watch, ingested(block(0, {"loss": [90.0] * 3}))) == []
 
 
 def stalled(severity: str = "critical", alert: str = "TrainingStalled", **labels: str) -> Alert:
@@ -86,7 +86,7 @@ def restarted(*kept: Alert, ranks: int = 1) -> Running:
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_a_stall_goes_on_though_nothing_is_pushed(ranks: int) -> None:
+def test_a_stall_continues_though_nothing_is_pushed(ranks: int) -> None:
     run = restarted(stalled(), ranks=ranks)
     run.wait(3000)
     (alarm,) = run.trouble
@@ -131,7 +131,7 @@ def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
     assert stands(stalls, BEGAN - 400) == [True, True]
     assert stalls.of("another") is None
     run = Running(2, watch=watch)
-    assert stands(stalls, BEGAN - 400)[1], "it has not said yet when it pushed last"
+    assert stands(stalls, BEGAN - 400)[1], "it has not reported yet when it pushed last"
     run.push(30, 0, 1)
     assert stands(stalls, run.now)[1]
     run.wait(60)
@@ -157,7 +157,7 @@ def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
 
 
 @pytest.mark.parametrize("alert", ["TrainingStalled", "RankSilent"])
-def test_a_push_before_the_first_look_ends_it(alert: str) -> None:
+def test_a_push_before_the_first_evaluation_ends_it(alert: str) -> None:
     watch = RunWatch()
     stalls = Stalls(watch)
     watch.restore(stalled("warning", alert, rank="0"))
@@ -177,7 +177,7 @@ def test_another_attempt_of_the_run_is_not_stalled() -> None:
     assert stands(stalls, None, 1) == [False, False]
     run = Running(attempt=1, watch=watch)
     assert stands(stalls, None, 1) == [False, False]
-    assert [one.alert for one in run.said("TrainingStalled", over=True)] == ["TrainingStalled"]
+    assert [one.alert for one in run.findings_of("TrainingStalled", over=True)] == ["TrainingStalled"]
     assert dict(run.trouble[-1].labels) == {"run": "net"}
 
 
@@ -195,13 +195,13 @@ def test_other_ranks_that_were_silent_before_are_so_again() -> None:
     found = Stalls(watch).of(ID)
     assert found is not None
     assert [found.has(rank, BEGAN + 1) for rank in range(4)] == [False, True, True, True]
-    assert len(run.trouble) == 1, "said of one"
+    assert len(run.trouble) == 1, "reported of one"
 
 
 def test_a_run_that_ends_is_stalled_no_more() -> None:
     run = restarted(stalled())
     run.marks("stopped")
-    assert run.said("TrainingStalled", over=True)
+    assert run.findings_of("TrainingStalled", over=True)
 
 
 def test_a_silent_rank_is_silent_until_it_pushes() -> None:
@@ -213,7 +213,7 @@ def test_a_silent_rank_is_silent_until_it_pushes() -> None:
     assert (alarm.alert, dict(alarm.labels)["rank"], alarm.over) == ("RankSilent", "1", False)
     run.push(500, 1)
     run.wait(1)
-    assert run.said("RankSilent", over=True)
+    assert run.findings_of("RankSilent", over=True)
 
 
 @pytest.mark.parametrize("alert", ["StragglerRank", "DataLoaderBottleneck", "CheckpointOverdue"])
@@ -222,10 +222,10 @@ def test_others_go_on_and_end_with_the_run(alert: str) -> None:
     run.wait(30)
     assert [(one.alert, one.over) for one in run.trouble] == [(alert, False)]
     run.marks("finished")
-    assert run.said(alert, over=True)
+    assert run.findings_of(alert, over=True)
 
 
-def test_a_death_goes_on_until_the_run_is_restarted() -> None:
+def test_a_death_continues_until_the_run_is_restarted() -> None:
     dead = Alert(
         "TrainingProcessDied", "critical", BEGAN - 60, ID, {"rank": "3", "run": "net"}, evidence={"cause": "SIGBUS"}
     )
@@ -236,8 +236,8 @@ def test_a_death_goes_on_until_the_run_is_restarted() -> None:
     run.wait(1)
     again = restarted(dead)
     again.attempt = 1
-    again.tell("run_restarted")
-    assert again.said("TrainingProcessDied", over=True)
+    again.report("run_restarted")
+    assert again.findings_of("TrainingProcessDied", over=True)
 
 
 def test_the_pace_of_a_run_is_known_after_a_restart() -> None:

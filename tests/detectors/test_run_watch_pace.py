@@ -25,7 +25,7 @@ def train(run: Running, seconds: int, spent: Callable[[int, int], dict[str, floa
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(ranks: int) -> None:
+def test_a_rank_with_more_own_time_than_the_others_is_a_straggler(ranks: int) -> None:
     run = Running(ranks)
     train(
         run,
@@ -38,7 +38,7 @@ def test_a_rank_whose_own_time_is_longer_than_that_of_the_others_is_a_straggler(
     assert "needs 40 ms per step, without waiting, 1.33 times the 30 ms of the median rank" in alarm.summary
 
 
-def test_a_straggler_is_told_against_its_own_past() -> None:
+def test_a_straggler_is_compared_with_its_own_past() -> None:
     run = Running(4)
     slow = 3000  # the steps after which one rank slows down
     train(run, 900, lambda rank, steps: {"forward": steps * 0.03 + max(0, steps - slow) * 0.015 * (rank == 1)}, 4)
@@ -73,7 +73,7 @@ def test_it_is_over_when_it_is_as_fast_as_the_others() -> None:
             steps = 10 * (second + 1)
             run.push(steps, rank, phases={"forward": 160 * (rank == 1) + steps * 0.03})
         run.wait(1)
-    assert run.said("StragglerRank", over=True)
+    assert run.findings_of("StragglerRank", over=True)
 
 
 def test_time_that_is_spent_waiting_for_a_slow_rank_makes_no_straggler() -> None:
@@ -91,7 +91,7 @@ def test_time_that_is_spent_waiting_for_a_slow_rank_makes_no_straggler() -> None
     assert [alarm.labels for alarm in run.trouble] == [(("rank", "1"), ("run", "net"))]
 
 
-def test_backward_counts_where_the_waiting_is_told_apart() -> None:
+def test_backward_counts_where_the_waiting_is_measured_apart() -> None:
     run = Running(4)
     train(run, 400, lambda rank, steps: {"backward": steps * (0.06 if rank == 2 else 0.05), "sync": steps * 0.01}, 4)
     assert [alarm.labels for alarm in run.trouble] == [(("rank", "2"), ("run", "net"))]
@@ -108,13 +108,13 @@ def test_a_rank_that_is_slow_now_and_then_is_no_straggler() -> None:
     assert not run.trouble
 
 
-def test_without_phases_nobody_is_a_straggler() -> None:
+def test_without_phases_no_rank_is_a_straggler() -> None:
     run = Running(4)
     train(run, 400, lambda *_: {}, 4)
     assert not run.trouble
 
 
-def test_short_epochs_whose_first_batches_are_waited_for_are_told_with_their_remedy() -> None:
+def test_short_epochs_that_wait_for_their_first_batches_are_reported_with_their_remedy() -> None:
     run = Running(2)
     for second in range(60):
         for rank in range(2):
@@ -126,13 +126,13 @@ def test_short_epochs_whose_first_batches_are_waited_for_are_told_with_their_rem
 
 
 @pytest.mark.parametrize("how", ["data()", "phase"])
-def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
+def test_a_training_that_waits_for_its_data_is_reported(how: str) -> None:
     run = Running(2)
     for second in range(60):
         for rank in range(2):
             wait = 0.4 * second
-            told = {"wait": wait} if how == "data()" else {"phases": {"data": wait, "forward": 0.6 * second}}
-            run.push(20 * second, rank, **told)
+            observed = {"wait": wait} if how == "data()" else {"phases": {"data": wait, "forward": 0.6 * second}}
+            run.push(20 * second, rank, **observed)
         run.wait(1)
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("DataLoaderBottleneck", "warning", (("run", "net"),))
@@ -140,10 +140,10 @@ def test_a_training_that_waits_for_its_data_is_told(how: str) -> None:
     assert alarm.description.startswith("Try more data loader workers")
     for second in range(60, 120):
         for rank in range(2):
-            told = {"wait": 24.0} if how == "data()" else {"phases": {"data": 24.0, "forward": 0.6 * second}}
-            run.push(20 * second, rank, **told)
+            observed = {"wait": 24.0} if how == "data()" else {"phases": {"data": 24.0, "forward": 0.6 * second}}
+            run.push(20 * second, rank, **observed)
         run.wait(1)
-    assert run.said("DataLoaderBottleneck", over=True)
+    assert run.findings_of("DataLoaderBottleneck", over=True)
 
 
 def test_slow_steps_have_windows_of_a_minute() -> None:
@@ -167,15 +167,15 @@ def test_a_checkpoint_that_does_not_come_is_overdue() -> None:
     for second in range(4000):
         run.push(second, 0, 1)
         if second % 600 == 0 and second < 2000:
-            run.tell("checkpoint", 0)
-            run.tell("checkpoint", 1)
+            run.report("checkpoint", 0)
+            run.report("checkpoint", 1)
         run.wait(1)
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("CheckpointOverdue", "warning", (("run", "net"),))
     assert alarm.summary == "run net has saved no checkpoint for 20 min 1 s; before, it saved one every 10 min"
-    run.tell("checkpoint", 0)
+    run.report("checkpoint", 0)
     run.wait(1)
-    assert run.said("CheckpointOverdue", over=True)
+    assert run.findings_of("CheckpointOverdue", over=True)
 
 
 def test_a_damaged_checkpoint_does_not_count() -> None:
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_does_not_count() -> None:
     )
     run.audit(2500, "complete", reported=True)
     run.wait(1)
-    assert run.said("CheckpointOverdue", over=True)
+    assert run.findings_of("CheckpointOverdue", over=True)
 
 
 def test_checkpoints_that_no_event_reports_count_when_they_are_intact() -> None:
@@ -211,7 +211,7 @@ def test_checkpoints_in_time_and_short_delays_are_nothing() -> None:
     for second in range(4000):
         run.push(second)
         if second % 60 == 0 and not 1000 < second < 1500:
-            run.tell("checkpoint", 0)
+            run.report("checkpoint", 0)
         run.wait(1)
     assert not run.trouble
 
@@ -221,7 +221,7 @@ def test_two_checkpoints_make_no_schedule() -> None:
     for second in range(4000):
         run.push(second)
         if second in {60, 120}:
-            run.tell("checkpoint", 0)
+            run.report("checkpoint", 0)
         run.wait(1)
     assert not run.trouble
 
@@ -229,7 +229,7 @@ def test_two_checkpoints_make_no_schedule() -> None:
 def lose(messages: int) -> Running:
     run = Running(2)
     run.push(1, 0, 1)
-    run.tell("gap", 0, batches=messages)
+    run.report("gap", 0, batches=messages)
     run.wait(1)
     return run
 
@@ -242,17 +242,17 @@ def test_what_clients_lose_makes_the_monitor_blind() -> None:
     for second in range(2, 400):
         run.push(second, 0, 1)
         run.wait(1)
-    assert len(run.said("MonitorBlind", over=True)) == 1
+    assert len(run.findings_of("MonitorBlind", over=True)) == 1
 
 
 def test_a_single_message_is_worth_knowing_only() -> None:
     run = lose(1)
-    (alarm,) = run.said("MonitorBlind")
+    (alarm,) = run.findings_of("MonitorBlind")
     assert alarm.severity == "info"
     assert alarm.summary.startswith("1 message of pushed values is lost")
-    run.tell("gap", 1, batches=9)
+    run.report("gap", 1, batches=9)
     run.wait(1)
-    assert [one.severity for one in run.said("MonitorBlind")] == ["info", "warning"]
+    assert [one.severity for one in run.findings_of("MonitorBlind")] == ["info", "warning"]
 
 
 def test_values_that_are_no_numbers_are_no_loss_of_the_monitor() -> None:
@@ -260,13 +260,13 @@ def test_values_that_are_no_numbers_are_no_loss_of_the_monitor() -> None:
     for second in range(20):
         run.push(second, dropped=5 * second)
         run.wait(1)
-    assert not run.said("MonitorBlind")
+    assert not run.findings_of("MonitorBlind")
 
 
 def test_a_stage_of_the_pipeline_that_fails_makes_it_blind() -> None:
     run = Running()
     for second in range(400):
-        run.take(
+        run.accept(
             Batch(
                 "pipeline",
                 [
@@ -287,8 +287,8 @@ def test_what_is_forgotten_leaves_nothing_behind() -> None:
     run = Running(8)
     run.push(1, *range(8))
     for rank in range(8):
-        run.take(Batch(f"{run.source}:{rank}", complete=True, subject=RankRef(ID, run.attempt, rank)))
-    run.take(Batch(run.source, complete=True, subject=RankRef(ID, run.attempt)))
+        run.accept(Batch(f"{run.source}:{rank}", complete=True, subject=RankRef(ID, run.attempt, rank)))
+    run.accept(Batch(run.source, complete=True, subject=RankRef(ID, run.attempt)))
     assert not run.watch._runs
     assert not run.watch._ranks
 
@@ -308,5 +308,5 @@ def test_a_day_of_healthy_ranks_with_evaluations_and_checkpoints_raises_nothing(
                 run.beat(0, eval=evaluated)
                 run.wait(1)
         if step % 200 == 0:
-            run.tell("checkpoint", 0)
+            run.report("checkpoint", 0)
     assert not run.trouble

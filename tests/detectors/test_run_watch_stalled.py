@@ -33,7 +33,7 @@ def test_a_run_that_makes_no_step_is_first_a_warning_and_then_critical() -> None
     assert "`trackside alerts show TrainingStalled --run net` shows where its threads are" in alarm.description
     assert alarm.description.startswith("Until then a step took 1.03 s on average, and no pause was longer than 1 s.")
     run.wait(3600)
-    assert len(run.trouble) == 2, "said once"
+    assert len(run.trouble) == 2, "reported once"
 
 
 def test_it_is_over_when_a_step_is_made() -> None:
@@ -41,7 +41,7 @@ def test_it_is_over_when_a_step_is_made() -> None:
     run.wait(100)
     run.push(30)
     run.wait(1)
-    (over,) = run.said("TrainingStalled", over=True)
+    (over,) = run.findings_of("TrainingStalled", over=True)
     assert over.summary == "run net is no longer stalled: step 30"
 
 
@@ -67,8 +67,8 @@ def test_pauses_are_learnt() -> None:
     for step in range(30, 3000):
         run.push(step)
         run.wait(300 if step % 500 == 0 else 1)
-    assert len(run.said("TrainingStalled")) == 2, "the first one only: a warning, and then critical"
-    assert len(run.said("TrainingStalled", over=True)) == 1
+    assert len(run.findings_of("TrainingStalled")) == 2, "the first one only: a warning, and then critical"
+    assert len(run.findings_of("TrainingStalled", over=True)) == 1
 
 
 def test_a_pause_that_is_marked_as_a_phase_is_no_stall_even_the_first_time() -> None:
@@ -125,18 +125,18 @@ def test_an_end_ends_a_stall() -> None:
     run = trained()
     run.wait(100)
     run.marks("stopped")
-    assert run.said("TrainingStalled", over=True)
+    assert run.findings_of("TrainingStalled", over=True)
 
 
-def test_who_waits_for_a_dead_rank_is_not_stalled_too() -> None:
+def test_a_rank_that_waits_for_a_dead_one_is_not_stalled_too() -> None:
     run = trained(2)
-    run.tell("rank_ended", 1, state="failed", cause="SIGKILL")
+    run.report("rank_ended", 1, state="failed", cause="SIGKILL")
     run.state(1, "failed")
     run.wait(600)
     assert [alarm.alert for alarm in run.trouble] == ["TrainingProcessDied"]
 
 
-def test_64_ranks_that_stop_are_one_alert_that_names_who_is_behind() -> None:
+def test_64_ranks_that_stop_are_one_alert_that_names_those_behind() -> None:
     run = trained(64)
     run.push(30, *(rank for rank in range(64) if rank != 17))
     run.wait(100)
@@ -151,19 +151,19 @@ def test_several_that_are_behind_are_named() -> None:
     assert "Ranks 6 and 7 are furthest behind, at step 29." in run.trouble[-1].description
 
 
-def test_how_fast_it_was_is_told_in_real_numbers() -> None:
+def test_its_speed_is_reported_in_real_numbers() -> None:
     run = Running()
     for step in range(1, 1001):
         run.push(step)
         if step % 20 == 0:
             run.wait(1)
     run.wait(100)
-    said = run.trouble[-1].description
-    assert "Until then a step took 50 ms on average, and no pause was longer than 1 s." in said
+    answered = run.trouble[-1].description
+    assert "Until then a step took 50 ms on average, and no pause was longer than 1 s." in answered
 
 
 @pytest.mark.parametrize(
-    ("phases", "told"),
+    ("phases", "reported"),
     [
         ({}, "All 4 ranks are at step 29."),
         (dict.fromkeys(range(4), "sync"), "All 4 ranks are at step 29, in the phase sync."),
@@ -182,16 +182,16 @@ def test_how_fast_it_was_is_told_in_real_numbers() -> None:
         ({0: "forward", 1: "forward", 2: "data", 3: "data"}, "All 4 ranks are at step 29."),
     ],
 )
-def test_ranks_at_the_same_step_are_told_apart_by_their_phases(phases: dict[int, str], told: str) -> None:
+def test_ranks_at_the_same_step_are_distinguished_by_their_phases(phases: dict[int, str], reported: str) -> None:
     run = trained(4)
     for second in range(3):
         for rank, phase in phases.items():
             run.beat(rank, **{phase: float(second)})
         run.wait(1)
     run.wait(100)
-    said = run.trouble[-1].description
-    assert f" {told} `trackside alerts show" in said
-    assert "furthest behind" not in said
+    answered = run.trouble[-1].description
+    assert f" {reported} `trackside alerts show" in answered
+    assert "furthest behind" not in answered
 
 
 def test_of_two_ranks_at_the_same_step_the_one_that_does_not_wait_is_named() -> None:
@@ -230,7 +230,7 @@ def test_a_rank_that_others_leave_behind_is_silent() -> None:
     assert "its last step is 29, theirs" in alarm.summary
     run.push(30, 5)
     run.wait(1)
-    assert run.said("RankSilent", over=True)
+    assert run.findings_of("RankSilent", over=True)
 
 
 def test_of_several_silent_ranks_one_is_named_and_the_others_are_counted() -> None:
@@ -242,7 +242,7 @@ def test_of_several_silent_ranks_one_is_named_and_the_others_are_counted() -> No
     assert "and so have 3 more ranks" in alarm.summary
 
 
-def test_a_rank_of_which_nothing_can_be_told_hides_no_silent_one() -> None:
+def test_a_rank_without_any_evidence_hides_no_silent_one() -> None:
     run = Running(3)
     run.push(0, 2)
     for step in range(80):
@@ -275,7 +275,7 @@ def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
     return [stall is not None and stall.has(rank, last) for rank, last in enumerate(pushed)]
 
 
-def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
+def test_the_stalled_ranks_can_be_asked_for_by_the_last_push() -> None:
     run = trained(2)
     last = run.now - 1
     run.wait(33)
@@ -295,10 +295,10 @@ def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
     assert run.stalls() == {}, "the end of a stall is reported"
 
 
-def test_who_waits_for_a_dead_rank_is_not_stalled() -> None:
+def test_ranks_that_wait_for_a_dead_one_are_not_stalled() -> None:
     run = trained(2)
     last = run.now - 1
-    run.tell("rank_ended", 1, state="failed", cause="SIGKILL")
+    run.report("rank_ended", 1, state="failed", cause="SIGKILL")
     run.state(1, "failed")
     run.wait(600)
     assert stalls(run, last, last) == [False, False]
@@ -336,6 +336,6 @@ def test_after_a_restart_of_the_daemon_a_stall_is_found_anew_in_time() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_in_a_quiet_run_nothing_is_said(ranks: int) -> None:
+def test_a_quiet_run_gives_no_finding(ranks: int) -> None:
     run = trained(ranks, steps=3000)
     assert not run.trouble

@@ -25,11 +25,11 @@ def paused(count: int, at: dict[int, float], **made: float) -> list[float]:
     return values
 
 
-def test_steady_steps_are_not_told() -> None:
+def test_steady_steps_are_not_reported() -> None:
     assert not feed(SlowStep(), steady(5000))
 
 
-def test_a_slow_step_is_told_at_its_sample_with_what_it_cost() -> None:
+def test_a_slow_step_is_reported_at_its_sample_with_what_it_cost() -> None:
     fed = feed(SlowStep(), paused(300, {217: 4.0}))
     assert alarms(fed) == [217]
     assert (fed[0].alert, fed[0].severity) == ("SlowStep", "info")
@@ -50,27 +50,27 @@ def test_it_is_over_when_steps_are_as_before() -> None:
     assert "again at step 237" in fed[1].text
 
 
-def test_slow_steps_that_follow_each_other_are_told_once() -> None:
+def test_slow_steps_that_follow_each_other_are_reported_once() -> None:
     assert alarms(feed(SlowStep(), paused(300, dict.fromkeys(range(200, 210), 4.0)))) == [200]
 
 
-def test_the_first_steps_are_never_told() -> None:
+def test_the_first_steps_are_never_reported() -> None:
     assert not feed(SlowStep(), paused(300, {0: 100.0, 1: 50.0, 2: 10.0, 7: 5.0}))
 
 
-def test_rising_noise_raises_what_is_told() -> None:
+def test_rising_noise_raises_the_threshold_of_a_finding() -> None:
     rng = random.Random(3)
     values = [0.3 * (1 + abs(rng.gauss(0, 0.02 + 0.3 * index / 3000))) for index in range(3000)]
     assert not feed(SlowStep(), values)
 
 
 @pytest.mark.parametrize("gap", [50, 125, 190])
-def test_a_pause_that_counts_from_the_first_step_is_told_once(gap: int) -> None:
+def test_a_pause_that_counts_from_the_first_step_is_reported_once(gap: int) -> None:
     values = paused(3001, dict.fromkeys(range(gap, 3001, gap), 6.0))
     assert alarms(feed(SlowStep(), values)) == [gap]
 
 
-def test_a_pause_that_counts_from_elsewhere_is_told_twice() -> None:
+def test_a_pause_that_counts_from_elsewhere_is_reported_twice() -> None:
     assert alarms(feed(SlowStep(), paused(3001, dict.fromkeys(range(177, 3001, 250), 6.0)))) == [177, 427]
 
 
@@ -101,26 +101,26 @@ def test_a_pause_by_the_clock_is_learnt() -> None:
         now += seconds
         values.append(seconds)
         times.append(now)
-    told = alarms(feed(SlowStep(), values, times=times))
+    reported = alarms(feed(SlowStep(), values, times=times))
     assert sum(value > 4 for value in values) > 9
-    assert len(told) <= 3
+    assert len(reported) <= 3
 
 
-def test_a_pause_much_longer_than_its_schedule_is_told() -> None:
+def test_a_pause_much_longer_than_its_schedule_is_reported() -> None:
     at = dict.fromkeys(range(100, 2000, 100), 4.0) | {1500: 40.0}
     assert alarms(feed(SlowStep(), paused(2000, at))) == [100, 1500]
 
 
-def test_a_slow_step_between_pauses_is_told() -> None:
+def test_a_slow_step_between_pauses_is_reported() -> None:
     at = dict.fromkeys(range(100, 2000, 100), 6.0) | {1337: 6.0}
     assert alarms(feed(SlowStep(), paused(2000, at))) == [100, 1337]
 
 
-def test_slow_steps_at_random_are_not_taken_for_a_schedule() -> None:
+def test_slow_steps_at_random_are_not_mistaken_for_a_schedule() -> None:
     rng = random.Random(8)
     at = dict.fromkeys(rng.sample(range(100, 10000), 60), 3.0)
-    told = alarms(feed(SlowStep(), paused(10000, at)))
-    assert len(told) > 50
+    reported = alarms(feed(SlowStep(), paused(10000, at)))
+    assert len(reported) > 50
 
 
 def test_steps_that_are_slow_so_often_are_how_the_steps_are() -> None:
@@ -133,8 +133,8 @@ def test_slow_steps_of_a_noisy_host_are_counted_though_not_reported() -> None:
     rng = random.Random(9)
     values = [0.3 * (3 if rng.random() < 0.15 else 1) for _ in range(20000)]
     context = Context()
-    told = alarms(feed(SlowStep(), values, context=context))
-    assert len(told) < 200
+    reported = alarms(feed(SlowStep(), values, context=context))
+    assert len(reported) < 200
     assert context.slow.count > 1000
 
 
@@ -179,18 +179,18 @@ def test_impossible_times_are_passed_over() -> None:
     st.lists(st.sampled_from([0.3, 0.31, 0.29, 0.305, 1.2, 5.0, float("nan")]), min_size=40, max_size=200),
     st.integers(1, 60),
 )
-def test_it_says_the_same_however_it_is_fed(values: list[float], parts: int) -> None:
+def test_the_findings_are_the_same_however_samples_are_fed(values: list[float], parts: int) -> None:
     same_in_parts_and_beforehand(SlowStep, values, parts)
 
 
-def test_a_schedule_keeps_no_more_than_it_must() -> None:
+def test_a_schedule_stores_no_more_than_it_must() -> None:
     schedule = Schedule(0, chance=CHANCE)
     for place in range(10 * KEPT):
         schedule.note(place, 1.0)
     assert len(schedule._pauses) == KEPT
 
 
-def test_what_costs_nothing_worth_a_look_is_not_told() -> None:
+def test_a_step_with_a_negligible_cost_is_not_reported() -> None:
     values = [0.001 * value for value in paused(300, {217: 100.0})]
     assert not feed(SlowStep(lost=0.05), values)
     assert alarms(feed(SlowStep(lost=0.02), values)) == [217]
@@ -207,6 +207,6 @@ def test_a_fourth_step_as_slow_of_late_is_information() -> None:
     assert _severities({**three, 11613: 310.0}, 12000) == ["warning"] * 4
 
 
-def test_a_machine_that_slept_is_told_in_hours() -> None:
+def test_a_machine_that_slept_is_reported_in_hours() -> None:
     fed = feed(SlowStep(), paused(300, {217: 96001.8}))
     assert "8 h 2 min, more than 1,000 times the 300 ms of the steps before: 8 h 2 min lost" in fed[0].text

@@ -16,7 +16,7 @@ def took(paused: float, *spans: float, steps: tuple[int, ...] = ()) -> list[floa
     return list(durations.add(steps or range(1, len(spans) + 1), times).values)
 
 
-def test_a_pause_is_taken_off_the_step_that_had_it() -> None:
+def test_a_pause_is_subtracted_from_the_step_that_had_it() -> None:
     assert took(1.5, 0.03, 1.53, 0.03) == pytest.approx([0.03] * 3)
 
 
@@ -24,7 +24,7 @@ def test_another_step_that_is_slow_stays_so() -> None:
     assert took(1.5, 1.0, 1.53, 0.03) == pytest.approx([1.0, 0.03, 0.03])
 
 
-def test_pauses_of_several_steps_are_taken_off_them_all() -> None:
+def test_pauses_of_several_steps_are_subtracted_from_them_all() -> None:
     assert took(3.0, 0.03, 1.53, 1.53, 0.03) == pytest.approx([0.03] * 4)
     assert took(4.6, 0.03, 1.53, 3.13, 0.03) == pytest.approx([0.03] * 4)
 

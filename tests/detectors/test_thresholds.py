@@ -122,19 +122,19 @@ def test_those_of_runs_have_an_effect() -> None:
             for rank in range(4):
                 run.push(step, rank, phases={"forward": step * (0.5 if rank else 1.0), "sync": step * 0.2})
             run.wait(1)
-        assert bool(run.said("StragglerRank")) is found
+        assert bool(run.findings_of("StragglerRank")) is found
     for settings, found in ((DetectorThresholds(), True), (DetectorThresholds(data_wait_ratio=0.9), False)):
         run = Running(thresholds=settings)
         for step in range(1, 400):
             run.push(step, wait=step * 0.5)
             run.wait(1)
-        assert bool(run.said("DataLoaderBottleneck")) is found
+        assert bool(run.findings_of("DataLoaderBottleneck")) is found
     milder = (DetectorThresholds(checkpoint_after=3000), DetectorThresholds(checkpoint_ratio=100))
     for settings, found in ((DetectorThresholds(), True), *((one, False) for one in milder)):
         run = Running(thresholds=settings)
         for step in range(1, 1100):
             run.push(step)
             if step in (100, 150, 200):
-                run.tell("checkpoint", 0)
+                run.report("checkpoint", 0)
             run.wait(1)
-        assert bool(run.said("CheckpointOverdue")) is found
+        assert bool(run.findings_of("CheckpointOverdue")) is found

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     """A history."""
     with history(tmp_path / "history") as opened_history:
         yield opened_history
 
 
 def put(
-    kept: History,
+    stored_history: History,
     run: str,
     seed: int,
     *,
@@ -61,11 +61,11 @@ def put(
     values = [value for row in rows for value in row]
     block = Block(keys, pack("q", range(steps)), pack("q", times), pack("d", values))
     ending = [finished(run, after=5 + sum(spans))] if ends else []
-    kept.put([opened(run, name=name), batch_ingested(session(run), 1, [block]), *ending])
+    stored_history.put([opened(run, name=name), batch_ingested(session(run), 1, [block]), *ending])
 
 
-def effects(kept: History, runs: list[str], baseline: list[str], *keys: str) -> dict[str, Effect]:
-    with kept.database.reading() as connection:
+def effects(stored_history: History, runs: list[str], baseline: list[str], *keys: str) -> dict[str, Effect]:
+    with stored_history.database.reading() as connection:
         return {effect.quantity: effect for effect in compare(connection, runs, baseline, keys)}
 
 
@@ -89,49 +89,51 @@ def test_intervals_of_correlated_samples_contain_the_mean(correlation: float) ->
     assert inside >= 90
 
 
-def test_a_slower_run_is_found_and_the_same_code_is_not(kept: History) -> None:
+def test_a_slower_run_is_found_and_the_same_code_is_not(stored_history: History) -> None:
     for seed in range(20):
-        put(kept, f"base-{seed}", seed)
-        put(kept, f"same-{seed}", 100 + seed)
-        put(kept, f"slow-{seed}", 200 + seed, slower=1.05)
-    same = [effects(kept, [f"same-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
-    slow = [effects(kept, [f"slow-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
+        put(stored_history, f"base-{seed}", seed)
+        put(stored_history, f"same-{seed}", 100 + seed)
+        put(stored_history, f"slow-{seed}", 200 + seed, slower=1.05)
+    same = [effects(stored_history, [f"same-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
+    slow = [effects(stored_history, [f"slow-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
     assert sum(effect.is_worse for effect in same) <= 2
     assert sum(effect.is_worse for effect in slow) >= 19
     assert sum((effect.low or 0) <= 1.05 <= (effect.high or 0) for effect in slow) >= 17
 
 
-def test_pauses_count_in_the_throughput_and_not_in_the_step_time(kept: History) -> None:
-    put(kept, "base", 1)
-    put(kept, "saves", 2, pause=lambda step: 5.0 if step % 50 == 49 else 0.0)
-    found = effects(kept, ["saves"], ["base"])
+def test_pauses_count_in_the_throughput_and_not_in_the_step_time(stored_history: History) -> None:
+    put(stored_history, "base", 1)
+    put(stored_history, "saves", 2, pause=lambda step: 5.0 if step % 50 == 49 else 0.0)
+    found = effects(stored_history, ["saves"], ["base"])
     assert found["step_time"].ratio == pytest.approx(1, rel=0.02)
     assert found["throughput"].unit == "steps per second"
     assert found["throughput"].ratio == pytest.approx(0.5, rel=0.05)
     assert found["throughput"].is_worse
 
 
-def test_other_load_for_half_of_the_time_leaves_the_quicker_quarter_of_the_steps_as_it_is(kept: History) -> None:
-    put(kept, "usual", 1)
-    put(kept, "disturbed", 2, pause=lambda step: 0.05 if step % 300 < 170 else 0.0)
-    put(kept, "slower", 3, slower=1.05)
-    disturbed, slower = (effects(kept, [run], ["usual"]) for run in ("disturbed", "slower"))
+def test_other_load_for_half_of_the_time_leaves_the_quicker_quarter_of_the_steps_as_it_is(
+    stored_history: History,
+) -> None:
+    put(stored_history, "usual", 1)
+    put(stored_history, "disturbed", 2, pause=lambda step: 0.05 if step % 300 < 170 else 0.0)
+    put(stored_history, "slower", 3, slower=1.05)
+    disturbed, slower = (effects(stored_history, [run], ["usual"]) for run in ("disturbed", "slower"))
     assert (disturbed["step_time"].ratio or 0) > 1.2
     assert disturbed["step_time_p25"].ratio == pytest.approx(1.0, abs=0.015)
     assert slower["step_time_p25"].ratio == pytest.approx(1.05, abs=0.01)
     assert slower["step_time_p25"].is_worse
 
 
-def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(kept: History) -> None:
-    put(kept, "base", 1, tokens=1000)
-    put(kept, "worse", 2, steps=500, worse=0.1, tokens=1000)
-    put(kept, "wider", 3, tokens=2000)
-    worse = effects(kept, ["worse"], ["base"])
+def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(stored_history: History) -> None:
+    put(stored_history, "base", 1, tokens=1000)
+    put(stored_history, "worse", 2, steps=500, worse=0.1, tokens=1000)
+    put(stored_history, "wider", 3, tokens=2000)
+    worse = effects(stored_history, ["worse"], ["base"])
     assert worse["loss"].at == 499
     assert (worse["loss"].difference_low or 0) < 0.1 < (worse["loss"].difference_high or 0)
     assert worse["loss"].is_worse
     assert "loss_at_tokens" not in worse
-    wider = effects(kept, ["wider"], ["base"])
+    wider = effects(stored_history, ["wider"], ["base"])
     assert wider["throughput"].unit == "tokens per second"
     assert wider["throughput"].ratio == pytest.approx(2, rel=0.02)
     assert not wider["loss"].is_worse
@@ -140,45 +142,45 @@ def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(kept: History) -
     assert wider["loss_at_tokens"].is_worse
 
 
-def test_of_several_runs_the_differences_between_them_decide(kept: History) -> None:
+def test_of_several_runs_the_differences_between_them_decide(stored_history: History) -> None:
     for seed, slower in enumerate((0.9, 1.0, 1.1, 1.05, 0.95)):
-        put(kept, f"seed-{seed}", seed, slower=slower)
+        put(stored_history, f"seed-{seed}", seed, slower=slower)
     runs = [f"seed-{seed}" for seed in range(5)]
-    put(kept, "new", 9, slower=1.1)
-    assert not effects(kept, ["new"], runs)["step_time"].is_worse
-    assert effects(kept, ["new"], runs[1:2])["step_time"].is_worse
-    put(kept, "slow", 10, slower=1.5)
-    assert effects(kept, ["slow"], runs)["step_time"].is_worse
-    assert effects(kept, ["slow"], runs)["loss"].low is not None
+    put(stored_history, "new", 9, slower=1.1)
+    assert not effects(stored_history, ["new"], runs)["step_time"].is_worse
+    assert effects(stored_history, ["new"], runs[1:2])["step_time"].is_worse
+    put(stored_history, "slow", 10, slower=1.5)
+    assert effects(stored_history, ["slow"], runs)["step_time"].is_worse
+    assert effects(stored_history, ["slow"], runs)["loss"].low is not None
 
 
-def test_values_near_the_limits_of_floats_are_left_out(kept: History) -> None:
+def test_values_near_the_limits_of_floats_are_left_out(stored_history: History) -> None:
     rows = [(step, round((BEGIN + step) * 1e6), {"loss": 1e308, "tokens": 1e308}) for step in range(64)]
     for run in ("huge", "other"):
-        kept.put([opened(run), ingested(run, rows), finished(run, state="finished", after=100)])
-    with kept.database.reading() as connection:
+        stored_history.put([opened(run), ingested(run, rows), finished(run, state="finished", after=100)])
+    with stored_history.database.reading() as connection:
         found = diagnose(connection, "huge", CostSection(), baseline=["other"])
     assert "loss" not in {trend["key"] for trend in found["trends"]}
 
 
-def test_what_is_not_there_is_unknown(kept: History) -> None:
-    put(kept, "base", 1)
-    put(kept, "short", 2, steps=1)
-    found = effects(kept, ["short"], ["base"], "accuracy")
+def test_what_is_not_there_is_unknown(stored_history: History) -> None:
+    put(stored_history, "base", 1)
+    put(stored_history, "short", 2, steps=1)
+    found = effects(stored_history, ["short"], ["base"], "accuracy")
     assert found["step_time"].unknown == "fewer than two steps"
     assert found["throughput"].unknown == "fewer than two pushes"
     assert found["accuracy"].unknown.endswith("has no values of it")
     assert as_json(found["accuracy"])["value"] is None
 
 
-def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_tag(kept: History) -> None:
+def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_tag(stored_history: History) -> None:
     def run(uid: str, started: float, state: str = "finished", tags: tuple[str, ...] = ()) -> None:
-        kept.put(
+        stored_history.put(
             [opened(uid, name="gpt", started=BEGIN + started, tags=tags), finished(uid, state=state, after=started)]
         )
 
     def found(text: str = "") -> tuple[tuple[str, ...], str] | None:
-        with kept.database.reading() as connection:
+        with stored_history.database.reading() as connection:
             return find_baseline(connection, "new", text)
 
     run("new", 500, tags=("v2",))
@@ -190,7 +192,7 @@ def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_
     assert found() == (("middle",), "name")
     assert found("v1") == (("middle", "old"), "tag")
     assert found("failed") == (("failed",), "run")
-    kept.writer.call(lambda store: pin(store, "old")).result(60)
+    stored_history.writer.call(lambda store: pin(store, "old")).result(60)
     assert found() == (("old",), "pinned")
     with pytest.raises(UnknownRunError, match=r"run 'v2': there is none.*and no other finished run has this tag"):
         found("v2")

@@ -32,7 +32,7 @@ GPU = 'gpu="{}",uuid="GPU-{}"'
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     """A history."""
     with history(tmp_path / "history") as opened_history:
         yield opened_history
@@ -214,10 +214,10 @@ PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_the_planted_cause_comes_first(kept: History, name: str) -> None:
+def test_the_planted_cause_comes_first(stored_history: History, name: str) -> None:
     planted, cause = PLANTED[name]
-    kept.put(planted)
-    found = diagnosis(kept)
+    stored_history.put(planted)
+    found = diagnosis(stored_history)
     assert abs(sum(found["ledger"].values()) - found["wall_seconds"]) < 1e-6 * found["wall_seconds"]
     assert next((one["cause"] for one in found["causes"]), None) == cause
     assert sum(one["lost_seconds"] or 0.0 for one in found["causes"]) <= 1.001 * found["wall_seconds"]
@@ -233,50 +233,50 @@ def test_the_planted_cause_comes_first(kept: History, name: str) -> None:
     assert text[2].startswith(f"1. {cause}: " if cause else "nothing cost more than 1 %")
 
 
-def test_a_profile_without_a_gpu_blames_none(kept: History) -> None:
-    kept.put([*records(), profiled("host", device="cpu")])
-    (cause, *_) = diagnosis(kept)["causes"]
+def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:
+    stored_history.put([*records(), profiled("host", device="cpu")])
+    (cause, *_) = diagnosis(stored_history)["causes"]
     assert cause["cause"] == "host_bound"
     assert "GPU" not in cause["summary"]
     assert "CUDA" not in cause["advice"]
 
 
-def test_a_wait_that_the_gpu_hides_is_no_loss(kept: History) -> None:
+def test_a_wait_that_the_gpu_hides_is_no_loss(stored_history: History) -> None:
     busy = {
         f"trackside_gpu_utilization_ratio{{{GPU.format(0, 0)}}}": 0.97,
         f'trackside_gpu_rank_info{{{GPU.format(0, 0)},rank="0",run="run"}}': 1.0,
     }
-    kept.put([*records({"data": 400}), *machine(lambda _: busy)])
-    assert diagnosis(kept)["ledger"]["data"] == pytest.approx(0.03 * 594)
+    stored_history.put([*records({"data": 400}), *machine(lambda _: busy)])
+    assert diagnosis(stored_history)["ledger"]["data"] == pytest.approx(0.03 * 594)
 
 
-def test_a_gpu_that_waits_by_design_is_no_cause(kept: History) -> None:
+def test_a_gpu_that_waits_by_design_is_no_cause(stored_history: History) -> None:
     idle = {
         f"trackside_gpu_utilization_ratio{{{GPU.format(0, 0)}}}": 0.3,
         f'trackside_gpu_rank_info{{{GPU.format(0, 0)},rank="0",run="run"}}': 1.0,
     }
-    kept.put([*records({"rollout": 400}), *machine(lambda _: idle)])
-    assert diagnosis(kept)["causes"] == []
+    stored_history.put([*records({"rollout": 400}), *machine(lambda _: idle)])
+    assert diagnosis(stored_history)["causes"] == []
 
 
-def test_checkpoints_state_the_interval_of_young(kept: History) -> None:
-    kept.put([*records({"checkpoint": 100}, state="failed"), AccountUpdated("run", 0, 0, Account(saves=50))])
-    cause = next(one for one in diagnosis(kept)["causes"] if one["cause"] == "checkpoint")
+def test_checkpoints_state_the_interval_of_young(stored_history: History) -> None:
+    stored_history.put([*records({"checkpoint": 100}, state="failed"), AccountUpdated("run", 0, 0, Account(saves=50))])
+    cause = next(one for one in diagnosis(stored_history)["causes"] if one["cause"] == "checkpoint")
     texts = [one["text"] for one in cause["evidence"]]
     assert "50 checkpoints of 2 s, one per 12 s" in texts
     # The square root of 2 x 2 s x 600 s.
     assert "Young's formula: one per 49 s costs least, at 1 failure in 10 min of attempts in this history" in texts
 
 
-def test_a_throttled_gpu_loses_the_share_of_its_clock(kept: History) -> None:
-    kept.put(PLANTED["throttled"][0])
+def test_a_throttled_gpu_loses_the_share_of_its_clock(stored_history: History) -> None:
+    stored_history.put(PLANTED["throttled"][0])
     # The clock is half of the usual one for the second half, of which the last sample ends at 590.
-    assert diagnosis(kept)["ledger"]["throttled"] == pytest.approx((590 - 290) / 2, rel=0.02)
+    assert diagnosis(stored_history)["ledger"]["throttled"] == pytest.approx((590 - 290) / 2, rel=0.02)
 
 
-def test_alerts_are_evidence(kept: History) -> None:
-    kept.put([*records(), alert("NonFinite", 200)])
-    evidence = diagnosis(kept)["causes"][0]["evidence"][0]
+def test_alerts_are_evidence(stored_history: History) -> None:
+    stored_history.put([*records(), alert("NonFinite", 200)])
+    evidence = diagnosis(stored_history)["causes"][0]["evidence"][0]
     assert evidence == {"text": "alert 1 NonFinite: NonFinite of the test", "path": "/api/v1/alerts/1"}
 
 
@@ -286,30 +286,33 @@ def test_a_price_that_is_none_is_refused(entry: str) -> None:
         CostSection(gpu_hour=(entry,))
 
 
-def test_a_run_that_lives_is_diagnosed_until_now(kept: History) -> None:
-    kept.put([opened("run"), ingested("run", [(1, round((BEGIN + 5) * 1e6), {"loss": 1})])])
-    found = diagnosis(kept)
+def test_a_run_that_lives_is_diagnosed_until_now(stored_history: History) -> None:
+    stored_history.put([opened("run"), ingested("run", [(1, round((BEGIN + 5) * 1e6), {"loss": 1})])])
+    found = diagnosis(stored_history)
     assert found["wall_seconds"] > LENGTH
     assert sum(found["ledger"].values()) == pytest.approx(found["wall_seconds"])
 
 
-def test_a_run_that_hangs_has_the_verdict_first(kept: History) -> None:
+def test_a_run_that_hangs_has_the_verdict_first(stored_history: History) -> None:
     stalled = alert("TrainingStalled", 200)
     verdict = {"kind": "never_arrived", "text": "Rank 1 never arrived.", "ranks": [1]}
-    kept.put([*records()[:-1], stalled, alert("NonFinite", 200)])
-    assert diagnosis(kept)["hang"] is None
-    kept.put([replace(stalled, evidence={"hang": verdict})])
-    found = diagnosis(kept)
+    stored_history.put([*records()[:-1], stalled, alert("NonFinite", 200)])
+    assert diagnosis(stored_history)["hang"] is None
+    stored_history.put([replace(stalled, evidence={"hang": verdict})])
+    found = diagnosis(stored_history)
     assert found["hang"] == verdict
     assert list(lines(found))[1] == "hangs: Rank 1 never arrived."
-    kept.put([records()[-1]])
-    assert diagnosis(kept)["hang"] is None
+    stored_history.put([records()[-1]])
+    assert diagnosis(stored_history)["hang"] is None
 
 
-def test_a_run_without_a_push_and_an_unknown_one(kept: History) -> None:
-    kept.put([opened("run"), finished("run")])
-    assert diagnosis(kept)["ledger"] == {"start": 60.0}
-    with kept.database.reading() as connection, pytest.raises(UnknownRunError, match="run 'other': there is none"):
+def test_a_run_without_a_push_and_an_unknown_one(stored_history: History) -> None:
+    stored_history.put([opened("run"), finished("run")])
+    assert diagnosis(stored_history)["ledger"] == {"start": 60.0}
+    with (
+        stored_history.database.reading() as connection,
+        pytest.raises(UnknownRunError, match="run 'other': there is none"),
+    ):
         diagnose(connection, "other", CostSection())
 
 
@@ -323,9 +326,9 @@ def counted(second: int) -> dict[str, float]:
     return {**gpu_values(second, second_gpu=0.0), **joules, PACKAGE: 50.0 * second}
 
 
-def test_energy_is_the_difference_of_the_counters(kept: History) -> None:
-    kept.put([*records(), *machine(counted)])
-    found = diagnosis(kept)
+def test_energy_is_the_difference_of_the_counters(stored_history: History) -> None:
+    stored_history.put([*records(), *machine(counted)])
+    found = diagnosis(stored_history)
     assert found["energy"] == {
         "gpus": {"0": 300.5 * 590, "1": 100 * 590},
         "gpu_joules": 400.5 * 590,
@@ -338,23 +341,25 @@ def test_energy_is_the_difference_of_the_counters(kept: History) -> None:
     assert found["costs"]["gpu_cost"] is found["costs"]["energy_cost"] is found["costs"]["carbon_kg"] is None
 
 
-def test_without_counters_the_energy_is_unknown(kept: History) -> None:
-    kept.put(records())
-    found = diagnosis(kept, CostSection(kwh=0.3, carbon_grams_per_kwh=400))
+def test_without_counters_the_energy_is_unknown(stored_history: History) -> None:
+    stored_history.put(records())
+    found = diagnosis(stored_history, CostSection(kwh=0.3, carbon_grams_per_kwh=400))
     assert found["energy"] == {"gpus": {}, "gpu_joules": None, "gpu_idle_joules": None, "cpu_joules": None}
     assert found["costs"]["energy_cost"] is None
     assert {"what": "energy", "why": "no counter of a GPU or a CPU"} in found["unknown"]
     assert not any(line.startswith(("energy", "cost")) for line in lines(found))
 
 
-def test_costs_are_those_of_the_configured_prices(kept: History) -> None:
+def test_costs_are_those_of_the_configured_prices(stored_history: History) -> None:
     session, *rest = records({"data": 300})
     assert isinstance(session, SessionOpened)
-    kept.put([replace(session, about={"hardware": {"gpus": ["NVIDIA A100-SXM4"] * 2}}), *rest, *machine(counted)])
+    stored_history.put(
+        [replace(session, about={"hardware": {"gpus": ["NVIDIA A100-SXM4"] * 2}}), *rest, *machine(counted)]
+    )
     prices = CostSection(
         gpu_hour=("*A100*=9", "*=3.0"), currency="EUR", kwh=0.25, carbon_grams_per_kwh=400, pue=2, source="contract"
     )
-    found = diagnosis(kept, prices)
+    found = diagnosis(stored_history, prices)
     kwh = 450.5 * 590 * 2 / 3.6e6
     by_name = {one["cause"]: one for one in found["causes"]}
     assert by_name["data_wait"]["cost"] == 300 / 3600 * 9
@@ -383,39 +388,41 @@ def test_costs_are_those_of_the_configured_prices(kept: History) -> None:
     }
 
 
-def test_a_price_may_be_that_of_a_host_or_a_tag(kept: History) -> None:
+def test_a_price_may_be_that_of_a_host_or_a_tag(stored_history: History) -> None:
     session, *rest = records()
     assert isinstance(session, SessionOpened)
     hello = msgspec.structs.replace(session.hello, tags=("spot",))
-    kept.put([replace(session, hello=hello, about={"host": "node-1", "hardware": {"gpus": ["NVIDIA A100"]}}), *rest])
+    stored_history.put(
+        [replace(session, hello=hello, about={"host": "node-1", "hardware": {"gpus": ["NVIDIA A100"]}}), *rest]
+    )
     for entries, price in ((("spot=1", "*A100*=2"), 1), (("*H100*=9", "node-?=3"), 3), (("*H100*=9",), None)):
-        assert diagnosis(kept, CostSection(gpu_hour=entries))["costs"]["gpu_hour"] == price
+        assert diagnosis(stored_history, CostSection(gpu_hour=entries))["costs"]["gpu_hour"] == price
 
 
-def test_a_gpu_without_a_counter_makes_the_energy_unknown(kept: History) -> None:
-    kept.put(
+def test_a_gpu_without_a_counter_makes_the_energy_unknown(stored_history: History) -> None:
+    stored_history.put(
         [*records(), *machine(lambda second: {**gpu_values(second), f"{ENERGY}{{{GPU.format(0, 0)}}}": 9.0 * second})]
     )
-    found = diagnosis(kept)
+    found = diagnosis(stored_history)
     assert found["energy"]["gpus"] == {"0": 9.0 * 590, "1": None}
     assert found["energy"]["gpu_joules"] is found["costs"]["energy_kwh"] is None
     assert {"what": "energy", "why": "no counter on GPU 1"} in found["unknown"]
 
 
-def diagnosis(kept: History, prices: CostSection = CostSection()) -> dict[str, Any]:  # noqa: B008  it is frozen
+def diagnosis(stored_history: History, prices: CostSection = CostSection()) -> dict[str, Any]:  # noqa: B008  it is frozen
     """Return the diagnosis of the run, as it is after it was JSON."""
-    with kept.database.reading() as connection:
+    with stored_history.database.reading() as connection:
         found: dict[str, Any] = json.loads(json.dumps(diagnose(connection, "run", prices)))
     return found
 
 
-def test_a_loss_that_no_longer_falls_has_a_flat_last_tenth(kept: History) -> None:
+def test_a_loss_that_no_longer_falls_has_a_flat_last_tenth(stored_history: History) -> None:
     noise = Random(1)
     rows = [
         (s, round((BEGIN + s) * 1e6), {"loss": 3 * 2.718 ** (-s / 200) + noise.gauss(0, 0.01)}) for s in range(3000)
     ]
-    kept.put([opened("run"), ingested("run", rows), finished("run", after=3000)])
-    with kept.database.reading() as connection:
+    stored_history.put([opened("run"), ingested("run", rows), finished("run", after=3000)])
+    with stored_history.database.reading() as connection:
         (loss,) = [one for one in diagnose(connection, "run", CostSection())["trends"] if one["key"] == "loss"]
     assert loss["slope"] < -0.2
     assert loss["late"]["low"] < 0 < loss["late"]["high"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     """A history."""
     with history(tmp_path / "history") as opened_history:
         yield opened_history
@@ -34,9 +34,11 @@ def kept(tmp_path: Path) -> Iterator[History]:
 class Watch:
     """The source of a daemon whose time a test moves on."""
 
-    def __init__(self, kept: History, *keys: str) -> None:
+    def __init__(self, stored_history: History, *keys: str) -> None:
         self.now = 1000.0
-        self.source = Regressions(kept.database, clock=lambda: self.now, wall=lambda: BEGIN + self.now, keys=keys)
+        self.source = Regressions(
+            stored_history.database, clock=lambda: self.now, wall=lambda: BEGIN + self.now, keys=keys
+        )
 
     def wait(self, minutes: int) -> list[Finding]:
         """Return the findings of some minutes."""
@@ -51,52 +53,54 @@ class Watch:
         return found
 
 
-def test_a_live_run_that_stays_slower_than_its_baseline_is_found_and_its_end_too(kept: History) -> None:
-    put(kept, "usual", 1, name="train")
-    put(kept, "slow", 2, name="train", slower=1.1, ends=False)
-    put(kept, "other", 3, ends=False)
-    watch = Watch(kept)
+def test_a_live_run_that_stays_slower_than_its_baseline_is_found_and_its_end_too(stored_history: History) -> None:
+    put(stored_history, "usual", 1, name="train")
+    put(stored_history, "slow", 2, name="train", slower=1.1, ends=False)
+    put(stored_history, "other", 3, ends=False)
+    watch = Watch(stored_history)
     assert watch.wait(5) == []
     (found,) = watch.wait(2)
     assert (found.alert, found.severity, found.run, found.labels) == (ALERT, "info", "slow", (("run", "train"),))
     assert "1.1 times (1.0" in found.summary
     assert found.evidence["since"] == BEGIN + 1000
     assert watch.wait(3) == []
-    kept.put([finished("slow")])
+    stored_history.put([finished("slow")])
     (over,) = watch.wait(1)
     assert over.over
     assert over.labels == found.labels
 
 
-def test_it_is_a_warning_against_a_pinned_baseline_and_the_same_code_is_not_found(kept: History) -> None:
-    put(kept, "pinned", 1, name="train")
-    kept.writer.call(lambda store: pin(store, "pinned")).result(60)
-    put(kept, "usual", 4, name="train", slower=1.1)
-    put(kept, "slow", 2, name="train", slower=1.1, ends=False)
-    put(kept, "same", 3, name="train", ends=False)
-    (found,) = Watch(kept).wait(8)
+def test_it_is_a_warning_against_a_pinned_baseline_and_the_same_code_is_not_found(stored_history: History) -> None:
+    put(stored_history, "pinned", 1, name="train")
+    stored_history.writer.call(lambda store: pin(store, "pinned")).result(60)
+    put(stored_history, "usual", 4, name="train", slower=1.1)
+    put(stored_history, "slow", 2, name="train", slower=1.1, ends=False)
+    put(stored_history, "same", 3, name="train", ends=False)
+    (found,) = Watch(stored_history).wait(8)
     assert (found.run, found.severity) == ("slow", "warning")
     assert found.evidence["baseline"] == "pinned"
 
 
-def test_an_unforeseen_error_of_a_comparison_ends_nothing(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_of_a_comparison_ends_nothing(
+    stored_history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(regression, "read_paces", lambda _: 1 / 0)
-    source = Regressions(kept.database)
+    source = Regressions(stored_history.database)
     source._read()  # else the thread would end, and the daemon with it
     assert source._paces is None
 
 
-def test_an_alert_of_an_earlier_daemon_goes_on_until_a_comparison_ends_it(kept: History) -> None:
-    watch = Watch(kept)
+def test_an_alert_of_an_earlier_daemon_continues_until_a_comparison_ends_it(stored_history: History) -> None:
+    watch = Watch(stored_history)
     watch.source.restore(Alert(ALERT, "warning", BEGIN, "slow", {"run": "train"}, "slower"))
     assert [(one.over, one.run) for one in watch.wait(2)] == [(False, "slow"), (True, "slow")]
 
 
-def test_rules_get_what_the_baseline_had_at_the_same_step_and_its_speed(kept: History) -> None:
-    put(kept, "usual", 1, name="train")
-    put(kept, "now", 2, name="train", ends=False)
-    put(kept, "alone", 3, name="other", ends=False)
-    watch = Watch(kept, "loss", STEPS.name)
+def test_rules_get_what_the_baseline_had_at_the_same_step_and_its_speed(stored_history: History) -> None:
+    put(stored_history, "usual", 1, name="train")
+    put(stored_history, "now", 2, name="train", ends=False)
+    put(stored_history, "alone", 3, name="other", ends=False)
+    watch = Watch(stored_history, "loss", STEPS.name)
     assert watch.source.baseline_value("now", "loss", 300) is None
     watch.wait(1)
     assert watch.source.baseline_value("now", "loss", 300) == pytest.approx(0.95, abs=0.2)

@@ -37,7 +37,7 @@ HOSTILE = "</script><script>alert(1)</script><!--\"'\u202e|\n"
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[History]:
+def stored_history(tmp_path: Path) -> Iterator[History]:
     """A history with a plain run and one whose every text is hostile."""
     with history(tmp_path / "history") as opened_history:
         for run, name, lr in (("plain", "gpt-small", 0.1), ("evil", HOSTILE, 0.2)):
@@ -65,9 +65,9 @@ def kept(tmp_path: Path) -> Iterator[History]:
         yield opened_history
 
 
-def read(kept: History, *runs: str, size: int = SIZE) -> list[dict[str, Any]]:
+def read(stored_history: History, *runs: str, size: int = SIZE) -> list[dict[str, Any]]:
     """Return the contents of reports, as they are after they were JSON."""
-    with kept.database.reading() as connection:
+    with stored_history.database.reading() as connection:
         found = [contents.read_contents(connection, run, CostSection(), size) for run in runs]
     return [json.loads(json.dumps(one)) for one in found]
 
@@ -102,8 +102,8 @@ class Elements(HTMLParser):
             self.text += data
 
 
-def test_a_page_has_all_parts_and_escapes_what_runs_wrote(kept: History) -> None:
-    text = page(read(kept, "plain", "evil"))
+def test_a_page_has_all_parts_and_escapes_what_runs_wrote(stored_history: History) -> None:
+    text = page(read(stored_history, "plain", "evil"))
     found = Elements(text)
     assert [tag for tag, _ in found.tags].count("script") == 2
     assert not {"img", "iframe", "link", "base", "object", "form"} & {tag for tag, _ in found.tags}
@@ -115,8 +115,8 @@ def test_a_page_has_all_parts_and_escapes_what_runs_wrote(kept: History) -> None
     assert "</script><script>alert(1)</script><!--\"'\\u202e|\\n" in found.text
 
 
-def test_the_policy_permits_the_script_and_the_style_of_the_page_alone(kept: History) -> None:
-    found = Elements(page(read(kept, "evil")))
+def test_the_policy_permits_the_script_and_the_style_of_the_page_alone(stored_history: History) -> None:
+    found = Elements(page(read(stored_history, "evil")))
     policy = next(some["content"] for tag, some in found.tags if some.get("http-equiv") == "Content-Security-Policy")
     hashes = {
         kind: f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'"
@@ -129,15 +129,15 @@ def test_the_policy_permits_the_script_and_the_style_of_the_page_alone(kept: His
     )
 
 
-def test_media_are_data_of_a_fixed_type_and_their_names_and_texts_are_escaped(kept: History) -> None:
+def test_media_are_data_of_a_fixed_type_and_their_names_and_texts_are_escaped(stored_history: History) -> None:
     session = opened("evil", name=HOSTILE).session
     table = json.dumps({"columns": [HOSTILE], "rows": [[HOSTILE, 1.5, None]], "omitted": 0}).encode()
     histogram = json.dumps({"edges": [0.0, 1.0, 2.0], "counts": [1, 0], "nonfinite": 0}).encode()
     items = [("text", HOSTILE.encode()), ("table", table), ("histogram", histogram)]
     items += [("image", encode(2, 1, 1, bytes((step, 0)))) for step in range(20)]
     media = [MediaItem(kind, HOSTILE, number, data, number) for number, (kind, data) in enumerate(items)]
-    kept.put([batch_ingested(session, 99, media=media)])
-    text = page(read(kept, "evil"))
+    stored_history.put([batch_ingested(session, 99, media=media)])
+    text = page(read(stored_history, "evil"))
     found = Elements(text)
     images = [some["src"] for tag, some in found.tags if tag == "img"]
     assert len(images) == 12  # the first, the newest, and some between
@@ -148,8 +148,8 @@ def test_media_are_data_of_a_fixed_type_and_their_names_and_texts_are_escaped(ke
     assert "\u202e" not in text
 
 
-def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:
-    (report,) = read(kept, "plain")
+def test_charts_have_nulls_for_nan_and_share_their_axes(stored_history: History) -> None:
+    (report,) = read(stored_history, "plain")
     assert [chart["key"] for chart in report["charts"]] == ["loss", "text"]
     assert (len(report["axes"]), report["left_out"]) == (1, 0)
     assert report["axes"][0]["step"] == list(range(50))
@@ -160,7 +160,7 @@ def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:
     assert "low" not in report["charts"][0]
 
 
-def test_layers_that_stand_out_come_first_in_json_and_in_tables(kept: History) -> None:
+def test_layers_that_stand_out_come_first_in_json_and_in_tables(stored_history: History) -> None:
     layers = {f"blocks.{block}": [1.0, -0.5] for block in range(30)} | {HOSTILE: [0.5]}
     session = opened("observed", name="observed")
     frames = [
@@ -168,8 +168,8 @@ def test_layers_that_stand_out_come_first_in_json_and_in_tables(kept: History) -
         frame(8, {**layers, "blocks.7": [0.0, 0.0]}, "gradients"),
     ]
     alert = Alert("DeadLayer", "warning", BEGIN, "observed", {"key": HOSTILE}, "x", "y", BEGIN + 5)
-    kept.put([session, batch_ingested(session.session.id, 1, distributions=frames), alert])
-    plain, observed = read(kept, "plain", "observed")
+    stored_history.put([session, batch_ingested(session.session.id, 1, distributions=frames), alert])
+    plain, observed = read(stored_history, "plain", "observed")
     assert plain["layers"] == []
     assert len(observed["layers"]) == contents.MOST_LAYERS
     first, second = observed["layers"][:2]
@@ -182,27 +182,27 @@ def test_layers_that_stand_out_come_first_in_json_and_in_tables(kept: History) -
 
 
 @pytest.mark.parametrize("steps", [30, 5000])
-def test_a_chart_names_the_value_that_is_not_finite_at_its_end(kept: History, steps: int) -> None:
+def test_a_chart_names_the_value_that_is_not_finite_at_its_end(stored_history: History, steps: int) -> None:
     """Also where its points stand for several samples."""
     values = [float("nan") if step == steps // 2 else 1.0 for step in range(steps - 1)] + [float("inf")]
-    kept.put(
+    stored_history.put(
         [
             opened("broken"),
             ingested("broken", [(at, round((BEGIN + at) * 1e6), {"loss": one}) for at, one in enumerate(values)]),
         ]
     )
-    (report,) = read(kept, "broken")
+    (report,) = read(stored_history, "broken")
     (chart,) = report["charts"]
     middle, end = chart["nonfinite"]
     assert (chart["ends"], end, chart["last"][end]) == ("inf", len(chart["last"]) - 1, None)
     assert report["axes"][0]["step"][middle - 1] < steps // 2 <= report["axes"][0]["step"][middle]
 
 
-def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
+def test_tables_beyond_the_size_are_left_out_and_named(stored_history: History) -> None:
     keys = [f"key{number}" for number in range(200)]
-    kept.put([opened("wide"), column("wide", [*keys, "train/loss"], 1500), finished("wide", after=1500)])
-    kept.wait_until_packed()
-    (report,) = read(kept, "wide", size=100_000)
+    stored_history.put([opened("wide"), column("wide", [*keys, "train/loss"], 1500), finished("wide", after=1500)])
+    stored_history.wait_until_packed()
+    (report,) = read(stored_history, "wide", size=100_000)
     assert report["charts"][0]["key"] == "train/loss"
     drawn = len(report["charts"])
     assert 20 < drawn < 200
@@ -210,11 +210,11 @@ def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
     assert all(50 <= len(chart["last"]) <= contents.LEAST_POINTS for chart in report["charts"])
     assert len(json.dumps([report["charts"], report["axes"]], separators=(",", ":"))) < 1.1 * 100_000
     assert f"{201 - drawn} more keys do not fit into this file" in page([report])
-    assert len(page(read(kept, "wide")).encode()) < 2_000_000
+    assert len(page(read(stored_history, "wide")).encode()) < 2_000_000
 
 
-def test_markdown_has_no_markup_of_a_run(kept: History) -> None:
-    text = markdown(read(kept, "plain", "evil"))
+def test_markdown_has_no_markup_of_a_run(stored_history: History) -> None:
+    text = markdown(read(stored_history, "plain", "evil"))
     assert "| duration | 1 min | 1 min |\n" in text
     assert "## What differs in the configuration" in text
     assert not re.search(r"(?<!\\)[<>]", text)
@@ -222,8 +222,8 @@ def test_markdown_has_no_markup_of_a_run(kept: History) -> None:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines.splitlines()}) == 1
 
 
-def test_an_svg_has_a_line_and_a_legend_entry_per_run_and_round_ticks(kept: History) -> None:
-    reports = read(kept, "plain", "evil")
+def test_an_svg_has_a_line_and_a_legend_entry_per_run_and_round_ticks(stored_history: History) -> None:
+    reports = read(stored_history, "plain", "evil")
     drawn = charts(reports)
     root = ET.fromstring(svg(drawn[0], [report["axes"] for report in reports]))
     space = "{http://www.w3.org/2000/svg}"
@@ -250,11 +250,11 @@ def test_an_svg_of_odd_values_is_drawn(values: list[float | None]) -> None:
     ET.fromstring(text)
 
 
-def test_a_report_has_results_captures_and_what_changed(kept: History) -> None:
+def test_a_report_has_results_captures_and_what_changed(stored_history: History) -> None:
     again = replace(
         opened("again", name="gpt-small", attempt=0, started=BEGIN + 5000, config={"lr": 0.3, "text": None})
     )
-    kept.put(
+    stored_history.put(
         [
             replace(again, about={"command": ["train.py", HOSTILE], "git_commit": "f00", "packages": {"torch": "2.9"}}),
             column("again", ["loss"], 9),
@@ -265,8 +265,8 @@ def test_a_report_has_results_captures_and_what_changed(kept: History) -> None:
             finished("again", attempt=1, after=6060),
         ]
     )
-    kept.wait_until_packed()
-    (report,) = read(kept, "again")
+    stored_history.wait_until_packed()
+    (report,) = read(stored_history, "again")
     assert report["since"]["id"] == "plain"
     text = markdown([report])
     for line in (
@@ -283,8 +283,8 @@ def test_a_report_has_results_captures_and_what_changed(kept: History) -> None:
     assert "</script><script>alert(1)" in found.text
 
 
-def test_the_bars_of_the_accounts_follow_each_other(kept: History) -> None:
-    (report,) = read(kept, "plain")
+def test_the_bars_of_the_accounts_follow_each_other(stored_history: History) -> None:
+    (report,) = read(stored_history, "plain")
     table = next(one for one in findings([report]) if one.title == "where the time went")
     (_, whole), *rows = table.rows
     assert isinstance(whole, Bar)
@@ -295,8 +295,8 @@ def test_the_bars_of_the_accounts_follow_each_other(kept: History) -> None:
     assert parts[-1][1] == pytest.approx(1.0)
 
 
-def test_an_account_has_one_color_in_all_runs(kept: History) -> None:
-    one, other = read(kept, "plain", "plain")
+def test_an_account_has_one_color_in_all_runs(stored_history: History) -> None:
+    one, other = read(stored_history, "plain", "plain")
     one["diagnosis"]["ledger"] = {"compute": 1.0, "wasted": 1.0, "data": 1.0}
     other["diagnosis"]["ledger"] = {"compute": 1.0, "data": 1.0}
     table = next(each for each in findings([one, other]) if each.title == "where the time went")
@@ -304,8 +304,8 @@ def test_an_account_has_one_color_in_all_runs(kept: History) -> None:
     assert colors == {"useful compute": {"c0"}, "steps after divergence or NaN": {"c1"}, "data wait": {"c2"}}
 
 
-def test_an_alert_at_the_end_of_a_run_is_within_its_bar(kept: History) -> None:
-    (report,) = read(kept, "plain")
+def test_an_alert_at_the_end_of_a_run_is_within_its_bar(stored_history: History) -> None:
+    (report,) = read(stored_history, "plain")
     run, end = report["run"], report["run"]["started"] + report["diagnosis"]["wall_seconds"]
     event = {"kind": "rank_ended", "time": end, "rank": 0, "step": None, "fields": {"state": "finished", "cause": ""}}
     report["events"] = [{**event, "run": run["id"]}]
@@ -314,8 +314,8 @@ def test_an_alert_at_the_end_of_a_run_is_within_its_bar(kept: History) -> None:
     assert "<td>state=finished</td>" in text
 
 
-def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:
-    reports = read(kept, "plain", "evil")
+def test_a_png_is_drawn_of_what_runs_wrote(stored_history: History) -> None:
+    reports = read(stored_history, "plain", "evil")
     chart = charts(reports)[0]
     odd = {"key": "$x_{$", "lines": [{**line, "label": "_$\\alpha"} for line in chart["lines"]]}
     for one in (chart, odd):
@@ -324,8 +324,8 @@ def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:
         assert drawn[16:24] == (1440).to_bytes(4, "big") + (720).to_bytes(4, "big")
 
 
-def test_a_run_that_pushed_nothing_has_a_report(kept: History) -> None:
-    kept.put([opened("empty"), finished("empty")])
-    text = page(read(kept, "empty"))
+def test_a_run_that_pushed_nothing_has_a_report(stored_history: History) -> None:
+    stored_history.put([opened("empty"), finished("empty")])
+    text = page(read(stored_history, "empty"))
     assert "Curves" not in text
     assert "start-up" in text

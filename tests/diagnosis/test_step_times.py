@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEPS, EACH = 30, 0.1
 
 
-class Told(NamedTuple):
+class Figures(NamedTuple):
     """The duration of a step in the summary, the seconds by account in `why`, and the goodput of the run."""
 
     step: float | None
@@ -46,12 +46,12 @@ def steps(training: ScriptedTraining, first: int = 0, number: int = STEPS) -> No
         training.push(step, loss=1 / (step + 1))
 
 
-def told(daemon: InProcessDaemon) -> Told:
+def figures(daemon: InProcessDaemon) -> Figures:
     daemon.history.writer.call(lambda _: None).result(60)
     with daemon.history.database.reading() as connection:
         run = read_run(connection, "train")
         ledger: dict[str, float] = diagnose(connection, "train", CostSection())["ledger"]
-    return Told(speeds(run).step, ledger, run.get("goodput", 1.0))
+    return Figures(speeds(run).step, ledger, run.get("goodput", 1.0))
 
 
 def pause(training: ScriptedTraining, *phases: str, seconds: float = 3.0) -> None:
@@ -120,13 +120,13 @@ def that_nothing_ends(training: ScriptedTraining) -> None:
         that_nothing_ends,
     ],
 )
-def test_pauses_are_taken_from_the_time_in_which_they_were(
+def test_pauses_are_subtracted_from_the_time_in_which_they_were(
     daemon: InProcessDaemon, training: ScriptedTraining, trains: Callable[[ScriptedTraining], None]
 ) -> None:
     trains(training)
     if not training.session.ended:
         training.finish()
-    found = told(daemon)
+    found = figures(daemon)
     paused = found.ledger.pop("eval", 0.0) + found.ledger.pop("checkpoint", 0.0)
     assert found.step == pytest.approx(EACH)
     assert paused == pytest.approx(3.0, abs=0.2)
@@ -141,7 +141,7 @@ def test_the_wait_for_the_first_batch_is_a_wait_and_no_start(
     pause(training, "data")
     steps(training)
     training.finish()
-    found = told(daemon)
+    found = figures(daemon)
     assert found.ledger["data"] == pytest.approx(3.0, abs=0.2)
     assert found.ledger["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.2)
 
@@ -154,7 +154,7 @@ def test_sessions_of_one_rank_are_summed(daemon: InProcessDaemon, training: Scri
     steps(second, STEPS // 2, STEPS // 2)
     pause(second, "eval")
     second.finish()
-    found = told(daemon)
+    found = figures(daemon)
     assert found.step == pytest.approx(EACH)
     assert found.ledger["eval"] == pytest.approx(6.0, abs=0.4)
     assert found.ledger["compute"] == pytest.approx(STEPS * EACH, abs=0.4)
@@ -169,7 +169,7 @@ def test_after_a_restart_of_the_daemon_the_pauses_before_it_are_known(
     daemon.history.writer.call(lambda store: store.reset()).result(60)
     steps(training, STEPS // 2, STEPS // 2)
     training.finish()
-    found = told(daemon)
+    found = figures(daemon)
     assert found.ledger["eval"] == pytest.approx(3.0, abs=0.2)
     assert found.ledger["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.2)
 
@@ -185,6 +185,6 @@ def test_pauses_before_the_writer_has_forgotten_a_session_are_not_moved_behind_i
     steps(training, STEPS // 2, STEPS // 2)
     training.wait(3.0)
     training.finish()
-    found = told(daemon)
+    found = figures(daemon)
     assert found.ledger["idle_after"] == pytest.approx(3.0, abs=0.2)
     assert found.ledger["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.2)

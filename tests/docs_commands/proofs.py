@@ -39,7 +39,7 @@ class Needs(NamedTuple):
 
     what: str
 
-    def said(self, near: str) -> bool:
+    def is_stated(self, near: str) -> bool:
         """Return whether the words near a command state the requirement."""
         return re.search(rf"(\b[Nn]eeds? (?!no )[^.:]*|\b[Aa]s )(?:{self.what})\b", near) is not None
 
@@ -52,7 +52,7 @@ RUN = "tests/end_to_end/test_run_command.py"
 README = "tests/documentation/test_pages.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"
 WHEEL = "tests/end_to_end/test_packaging.py"
 SYSTEMD = "tests/deploy/test_systemd.py"
-DEMO = "tests/end_to_end/test_demo.py::test_its_flag_says_how_many_gpus_there_are_to_be_ill"
+DEMO = "tests/end_to_end/test_demo.py::test_its_flag_sets_how_many_gpus_have_faults"
 WEB = "tests/web/test_web_docs.py"
 KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reader_of_kustomizations_agrees_with_kubectl"
 SECRET = "tests/security/test_kubernetes.py::test_the_commands_of_the_page_make_a_secret_that_closes_metrics"

@@ -41,17 +41,17 @@ def test_every_proof_is_used() -> None:
     assert [pattern for pattern, how in PROOFS if how not in used] == []
 
 
-def test_what_looks_like_commands_is_a_block_of_them() -> None:
+def test_a_text_of_the_form_of_commands_is_a_block_of_them() -> None:
     known = {words[0] for one in COMMANDS for words in programs(one.text) if words}
     begins = {text: text.replace("$ ", "").split(maxsplit=1)[0] for text, language in SHOWN.items() if not language}
     assert [text for text, first in begins.items() if first in known] == [], "write ```sh"
 
 
 @of(Needs)
-def test_the_page_says_what_is_needed(one: Command) -> None:
+def test_the_page_names_what_is_needed(one: Command) -> None:
     how = proof(one.text)
     assert isinstance(how, Needs)
-    assert how.said(one.near), f'{one.page} has to say near {one.text!r}, or at its beginning: "needs {how.what}"'
+    assert how.is_stated(one.near), f'{one.page} has to say near {one.text!r}, or at its beginning: "needs {how.what}"'
 
 
 @of(Elsewhere)

@@ -28,7 +28,7 @@ def test_a_question_has_an_answer(sandbox: Sandbox, query: str) -> None:
 
 
 @pytest.mark.parametrize("block", [text for language, text in BLOCKS if language == "yaml"])
-def test_prometheus_takes_what_the_page_shows_of_a_configuration(tmp_path: Path, block: str) -> None:
+def test_prometheus_accepts_what_the_page_shows_of_a_configuration(tmp_path: Path, block: str) -> None:
     (tmp_path / "trackside.rules.yml").write_text("groups: []\n")
     (tmp_path / "prometheus.yml").write_text(block)
     check = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]

@@ -181,7 +181,7 @@ OTHERS = (
     "block",
     [pytest.param(block, id=page.name) for page, block in BLOCKS if not block.startswith(OTHERS)],
 )
-def test_check_config_takes_what_the_pages_show_of_a_configuration(block: str, tmp_path: Path) -> None:
+def test_check_config_accepts_what_the_pages_show_of_a_configuration(block: str, tmp_path: Path) -> None:
     for name in re.findall(r"/etc/trackside/([\w-]+)", block):
         (tmp_path / name).write_text("json://127.0.0.1:9/\n" if "apprise" in name else "http://127.0.0.1:9/\n")
         (tmp_path / name).chmod(0o600)

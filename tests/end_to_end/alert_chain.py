@@ -61,7 +61,9 @@ class Road:
         result = answer.json()["data"]["result"]
         return float(result[0]["value"][1]) if result else None
 
-    def told(self, receiver: str, alert: str, status: str = "firing", *, run: str | None = None) -> list[Letter]:
+    def letters_about(
+        self, receiver: str, alert: str, status: str = "firing", *, run: str | None = None
+    ) -> list[Letter]:
         """Return the messages to a receiver in which an alert has this status."""
         found = [letter for letter in self.inbox.of(receiver) if letter.has(alert, status)]
         return [one for one in found if run is None or one.body["groupLabels"].get("run") == run]

@@ -40,9 +40,9 @@ def by_webhook(config: dict[str, Any], url: str, **keys: str) -> dict[str, Any]:
     for receiver in config["receivers"]:
         resolved = receiver["name"] != "heartbeat"
         sent = {"url": f"{url}/{receiver['name']}", "send_resolved": resolved}
-        told = any(key.endswith("_configs") for key in receiver)
+        reported = any(key.endswith("_configs") for key in receiver)
         receiver.clear()
-        receiver.update({"name": sent["url"].rpartition("/")[2], **({"webhook_configs": [sent]} if told else {})})
+        receiver.update({"name": sent["url"].rpartition("/")[2], **({"webhook_configs": [sent]} if reported else {})})
     for route in routes(config["route"]):
         route.update({key: text for key, text in keys.items() if key in route})
     return config

@@ -18,13 +18,13 @@ import trackside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-said: set[str] = set()
+printed: set[str] = set()
 
 
 def listen() -> None:
     """Record each line of standard input; exit at its end."""
     for line in sys.stdin:
-        said.add(line.strip())
+        printed.add(line.strip())
     os._exit(0)
 
 
@@ -51,8 +51,8 @@ def main() -> None:
     threading.Thread(target=listen, daemon=True).start()
     for step in range(1_000_000):
         with trackside.phase("forward"):
-            time.sleep(float(seconds) * (3 if "slow" in said else 1))
-        while "stay away" in said:
+            time.sleep(float(seconds) * (3 if "slow" in printed else 1))
+        while "stay away" in printed:
             threading.Event().wait()
         meet()
         trackside.push(step=step, loss=1.0)

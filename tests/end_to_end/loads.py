@@ -30,7 +30,7 @@ class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
     """A dataset that acts by the number in *told*, an index of `LINES`; only the first worker is killed or exits."""
 
     def __init__(self) -> None:
-        self.told = torch.zeros(1, dtype=torch.int32).share_memory_()
+        self.line = torch.zeros(1, dtype=torch.int32).share_memory_()
 
     def __len__(self) -> int:
         return 1 << 20
@@ -39,7 +39,7 @@ class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
         info = get_worker_info()
         while time.process_time() < 0.05:  # the kernel counts CPU time in hundredths of a second
             pass
-        act, worker = LINES[int(self.told)], -1 if info is None else info.id
+        act, worker = LINES[int(self.line)], -1 if info is None else info.id
         if act == "fill":
             fill()
         elif act == "allocate":
@@ -99,7 +99,7 @@ def main() -> None:
         sys.stdout.flush()
         line = sys.stdin.readline().strip()
     if line in LINES[1:]:
-        data.told.fill_(LINES.index(line))
+        data.line.fill_(LINES.index(line))
         for number, _ in enumerate(batches, 1):
             if line == "call" and number == CALLS:
                 break

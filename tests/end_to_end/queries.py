@@ -58,12 +58,12 @@ class Queries:
         wanted = sorted(repr(float(value)) for value in values)
         found: list[Point] = []
 
-        def look() -> bool:
+        def matches() -> bool:
             found[:] = self.query(expression)
             return sorted(repr(point.value) for point in found) == wanted
 
         try:
-            eventually(look, pause=SCRAPED)
+            eventually(matches, pause=SCRAPED)
         except pytest.fail.Exception:
             pytest.fail(f"{expression} never had the values {values}; its last are {found}")
         return found

@@ -45,8 +45,8 @@ def main() -> None:
         return clipped
 
     for step in range(STEPS):
-        say(f"{rank} {step} {train(step)}")
-    say(json.dumps({"weights": counts(model), "gradients": counts(model, gradients=True)}))
+        print_line(f"{rank} {step} {train(step)}")
+    print_line(json.dumps({"weights": counts(model), "gradients": counts(model, gradients=True)}))
     for line in sys.stdin:
         while not run.queue.session.layers[0]:
             time.sleep(0.001)
@@ -56,7 +56,7 @@ def main() -> None:
     distributed.destroy_process_group()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

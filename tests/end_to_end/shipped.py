@@ -26,7 +26,7 @@ def shipped(name: str) -> dict[str, Any]:
     return written
 
 
-def say_targets(directory: Path, *addresses: str, **labels: str) -> None:
+def write_targets(directory: Path, *addresses: str, **labels: str) -> None:
     """Write the file of targets of a configuration in *directory*: ``HOST:PORT`` each, and their labels."""
     (directory / "targets").mkdir(parents=True, exist_ok=True)
     written = directory / "targets" / "trackside-test.new"

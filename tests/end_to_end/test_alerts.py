@@ -78,7 +78,7 @@ def test_a_quiet_run_raises_nothing(daemon: Daemon) -> None:
     assert [one for one in alerts(daemon) if one["alert"] != "SlowStep"] == []
 
 
-def test_what_fires_goes_on_over_the_daemon_s_death_and_begins_once(
+def test_a_firing_alert_continues_over_the_daemon_s_death_and_begins_once(
     start_daemon: Callable[..., Daemon], training: Run, daemon: Daemon
 ) -> None:
     training.push(step=1, loss=float("nan"))
@@ -96,7 +96,7 @@ def test_what_fires_goes_on_over_the_daemon_s_death_and_begins_once(
     assert firing(again) == 1
 
 
-def test_what_is_off_is_not_told(start_daemon: Callable[..., Daemon]) -> None:
+def test_an_alert_that_is_off_is_not_sent(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__OFF": "NonFinite@qui*"})
     for name in ("quiet", "loud"):
         with trackside.init(name, endpoint=daemon.endpoint) as run:
@@ -129,7 +129,7 @@ def states(daemon: Daemon) -> set[str]:
     return {*(run["state"] for run in page), *(name.split('state="')[1].rstrip('"}') for name in shown)}
 
 
-def test_a_stall_and_a_nan_outlive_the_daemon_and_are_told_once(start_daemon: Callable[..., Daemon]) -> None:
+def test_a_stall_and_a_nan_outlive_the_daemon_and_are_sent_once(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(environ=STALLS)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     process = start([sys.executable, "-c", TRAIN, daemon.endpoint], env=clean_environ(), text=True, **pipes)

@@ -139,7 +139,7 @@ def test_one_rank_with_its_python_functions_as_text(ranks: Ranks) -> None:
     assert re.search(r"aten::addmm  \S*captured_script\.py:\d+ in main", done.stdout)
 
 
-def test_captures_are_listed_and_saved_and_a_failed_one_says_why(ranks: Ranks, tmp_path: Path) -> None:
+def test_captures_are_listed_and_saved_and_a_failed_one_reports_why(ranks: Ranks, tmp_path: Path) -> None:
     refused = ranks.run("capture", "captured_script", "--ranks", "7")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert len(refused.stderr.splitlines()) == 1
@@ -167,7 +167,7 @@ def test_without_the_environment_the_client_records_as_planned_and_asked(
     assert "rank 0, process: " in memory.stdout
 
 
-def test_a_training_that_is_killed_while_it_is_recorded_is_said_to_be_killed(
+def test_a_training_that_is_killed_while_it_is_recorded_is_reported_as_killed(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     training = start_training(daemon, "-c", PLAIN.replace(', profile={"epochs": [1], "steps": 3}', ""))

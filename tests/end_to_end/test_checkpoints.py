@@ -63,13 +63,13 @@ def test_a_loop_resumes_from_the_checkpoint_before_the_torn_one(daemon: Daemon, 
         try:
             eventually(lambda: steps(daemon) == [10, 20, 30])
             (folder / "crash").touch()
-            printed, said = loop.communicate(timeout=DEADLINE)
+            printed, reported = loop.communicate(timeout=DEADLINE)
         except BaseException:
             loop.kill()
             raise
-    assert (loop.returncode, printed.split("\n")) == (0, ["from 0", "restart", "from 20", ""]), said
-    assert f"trackside: {folder}/step-30.pt is skipped: step-30.pt: " in said
-    assert "Traceback" not in said
+    assert (loop.returncode, printed.split("\n")) == (0, ["from 0", "restart", "from 20", ""]), reported
+    assert f"trackside: {folder}/step-30.pt is skipped: step-30.pt: " in reported
+    assert "Traceback" not in reported
     (verdict,) = eventually(lambda: daemon.api("runs/loop-1").json()["resumes"])
     assert verdict["text"].startswith("attempt 1 goes on after step 20 of 30, ")
     assert "10 steps " in verdict["text"]

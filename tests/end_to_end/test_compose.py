@@ -42,7 +42,7 @@ def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str, str]]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_it_is_as_the_specification_says(file: str) -> None:
+def test_it_agrees_with_the_specification(file: str) -> None:
     checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(HERE / file)]
     ended = subprocess.run(checker, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -79,7 +79,7 @@ def test_what_is_built_is_there() -> None:
     assert context / build["dockerfile"] == dockerfile.FILE
 
 
-def test_the_dashboards_are_where_the_provisioning_looks() -> None:
+def test_the_dashboards_are_where_the_provisioning_searches() -> None:
     grafana = services()["grafana"]
     targets = {target: source for source, target, _ in mounts(grafana)}
     providers = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/trackside.yml").read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def test_the_dashboards_are_where_the_provisioning_looks() -> None:
     assert (targets[str(home.parent)] / home.name).is_file()
 
 
-def test_the_daemon_takes_what_it_is_given_with_real_gpus(place: Path) -> None:
+def test_the_daemon_accepts_its_options_with_real_gpus(place: Path) -> None:
     service = services("compose.gpu.yml")["trackside"]
     command, *flags = service["command"]
     assert command == "daemon"
@@ -178,8 +178,8 @@ def test_the_demo_s_series_and_alerts_come_to_both(composed: Composed) -> None:
     assert count("count(trackside_gpu_info)") == ["8"]
     assert count("count(trackside_gpu_rank_info)") == ["4"]
 
-    def told() -> set[str]:
+    def firing_names() -> set[str]:
         return {one["labels"]["alertname"] for one in ask(alertmanager, "/api/v2/alerts")}
 
-    eventually(lambda: told() >= {"Watchdog", "TracksideNonFinite"}, 3 * DEADLINE, SCRAPED)
+    eventually(lambda: firing_names() >= {"Watchdog", "TracksideNonFinite"}, 3 * DEADLINE, SCRAPED)
     assert ask(alertmanager, "/api/v2/receivers") == [{"name": "nobody"}]

@@ -124,7 +124,7 @@ def test_two_stages_and_what_a_registry_shows() -> None:
 
 
 @pytest.mark.skipif(not possible(), reason="needs root and mount namespaces (CAP_SYS_ADMIN)")
-def test_the_daemon_runs_as_nobody_on_a_read_only_root(contained: subprocess.Popen[str]) -> None:
+def test_the_daemon_runs_as_user_65534_on_a_read_only_root(contained: subprocess.Popen[str]) -> None:
     python = sys.executable
     check = [python, *dockerfile.command("HEALTHCHECK")[1:]]
     eventually(lambda: contained.poll() is not None or inside(contained, *check).returncode == 0)

@@ -113,7 +113,7 @@ def test_notifications_name_the_id() -> None:
     assert "correlation_id" not in annotation_texts(alert("NonFinite"), daemon)
 
 
-def test_an_alert_keeps_its_fingerprint() -> None:
+def test_an_alert_retains_its_fingerprint() -> None:
     first = alert("NonFinite", severity="critical")
     assert first.fingerprint == fingerprint(
         first.alert, first.run, dict(reversed(list(first.labels.items()))), first.started

@@ -35,16 +35,16 @@ def test_a_password_does_not_lock_out_of_a_daemon_that_has_no_users(
     secret.chmod(0o600)
     file = f"--web.credentials-file={secret}"
 
-    def said(*arguments: str) -> tuple[int, str]:
+    def output_of(*arguments: str) -> tuple[int, str]:
         return ran(daemon, *arguments, file)
 
-    assert said("import", str(imported), "--name", "taken", f"--url={daemon.url}")[0] == 0
-    assert "taken" in said("runs")[1]
-    assert "taken" in said("runs", f"--url={daemon.url}")[1]
-    assert said("silence", "LossSpike", "--for", "1h")[1].startswith("silence ")
-    assert said("doctor")[1].splitlines()[0].endswith(f" serves {daemon.url}")
+    assert output_of("import", str(imported), "--name", "taken", f"--url={daemon.url}")[0] == 0
+    assert "taken" in output_of("runs")[1]
+    assert "taken" in output_of("runs", f"--url={daemon.url}")[1]
+    assert output_of("silence", "LossSpike", "--for", "1h")[1].startswith("silence ")
+    assert output_of("doctor")[1].splitlines()[0].endswith(f" serves {daemon.url}")
     (place / "push.token").write_text("stale\n")
-    code, text = said("runs", f"--url={daemon.url}")
+    code, text = output_of("runs", f"--url={daemon.url}")
     assert (code, text.count("\n")) == (2, 1)
     assert "requires 'Authorization: Bearer TOKEN'" in text
 
@@ -52,11 +52,11 @@ def test_a_password_does_not_lock_out_of_a_daemon_that_has_no_users(
 @contextmanager
 def stranger(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[str | None]]]:
     """Yield the address of a server that answers every request alike, and its received Authorization headers."""
-    told: list[str | None] = []
+    received: list[str | None] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            told.append(self.headers["Authorization"])
+            received.append(self.headers["Authorization"])
             self.send_response(status)
             for name, text in headers.items():
                 self.send_header(name.replace("_", "-"), text)
@@ -71,7 +71,7 @@ def stranger(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[s
         serving = threading.Thread(target=other.serve_forever)
         serving.start()
         try:
-            yield f"http://127.0.0.1:{other.server_port}", told
+            yield f"http://127.0.0.1:{other.server_port}", received
         finally:
             other.shutdown()
             serving.join()
@@ -85,39 +85,39 @@ def credentials(directory: Path, more: str = "") -> str:
     return f"--web.credentials-file={secret}"
 
 
-def test_the_token_of_a_daemon_is_told_to_no_other_address(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+def test_the_token_of_a_daemon_is_sent_to_no_other_address(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(*QUIET)
-    with stranger(401, WWW_Authenticate="Bearer") as (url, told):
+    with stranger(401, WWW_Authenticate="Bearer") as (url, received):
         code, _ = ran(daemon, "runs", f"--url={url}", credentials(tmp_path))
     assert code == 2
-    assert told == ["Basic YWRhOmxvdmVsYWNl"]
+    assert received == ["Basic YWRhOmxvdmVsYWNl"]
 
 
 def test_a_password_does_not_follow_a_redirect(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(*QUIET)
-    with stranger(200, b"{}") as (second, told), stranger(302, Location=f"{second}/api/v1/runs") as (first, asked):
-        code, said = ran(daemon, "runs", f"--url={first}", credentials(tmp_path))
-    assert (code, said.count("\n")) == (2, 1)
+    with stranger(200, b"{}") as (second, received), stranger(302, Location=f"{second}/api/v1/runs") as (first, asked):
+        code, answered = ran(daemon, "runs", f"--url={first}", credentials(tmp_path))
+    assert (code, answered.count("\n")) == (2, 1)
     assert asked == ["Basic YWRhOmxvdmVsYWNl"]
-    assert told == []
+    assert received == []
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"runs": 3}', b"no JSON"])
-def test_who_answers_and_is_no_daemon_is_named_in_one_line(
+def test_a_server_that_answers_and_is_no_daemon_is_named_in_one_line(
     tmp_path: Path, start_daemon: Callable[..., Daemon], body: bytes
 ) -> None:
     daemon = start_daemon(*QUIET)
     with stranger(200, body) as (url, _):
-        code, said = ran(daemon, "runs", f"--url={url}")
-    assert (code, said.count("\n")) == (2, 1)
-    assert url.removeprefix("http://") in said
+        code, answered = ran(daemon, "runs", f"--url={url}")
+    assert (code, answered.count("\n")) == (2, 1)
+    assert url.removeprefix("http://") in answered
 
 
-def test_a_password_that_is_for_tls_goes_nowhere_without(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
+def test_a_password_for_tls_is_not_sent_without_tls(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(*QUIET)
-    code, said = ran(
+    code, answered = ran(
         daemon, "runs", "--url=http://192.0.2.1:1", credentials(tmp_path, "tls_config: {server_name: gpu1}")
     )
-    assert (code, said.count("\n")) == (2, 1)
-    assert "http://192.0.2.1:1" in said
-    assert "only https:// addresses are allowed" in said
+    assert (code, answered.count("\n")) == (2, 1)
+    assert "http://192.0.2.1:1" in answered
+    assert "only https:// addresses are allowed" in answered

@@ -63,9 +63,9 @@ def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
         process = start(command("demo", *arguments.split()), env=environ, stdout=log, stderr=log)
 
     def address() -> str | None:
-        said = (place / "demo.log").read_text()
-        assert process.poll() is None, said
-        found = re.search(r"(http://[\d.:]+)/metrics", said)
+        reported = (place / "demo.log").read_text()
+        assert process.poll() is None, reported
+        found = re.search(r"(http://[\d.:]+)/metrics", reported)
         return found[1] if found else None
 
     try:
@@ -131,9 +131,11 @@ def test_every_query_returns_data(servers: dict[str, Asking]) -> None:
 
     with suppress(pytest.fail.Exception):
         eventually(answered)
-    said = [f"{server}: {complaint}" for (server, _), complaints in sorted(wrong.items()) for complaint in complaints]
+    reported = [
+        f"{server}: {complaint}" for (server, _), complaints in sorted(wrong.items()) for complaint in complaints
+    ]
     assert wrong
-    assert not said, "\n".join(said)
+    assert not reported, "\n".join(reported)
 
 
 @pytest.mark.parametrize("server", SERVERS[:2])
@@ -144,8 +146,8 @@ def test_one_misspelt_family_is_named(servers: dict[str, Asking], uid: str, serv
     target = panel["targets"][0]
     family = next(one.name for one, _ in selectors(parsed(target["expr"])))
     target["expr"] = re.sub(rf"\b{family}\b", family[:-1], target["expr"])
-    said = f"{uid}: panel {panel['title']!r}, query {target['refId']}: no data; {family[:-1]} has no series"
-    eventually(lambda: servers[server].complaints(board) == [said])
+    reported = f"{uid}: panel {panel['title']!r}, query {target['refId']}: no data; {family[:-1]} has no series"
+    eventually(lambda: servers[server].complaints(board) == [reported])
 
 
 def test_a_variable_without_values_is_named(servers: dict[str, Asking]) -> None:

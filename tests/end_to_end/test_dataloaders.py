@@ -77,14 +77,14 @@ def await_tick(daemon: Daemon) -> None:
     eventually(lambda: daemon.series()[moment] > last)
 
 
-def say(training: Process, line: str) -> None:
+def send_line(training: Process, line: str) -> None:
     assert training.stdin is not None
     training.stdin.write(f"{line}\n")
     training.stdin.flush()
 
 
 @pytest.mark.parametrize(("method", "helpers"), [("fork", 0), ("spawn", 2), ("forkserver", 3)])
-def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
+def test_the_workers_of_a_loader_are_recognized_whichever_way_they_are_started(
     daemon: Daemon, start_training: Callable[..., Process], method: str, helpers: int
 ) -> None:
     """The helpers are the resource tracker, the server of `forkserver`, and that of the tests, which forks them."""
@@ -103,7 +103,7 @@ def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
     page = daemon.series()
     assert page[f'trackside_process_children{{pid="{training.pid}"}}'] == helpers
     assert page[f'trackside_process_resident_memory_bytes{{pid="{training.pid}"}}'] > 10 * MIB
-    say(training, "close")
+    send_line(training, "close")
     eventually(lambda: of_loader(daemon, method, "workers") == 0)
     assert (of_loader(daemon, method, "cpu_seconds_total") or 0) > 0, "what they had is kept"
     training.communicate("", timeout=DEADLINE)
@@ -117,14 +117,14 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
 ) -> None:
     training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="full")
     eventually(lambda: of_loader(daemon, "full", "workers") == 4)
-    say(training, "crowd")
+    send_line(training, "crowd")
     assert training.stdout is not None
     assert training.stdout.readline() == "crowded\n"
     used = 'trackside_training_shm_used_bytes{rank="0",run="full"}'
     eventually(lambda: daemon.series().get(used, 0) > 14 * MIB)
     for _ in range(5):
         await_tick(daemon)
-    say(training, "fill")
+    send_line(training, "fill")
     training.communicate("", timeout=DEADLINE)
     assert training.returncode != 0, "as it says itself in one way or another"
     first = eventually(lambda: deaths(daemon, "full"))[0]["fields"]
@@ -140,13 +140,13 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     assert re.search(rf" 0 +- +dataloader_died\s+pid={first['pid']} signal=SIGBUS cause=", shown.stdout)
 
 
-def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_dies(
+def test_pytorch_that_cannot_allocate_shared_memory_raises_it_itself_and_no_process_dies(
     daemon: Daemon, start_training: Callable[..., Process], small_shm: str
 ) -> None:
     """PyTorch allocates the memory before it writes, so the rank gets the exception, and the run's cause is that."""
     training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="raises")
     eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
-    say(training, "allocate")
+    send_line(training, "allocate")
     _, complaints = training.communicate("", timeout=DEADLINE)
     assert "unable to allocate shared memory" in complaints
     (run,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises"])
@@ -162,12 +162,12 @@ def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_di
         ("exit", "exit", {"status": 3, "cause": "exit status 3"}),
     ],
 )
-def test_a_worker_that_dies_otherwise_is_told_of_too(
+def test_a_worker_that_dies_otherwise_is_reported_too(
     daemon: Daemon, start_training: Callable[..., Process], line: str, cause: str, known: dict[str, Any]
 ) -> None:
     training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME=line)
     eventually(lambda: of_loader(daemon, line, "workers") == 4)
-    say(training, line)
+    send_line(training, line)
     training.communicate("", timeout=DEADLINE)
     fields = eventually(lambda: [one["fields"] for one in deaths(daemon, line)])
     assert [known.items() <= one.items() for one in fields] == [True], fields
@@ -179,7 +179,7 @@ def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
 ) -> None:
     training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME="calls")
     eventually(lambda: of_loader(daemon, "calls", "workers") == 4)
-    say(training, "call")
+    send_line(training, "call")
     named = eventually(lambda: (found := called(daemon, "calls", "pt_data_worker"))[4:] and found)
     assert {one["role"] for one in named if one["parent"] != training.pid} == {"other"}
     for _ in range(4):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from end_to_end.conftest import finish
-from end_to_end.test_history import PATIENT, QUIET, about, counted, kept
+from end_to_end.test_history import PATIENT, QUIET, about, counted, stored_samples
 from processes import DEADLINE, eventually
 
 from trackside.transport.spool import Reader
@@ -108,7 +108,7 @@ def steps_total(daemon: Daemon) -> dict[str, float]:
     return {name: value for name, value in daemon.series().items() if name.startswith("trackside_training_steps_total")}
 
 
-def test_while_the_daemon_is_killed_again_and_again_every_sample_of_four_ranks_is_kept_once_and_no_state_flaps(
+def test_a_daemon_that_is_killed_repeatedly_stores_every_sample_once_and_no_state_flaps(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
     kills, samples = count(6, 100), count(50_000, 1_000_000)
@@ -137,7 +137,7 @@ def test_while_the_daemon_is_killed_again_and_again_every_sample_of_four_ranks_i
     events = daemon.api("events?run=paced").json()["events"]
     assert sorted(one["kind"] for one in events) == ["rank_ended"] * 4 + ["run_started"]
     assert daemon.stop() == 0
-    found = kept(daemon.history, "paced")
+    found = stored_samples(daemon.history, "paced")
     assert {(attempt, rank) for attempt, rank, _ in found} == {(0, rank) for rank in range(4)}
     for rank, pushed in enumerate(steps):
         assert {key: found[0, rank, key] for key in KEYS} == complete(pushed)
@@ -158,7 +158,7 @@ def test_a_daemon_that_stands_still_for_longer_than_every_timeout_loses_nothing(
     steps = int(finish(training))
     eventually(lambda: states(daemon) == {"finished"})
     assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()} == complete(steps)
 
 
 def test_a_training_that_stands_still_for_longer_than_every_timeout_is_not_lost_and_loses_nothing(
@@ -176,7 +176,7 @@ def test_a_training_that_stands_still_for_longer_than_every_timeout_is_not_lost_
     steps = int(finish(training))
     eventually(lambda: states(daemon) == {"finished"})
     assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()} == complete(steps)
 
 
 MARKS = {"run_info", "state", "end_timestamp_seconds"}
@@ -196,7 +196,7 @@ def spooled(spool: Path) -> int:
     return values
 
 
-def test_when_both_sides_are_killed_the_next_daemon_takes_the_spool(
+def test_when_both_sides_are_killed_the_next_daemon_reads_the_spool(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
 ) -> None:
     daemon = start_daemon(*QUIET)
@@ -217,13 +217,13 @@ def test_when_both_sides_are_killed_the_next_daemon_takes_the_spool(
     assert shown(daemon) <= MARKS
     assert counted(daemon, "ingest_gaps_total") == 0.0
     assert daemon.stop() == 0
-    found = {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()}
+    found = {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()}
     steps = len(found["loss"])
     assert found == complete(steps)
     assert steps * len(KEYS) >= handed
 
 
-def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_the_daemon_started_afterwards_takes_it(
+def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_a_later_daemon_reads_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
     spool: Path,
@@ -245,11 +245,11 @@ def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_the_daemon
     assert shown(daemon) == MARKS, "of what is late the page has the end, and no more"
     assert daemon.series()['trackside_training_state{run="bursts",state="finished"}'] == 1
     assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in kept(daemon.history, "bursts").items()} == complete(steps)
+    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "bursts").items()} == complete(steps)
     assert about(daemon.history, "bursts")["state"] == "finished"
 
 
-def test_past_its_bound_a_spool_loses_the_oldest_and_the_count_says_exactly_how_many(
+def test_past_its_bound_a_spool_loses_the_oldest_and_counts_them_exactly(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
     spool: Path,
@@ -322,7 +322,7 @@ def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(
     eventually(lambda: states(daemon) == {"finished"})
     assert sorted(steps_total(daemon).values()) == [steps]
     assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in kept(daemon.history, "paced").items()} == complete(steps)
+    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()} == complete(steps)
 
 
 #: Pushes three steps, says so, and waits to be told to go on to its end.
@@ -338,8 +338,8 @@ sys.stdin.readline()
 
 def attempts(daemon: Daemon) -> list[tuple[int, str]]:
     """Return number and state of each attempt of the resumed run."""
-    told = daemon.api("runs/same").json().get("attempt_list", [])
-    return [(one["attempt"], one["state"]) for one in told]
+    reported = daemon.api("runs/same").json().get("attempt_list", [])
+    return [(one["attempt"], one["state"]) for one in reported]
 
 
 def test_a_run_that_is_resumed_before_the_daemon_is_back_is_another_attempt(
@@ -383,12 +383,12 @@ def test_what_several_attempts_have_left_and_one_that_lives_are_not_mixed(
     last.communicate("\n", timeout=DEADLINE)
     eventually(lambda: attempts(daemon)[2] == (2, "finished"))
     assert daemon.stop() == 0
-    assert kept(daemon.history, "again") == {
+    assert stored_samples(daemon.history, "again") == {
         (attempt, 0, "loss"): [(step, float(step)) for step in range(3)] for attempt in range(3)
     }
 
 
-def test_what_many_have_left_is_taken_at_once(
+def test_the_leftovers_of_many_are_read_at_once(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path
 ) -> None:
     daemon = start_daemon(*QUIET)

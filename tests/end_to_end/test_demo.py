@@ -127,7 +127,7 @@ def start_demo(place: Path, without_torch: str) -> Iterator[Callable[..., Demo]]
         eventually(lambda demo=demo: not demo.processes())  # type: ignore[misc]
 
 
-def test_it_says_where_to_look_and_sums_up(start_demo: Callable[..., Demo]) -> None:
+def test_it_prints_the_address_and_a_summary(start_demo: Callable[..., Demo]) -> None:
     demo = start_demo("--steps", "30")
     status, printed, complaints = demo.end()
     assert (status, complaints) == (0, "")
@@ -145,7 +145,7 @@ def test_it_says_where_to_look_and_sums_up(start_demo: Callable[..., Demo]) -> N
     assert demo.left_behind() == []
 
 
-def test_at_a_terminal_the_link_is_said_once(place: Path) -> None:
+def test_at_a_terminal_the_link_is_printed_once(place: Path) -> None:
     ours, theirs = os.openpty()
     environ = {"TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0", "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock"}
     flags = ("--ranks", "1", "--steps", "1")
@@ -172,7 +172,7 @@ def test_a_web_configuration_is_the_other_daemons(start_demo: Callable[..., Demo
     assert "TRACKSIDE_WEB__CONFIG__FILE would not protect it" in complaints
 
 
-def test_its_flag_says_how_many_gpus_there_are_to_be_ill(start_demo: Callable[..., Demo]) -> None:
+def test_its_flag_sets_how_many_gpus_have_faults(start_demo: Callable[..., Demo]) -> None:
     ill = {"TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7"}
     status, printed, _ = start_demo("--ranks", "1", "--gpus", "8", "--steps", "1", **ill).end()
     assert (status, "8 GPUs are simulated" in printed) == (0, True)
@@ -232,7 +232,7 @@ def test_a_port_that_another_daemon_has_is_one_line(daemon: Daemon, start_demo: 
     assert "TRACKSIDE_WEB__LISTEN_ADDRESS=127.0.0.1:" in complaints
 
 
-def test_a_port_where_nobody_answers_is_one_line(start_demo: Callable[..., Demo]) -> None:
+def test_a_port_without_a_listener_is_one_line(start_demo: Callable[..., Demo]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         demo = start_demo("--steps", "5", address=f"127.0.0.1:{listener.getsockname()[1]}")
         status, printed, complaints = demo.end()
@@ -257,7 +257,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("simulated", [(), ("--ranks", "2")], ids=["real", "simulated"])
-def test_every_trouble_is_told(
+def test_every_trouble_is_notified(
     start_demo: Callable[..., Demo], count: Callable[[int, int], int], simulated: tuple[str, ...]
 ) -> None:
     for trouble in list(TROUBLES)[: count(1, len(TROUBLES))]:
@@ -293,7 +293,7 @@ OF_A_TRAINING -= {families.NEXT_CHECKPOINT_BYTES.name, families.CHECKPOINT_ROOM.
 PHASES = {"data", "forward", "backward", "optimizer", "sync", "eval", "checkpoint", "other"}
 
 
-def told(page: str, family: str) -> dict[str, float]:
+def series_of(page: str, family: str) -> dict[str, float]:
     """Return the series of a family, including those of a histogram, and their values."""
     found = re.findall(rf"^({family}(?:_count|_sum|_bucket)?(?:{{.*}})?) (\S+)$", page, re.MULTILINE)
     return {name: float(value) for name, value in found}
@@ -316,9 +316,9 @@ def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..
     assert missing() == set()
     joined = re.findall(rf'^{gpu.RANK_INFO.name}{{gpu="(\d)",rank="(\d)",run="demo"', page, re.MULTILINE)
     assert sorted(joined) == [(str(rank), str(rank)) for rank in range(RANKS)]
-    assert len(told(page, "trackside_gpu_info")) == 3
-    assert set(told(page, "trackside_dataloader_workers").values()) == {2.0}
-    assert sum(told(page, "trackside_dataloader_deaths_total").values()) == 0
+    assert len(series_of(page, "trackside_gpu_info")) == 3
+    assert set(series_of(page, "trackside_dataloader_workers").values()) == {2.0}
+    assert sum(series_of(page, "trackside_dataloader_deaths_total").values()) == 0
     demo.process.send_signal(signal.SIGINT)
     status, printed, complaints = demo.end()
     assert (status, complaints) == (0, "")

@@ -56,7 +56,7 @@ def environ(inbox: Inbox) -> dict[str, str]:
     return {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
 
 
-def told(inbox: Inbox, alert: str, status: str = "firing") -> list[Letter]:
+def letters_about(inbox: Inbox, alert: str, status: str = "firing") -> list[Letter]:
     return [letter for letter in inbox.of("direct") if letter.has(alert, status)]
 
 
@@ -67,15 +67,15 @@ def test_a_nan_of_64_ranks_is_one_message(
     with ranks(daemon, 64, monkeypatch) as runs:
         for run in runs:
             run.push(step=1, loss=float("nan"))
-        letter = eventually(lambda: told(inbox, NAN))[0]
+        letter = eventually(lambda: letters_about(inbox, NAN))[0]
         notified = eventually(lambda: [one for one in nans(daemon) if "webhook" in one["notified"]])
     (alert,) = [one for one in letter.body["alerts"] if one["labels"]["alertname"] == NAN]
     assert (alert["labels"]["run"], alert["labels"]["severity"]) == ("net", "critical")
     assert len(notified) == 1
-    assert len(told(inbox, NAN)) == 1
+    assert len(letters_about(inbox, NAN)) == 1
 
 
-def test_a_killed_process_is_told(
+def test_a_killed_process_is_notified(
     inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(environ=environ)
@@ -84,11 +84,11 @@ def test_a_killed_process_is_told(
     assert training.stdout.readline() == "trains\n"
     eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="net"}'))
     training.kill()
-    letter = eventually(lambda: told(inbox, DIED))[0]
+    letter = eventually(lambda: letters_about(inbox, DIED))[0]
     assert "SIGKILL" in str(letter.body)
 
 
-def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_again(
+def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_sends_it_again(
     inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = start_daemon(environ=environ)
@@ -99,10 +99,10 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
         again = start_daemon(environ=environ)
         run.push(step=2, loss=float("nan"))
         run.alert("another", severity="critical")  # told after whatever the sink had to say of the NaN
-        eventually(lambda: told(inbox, "TracksideUserAlert"))
+        eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
         assert [one["ended"] for one in nans(again)] == [None]
     assert len([letter for letter in inbox.of("direct") if _is_news(letter)]) == 1
-    assert not told(inbox, NAN, "resolved")
+    assert not letters_about(inbox, NAN, "resolved")
 
 
 def _is_news(letter: Letter) -> bool:
@@ -115,7 +115,7 @@ def test_a_nan_of_a_run_that_ends_at_once_is_firing_in_the_first_message(
 ) -> None:
     daemon = start_daemon(environ=environ)
     start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
-    eventually(lambda: told(inbox, NAN) or told(inbox, NAN, "resolved"))
+    eventually(lambda: letters_about(inbox, NAN) or letters_about(inbox, NAN, "resolved"))
     assert [letter.fires(NAN) for letter in inbox.of("direct") if letter.of(NAN)] == [True]
     daemon.stop()
     assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
@@ -126,13 +126,13 @@ def test_a_nan_that_the_earlier_daemon_could_not_send_is_sent_as_firing_although
 ) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-        daemon = start_daemon(environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": nobody})
+        unused = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        daemon = start_daemon(environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": unused})
         start_training(daemon, "-c", NAN_THEN_EXIT, TRACKSIDE_RUN_NAME="net")
         eventually(lambda: [one for one in nans(daemon) if one["ended"] is not None])
         daemon.stop(signal.SIGKILL)
     again = start_daemon(environ=environ)
-    eventually(lambda: told(inbox, NAN))
+    eventually(lambda: letters_about(inbox, NAN))
     again.stop()
     assert [one["status"] for letter in inbox.of("direct") for one in letter.of(NAN)] == ["firing", "resolved"]
 
@@ -158,11 +158,11 @@ def test_a_sink_that_is_configured_later_is_sent_only_what_still_fires(
         eventually(lambda: list(spool.glob("*.spool")))
         stalled.kill()
         again = start_daemon(environ=environ)
-        eventually(lambda: told(inbox, "TracksideUserAlert"))
+        eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
         again.stop()
     assert not any(letter.of(NAN) for letter in inbox.of("direct")), "the run of the NaN had ended before"
-    assert not told(inbox, "TracksideTrainingStalled"), "the run that stalled is lost"
-    died = [one["labels"]["run"] for letter in told(inbox, DIED) for one in letter.of(DIED)]
+    assert not letters_about(inbox, "TracksideTrainingStalled"), "the run that stalled is lost"
+    died = [one["labels"]["run"] for letter in letters_about(inbox, DIED) for one in letter.of(DIED)]
     assert "stalled" in died
 
 
@@ -179,7 +179,7 @@ def test_a_sink_that_a_reload_adds_is_sent_only_what_fires(
         eventually(lambda: "UserAlert" in {one["alert"] for one in _alerts(daemon)})
         config.write_text(json.dumps({"alerts": {"sinks": {"webhook": {"url": f"{inbox.url}/direct"}}}}))
         daemon.process.send_signal(signal.SIGHUP)
-        eventually(lambda: told(inbox, "TracksideUserAlert"))
+        eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
         daemon.stop()
     assert not any(letter.of(NAN) for letter in inbox.of("direct"))
 

@@ -72,7 +72,7 @@ def ended_as(daemon: Daemon, run: str) -> str | None:
     return None if shown == "running" else shown
 
 
-def told(daemon: Daemon, run: str) -> dict[str, Any]:
+def description(daemon: Daemon, run: str) -> dict[str, Any]:
     """Return the description of a run in the history, by name."""
     (found,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == run])
     return daemon.api(f"runs/{found['id']}").json()  # type: ignore[no-any-return]  # JSON
@@ -80,15 +80,17 @@ def told(daemon: Daemon, run: str) -> dict[str, Any]:
 
 def ends(daemon: Daemon, run: str) -> list[dict[str, Any]]:
     """Return the history's events of the ends of a run's ranks, oldest first."""
-    events = daemon.api(f"events?run={told(daemon, run)['id']}").json()["events"]
+    events = daemon.api(f"events?run={description(daemon, run)['id']}").json()["events"]
     return [one["fields"] for one in events if one["kind"] == "rank_ended"]
 
 
 def expect(daemon: Daemon, kind: str) -> None:
     """Check that the page shows the right state, and the history the right state and cause."""
     end = ENDS[kind]
-    assert eventually(lambda: ended_as(daemon, kind)) == end.state, "nobody is told of another end first"
-    eventually(lambda: (told(daemon, kind)["state"], told(daemon, kind)["cause"]) == (end.state, end.cause))
+    assert eventually(lambda: ended_as(daemon, kind)) == end.state, "no other end is reported first"
+    eventually(
+        lambda: (description(daemon, kind)["state"], description(daemon, kind)["cause"]) == (end.state, end.cause)
+    )
     assert ends(daemon, kind)[-1] == {"state": end.state, "cause": end.cause, **end.known}
     lines = eventually(lambda: [line for line in daemon.log if f"run {kind} rank 0" in line])
     assert len(lines) == 1, lines
@@ -119,9 +121,7 @@ def test_a_training_that_the_oom_killer_ends_is_shown_as_that(
     assert alert["severity"] == "critical"
 
 
-def test_a_process_that_nobody_has_waited_for_yet_is_shown_all_the_same(
-    daemon: Daemon, start_training: Callable[..., Process]
-) -> None:
+def test_a_zombie_process_is_shown_all_the_same(daemon: Daemon, start_training: Callable[..., Process]) -> None:
     """A launcher may be slow to wait for its ranks."""
     kind = "os-exit-3"
     training = start_training(daemon, "-c", script(ENDS[kind]), TRACKSIDE_RUN_NAME="zombie")
@@ -131,4 +131,4 @@ def test_a_process_that_nobody_has_waited_for_yet_is_shown_all_the_same(
     training.stdin.flush()
     eventually(lambda: state(daemon, "zombie") == "failed")
     assert training.returncode is None
-    eventually(lambda: told(daemon, "zombie")["cause"] == "exit status 3")
+    eventually(lambda: description(daemon, "zombie")["cause"] == "exit status 3")

@@ -111,7 +111,7 @@ def test_a_stall_names_the_line_of_the_rank_that_is_not_in_the_collective(
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_who_does_not_answer_is_named(
+def test_a_rank_that_does_not_answer_is_named(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})

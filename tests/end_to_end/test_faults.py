@@ -15,7 +15,7 @@ import pytest
 from end_to_end.conftest import finish
 from end_to_end.faults import HOUR, YEAR, Faults, MovedClock, cut, delete
 from end_to_end.test_delivery import PACED, complete
-from end_to_end.test_history import PATIENT, QUIET, counted, is_written, kept
+from end_to_end.test_history import PATIENT, QUIET, counted, is_written, stored_samples
 from processes import DEADLINE, Daemon, eventually
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ def test_a_training_that_runs_out_of_descriptors_while_the_daemon_is_away_loses_
     eventually(lambda: all(run["state"] == "finished" for run in daemon.api("runs").json()["runs"]))
     assert daemon.stop() == 0
     for left in range(rounds):
-        assert {key: rows for (_, _, key), rows in kept(daemon.history, f"left{left}").items()} == complete(3000)
+        assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, f"left{left}").items()} == complete(
+            3000
+        )
 
 
 def _set_aside(daemon: Daemon, more_than: int = 0) -> list[Path]:
@@ -219,7 +221,7 @@ def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
     place: Path,
     moved: tuple[str, float],
 ) -> None:
-    whose, by = moved
+    owner, by = moved
     (place / "of the client").mkdir()
     clients = MovedClock(place / "of the client")
     daemon, began = start_with_clock(*QUIET), time.monotonic()
@@ -237,7 +239,7 @@ def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
 
     push(0.5, 20)
     clients.move(by)
-    clock.move(by if whose == "machine" else 0.0)
+    clock.move(by if owner == "machine" else 0.0)
     push(0.25, 40)
     assert daemon.stop() == 0
     daemon = start_with_clock(*QUIET)
@@ -248,11 +250,11 @@ def test_a_clock_that_is_set_hides_no_step_and_no_alert_and_changes_no_duration(
     eventually(lambda: daemon.api("runs/clocked").json()["state"] == "finished")
     run = daemon.api("runs/clocked").json()
     assert 0 < run["ended"] - run["started"] <= time.monotonic() - began
-    assert abs(run["ended"] - time.time() - (by if whose == "machine" else 0.0)) < time.monotonic() - began
+    assert abs(run["ended"] - time.time() - (by if owner == "machine" else 0.0)) < time.monotonic() - began
     sets = [
         event["fields"] for event in daemon.api("events?run=clocked").json()["events"] if event["kind"] == "clock_set"
     ]
-    assert [round(fields["seconds"]) for fields in sets] == ([by] if whose == "machine" else [])
+    assert [round(fields["seconds"]) for fields in sets] == ([by] if owner == "machine" else [])
 
 
 def test_a_million_keys_cost_no_more_memory_than_some_thousands(
@@ -345,7 +347,7 @@ def test_eight_ranks_go_through_every_fault_without_a_loss_and_in_flat_memory(
     assert not any(value for name, value in daemon.series().items() if "client_dropped_total" in name)
     cpu = sum(psutil.Process(daemon.process.pid).cpu_times()[:2])
     assert daemon.stop() == 0
-    found = kept(daemon.history, "wide")
+    found = stored_samples(daemon.history, "wide")
     assert len(found) == size * 20
     for (_, rank, key), rows in found.items():
         first, more = rows[0][0], int(key.removeprefix("key").replace("loss", "0"))

@@ -155,8 +155,8 @@ def machine() -> State:
     watch, book = RankWatch(), ActiveAlerts(silences=Silences([silence]))
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
-        for said in book.accept(watch.accept(batch), NOW.wall):
-            state.update(said)
+        for reported in book.accept(watch.accept(batch), NOW.wall):
+            state.update(reported)
     prices = CostSection(gpu_hour=("*H100*=2.5",), currency="EUR", kwh=0.25)
     begin = Begin(NOW.wall - 600, (), {_gpu(0, 0).uuid: 123456789.125})
     state.update(LiveCosts(state, lambda: (MEMBER,), lambda _: begin, prices).batch(NOW.monotonic, NOW.wall))
@@ -218,13 +218,13 @@ def _sampled() -> list[Batch]:
 def _pushed() -> Iterator[Batch]:
     sessions = Sessions(Runs(Limits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
-        for frames in _said_by(rank):
+        for frames in _messages_of(rank):
             yield from sessions.receive(Connection(b"peer"), frames, NOW).batches
     yield from sessions.receive(Connection(b"stranger"), [b"GET / HTTP/1.1"], NOW).batches
     yield from sessions.tick(NOW)
 
 
-def _said_by(rank: int) -> Iterator[list[bytes]]:
+def _messages_of(rank: int) -> Iterator[list[bytes]]:
     """Yield the messages of a rank: a hello, four steps, and for rank 1 its end."""
     session = bytes([rank]) * 16
     identity = Identity(
@@ -300,7 +300,7 @@ def test_the_page_of_a_small_machine_is_the_golden_file(name: str, machine: Stat
     assert page.splitlines() == (GOLDEN / name).read_text().splitlines()
 
 
-def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu_may_lack() -> None:
+def test_the_golden_files_have_every_family_of_the_daemon_but_what_a_gpu_may_lack() -> None:
     known, measured = {one.name for one in documented()}, {family.metric.name for family in FAMILIES.values()}
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
@@ -310,7 +310,7 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 
-def test_both_golden_files_say_the_same_to_a_parser_that_is_not_ours() -> None:
+def test_a_parser_that_is_not_ours_reads_the_same_from_both_golden_files() -> None:
     pages = [(GOLDEN / name).read_text() for name in PAGES]
     parsed = (parse_text(pages[0]), parse_openmetrics(pages[1]))  # type: ignore[no-untyped-call]
     text, openmetrics = (

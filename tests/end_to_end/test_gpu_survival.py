@@ -106,7 +106,7 @@ def test_a_machine_without_a_driver_is_watched_at_once_and_its_gpus_when_there_i
     eventually(lambda: daemon.series().get("trackside_gpus_visible") == 2)
 
 
-def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_returns(
+def test_while_a_gpu_hangs_nothing_old_is_served_all_else_continues_and_the_other_returns(
     watched: Daemon, training: Process, scenario: Scenario
 ) -> None:
     scenario.set(f"1 {RATES} hang")
@@ -114,7 +114,7 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_
     scenario.set("0 nvmlDeviceGetTemperature 40")
     steps, seconds = [], []
 
-    def look() -> None:
+    def sample() -> None:
         page = watched.series()
         steps.append(page[STEPS])
         seconds.append(sum(value for name, value in page.items() if name.startswith(CPU)))
@@ -123,13 +123,13 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_
         assert watched.get("/-/healthy").status_code == 200
 
     def is_down() -> bool:
-        look()
+        sample()
         up = of_gpus(watched, "up")
-        assert up in ({}, {"0": 0, "1": 0}), "nobody knows before the deadline"
+        assert up in ({}, {"0": 0, "1": 0}), "it is unknown before the deadline"
         return bool(up)
 
     def is_back() -> bool:
-        look()
+        sample()
         return of_gpus(watched, "utilization_ratio") == {"0": 0.98}
 
     eventually(is_down)
@@ -143,7 +143,7 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_
     assert training.poll() is None
 
 
-def test_a_gpu_that_is_lost_is_at_0_and_says_why_until_it_returns(watched: Daemon, scenario: Scenario) -> None:
+def test_a_gpu_that_is_lost_is_at_0_and_reports_why_until_it_returns(watched: Daemon, scenario: Scenario) -> None:
     def xids(number: int, gpu: int) -> float | None:
         start = f'trackside_gpu_xid_errors_total{{gpu="{gpu}",'
         series = watched.series().items()
@@ -168,20 +168,20 @@ def test_a_gpu_that_is_lost_is_at_0_and_says_why_until_it_returns(watched: Daemo
     assert xids(79, 1) == 1
 
 
-def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_told_as_down(
+def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_reported_as_down(
     watched: Daemon, scenario: Scenario
 ) -> None:
     restarts, downs = 'trackside_nvml_worker_restarts_total{reason="gpu_lost"}', []
 
-    def look() -> dict[str, float]:
+    def sample() -> dict[str, float]:
         downs.append({gpu for gpu, value in of_gpus(watched, "up").items() if not value})
         return watched.series()
 
     scenario.set("1 * status 15", "system nvmlInitWithFlags hang")
-    eventually(lambda: look()[restarts] == 1)
-    eventually(lambda: not of_gpus(watched, "utilization_ratio") and look())
+    eventually(lambda: sample()[restarts] == 1)
+    eventually(lambda: not of_gpus(watched, "utilization_ratio") and sample())
     assert of_gpus(watched, "up") == {"1": 0}
-    assert "trackside_gpus_visible" not in look()
+    assert "trackside_gpus_visible" not in sample()
     scenario.remove("system nvmlInitWithFlags")
     assert {"1"} in downs
     assert all(down <= {"1"} for down in downs)
@@ -203,7 +203,7 @@ def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
 
 
 @pytest.mark.parametrize("manner", ["crash", "exit"])
-def test_a_library_that_takes_its_process_along_does_not_take_the_daemon(
+def test_a_library_that_kills_its_process_does_not_kill_the_daemon(
     watched: Daemon, training: Process, scenario: Scenario, manner: str
 ) -> None:
     before = watched.series()[STEPS]
@@ -218,7 +218,7 @@ def test_a_library_that_takes_its_process_along_does_not_take_the_daemon(
     assert watched.process.poll() is None
 
 
-def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
+def test_pause_gpu_frees_the_device_files_and_resume_gpu_reads_again(
     scenario: Scenario, start_daemon: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     devices = [tmp_path / f"nvidia{index}" for index in range(2)]
@@ -228,7 +228,7 @@ def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
     daemon = start_daemon(*LEAN)
     eventually(lambda: everything_is_well(daemon))
     first = worker(daemon)
-    assert opened(first) >= set(devices)
+    assert open_files(first) >= set(devices)
 
     assert "the device files are closed" in trackside(daemon, "pause-gpu")
     assert not is_there(first)
@@ -237,10 +237,10 @@ def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
     assert any(name.startswith(CPU) for name in daemon.series())
     assert trackside(daemon, "resume-gpu") == "resumed\n"
     eventually(lambda: everything_is_well(daemon))
-    assert opened(worker(daemon)) >= set(devices)
+    assert open_files(worker(daemon)) >= set(devices)
 
 
-def opened(process: int) -> set[Path]:
+def open_files(process: int) -> set[Path]:
     return {entry.readlink() for entry in Path(f"/proc/{process}/fd").iterdir()}
 
 
@@ -266,8 +266,10 @@ def test_a_second_daemon_leaves_the_gpus_to_the_first_until_that_ends(
 ) -> None:
     place = tmp_path_factory.mktemp("second")
     second = start_daemon(*LEAN, directory=place)
-    says = f"process {worker(watched)} of user"
-    eventually(lambda: any(says in line and "already samples the GPUs of this machine" in line for line in second.log))
+    message = f"process {worker(watched)} of user"
+    eventually(
+        lambda: any(message in line and "already samples the GPUs of this machine" in line for line in second.log)
+    )
     assert everything_is_well(watched)
     assert not of_gpus(second, "utilization_ratio")
     watched.stop()

@@ -119,8 +119,8 @@ def check_answers(run: Planted, alert: dict[str, Any], daemon: Daemon, inbox: In
     text = alert["evidence"]["hang"]["text"].partition(";")[0]  # the seconds of the wait, in the rest, differ
     assert f"{hanging_ranks.STEPS + 1} of default_pg" in text
     assert daemon.api(f"runs/{run.name}/diagnosis").json()["hang"]["text"].startswith(text)
-    told = eventually(lambda: [text for letter in inbox.of("direct") for text in descriptions(letter, run)])
-    assert all(one.startswith(text) for one in told), told
+    reported = eventually(lambda: [text for letter in inbox.of("direct") for text in descriptions(letter, run)])
+    assert all(one.startswith(text) for one in reported), reported
 
 
 def descriptions(letter: Letter, run: Planted) -> list[str]:

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from alerts.test_builtin import healthy
-from in_process_daemon import InProcessDaemon, told
+from in_process_daemon import InProcessDaemon, alerts_above_info
 from msgspec.structs import replace
 from wire_messages import FakeSession, clock
 
@@ -51,8 +51,8 @@ class Job:
             spent["data"] += 0.1 * STEP_SECONDS * self._noise.uniform(0.5, 1.5)
             spent["forward"] += 0.3 * STEP_SECONDS * self._noise.uniform(0.95, 1.05)
             spent["backward"] += 0.6 * STEP_SECONDS * self._noise.uniform(0.95, 1.05)
-            told = {"phases": dict(spent), "paused": spent["eval"] + spent["checkpoint"]}
-            body = rank.pushes(self._values(), step=self.step, after=self._whole.after, **told)
+            reported = {"phases": dict(spent), "paused": spent["eval"] + spent["checkpoint"]}
+            body = rank.pushes(self._values(), step=self.step, after=self._whole.after, **reported)
             if self.step % CHECKPOINT_STEPS == 1 and number == 0 and self.step > 1:
                 body = replace(body, events=saved)
             self._whole.receive(rank.frames("batch", body, self._number), PUSHED)
@@ -118,16 +118,16 @@ def test_eight_healthy_ranks_raise_nothing_above_info(whole: InProcessDaemon, co
     while whole.after < minutes * 60:
         job.train()
     print(f"{minutes} simulated minutes: {job.step:,} steps of {RANKS} ranks, {whole.samples:,} samples")  # noqa: T201
-    assert told(whole.alerts) == set(), [one.summary for one in whole.alerts if one.severity != "info"]
+    assert alerts_above_info(whole.alerts) == set(), [one.summary for one in whole.alerts if one.severity != "info"]
     assert {one.alert for one in whole.alerts} >= {"RunStarted"}
     assert whole.failures() == {}
 
 
-def test_the_same_with_a_nan_is_told(whole: InProcessDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_with_a_nan_is_notified(whole: InProcessDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """This shows that the daemon of the healthy day does raise alerts."""
     job = Job(whole)
     for _ in range(50):
         job.train()
     monkeypatch.setattr(job, "_values", lambda: {"loss": math.nan})
     job.train()
-    assert told(whole.alerts) == {("NonFinite", "critical")}
+    assert alerts_above_info(whole.alerts) == {("NonFinite", "critical")}

@@ -60,14 +60,14 @@ with trackside.init("obeying") as run:
         print(step, flush=True)
 """
 
-Kept = dict[tuple[int, int, str], list[tuple[int, float]]]
+StoredSamples = dict[tuple[int, int, str], list[tuple[int, float]]]
 """By attempt, rank and key, the steps and values of a run."""
 
 
-def kept(directory: Path, run: str) -> Kept:
+def stored_samples(directory: Path, run: str) -> StoredSamples:
     """Return the samples of the run of this name in a history that no daemon writes any longer."""
     database = Database(directory)
-    found: Kept = {}
+    found: StoredSamples = {}
     try:
         with database.reading() as connection:
             every = reader.series(connection, reader.resolve(connection, run), ranks=())
@@ -102,7 +102,7 @@ def is_written(daemon: Daemon) -> None:
     eventually(lambda: counted(daemon, "history_samples_total") > 0)
 
 
-def test_a_daemon_that_is_killed_again_and_again_keeps_every_value_exactly_once(
+def test_a_daemon_that_is_killed_again_and_again_stores_every_value_exactly_once(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
     daemon = start_daemon(*QUIET)
@@ -122,12 +122,12 @@ def test_a_daemon_that_is_killed_again_and_again_keeps_every_value_exactly_once(
         for rank, steps in enumerate(pushed)
         for key, sign in (("loss", 1), ("other", -1))
     }
-    assert kept(daemon.history, "pushing") == expected
+    assert stored_samples(daemon.history, "pushing") == expected
     run = about(daemon.history, "pushing")
     assert (run["state"], run["attempt"]) == ("finished", 0)
 
 
-def test_a_daemon_that_is_stopped_and_started_keeps_every_value_exactly_once(
+def test_a_daemon_that_is_stopped_and_started_stores_every_value_exactly_once(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(*QUIET)
@@ -138,12 +138,12 @@ def test_a_daemon_that_is_stopped_and_started_keeps_every_value_exactly_once(
         daemon = start_daemon(*QUIET)
     pushed = int(end(training))
     assert daemon.stop() == 0
-    found = kept(daemon.history, "pushing")
+    found = stored_samples(daemon.history, "pushing")
     assert found[0, 0, "loss"] == [(step, float(step)) for step in range(pushed)]
     assert set(found) == {(0, 0, "loss"), (0, 0, "other")}
 
 
-def test_a_resumed_run_goes_on_as_the_next_attempt_though_the_daemon_was_started_anew(
+def test_a_resumed_run_continues_as_the_next_attempt_though_the_daemon_was_started_anew(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     for steps in (3, 4):
@@ -152,12 +152,12 @@ def test_a_resumed_run_goes_on_as_the_next_attempt_though_the_daemon_was_started
         obey(training, steps)
         end(training)
         assert daemon.stop() == 0
-    assert kept(daemon.history, "obeying") == {
+    assert stored_samples(daemon.history, "obeying") == {
         (attempt, 0, "loss"): [(step, float(step)) for step in range(steps)] for attempt, steps in ((0, 3), (1, 4))
     }
 
 
-def test_a_run_that_died_while_no_daemon_was_there_is_lost_and_one_that_lives_goes_on(
+def test_a_run_that_died_without_a_daemon_is_lost_and_one_that_lives_continues(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     first = start_daemon(*QUIET)
@@ -174,15 +174,15 @@ def test_a_run_that_died_while_no_daemon_was_there_is_lost_and_one_that_lives_go
     dies.kill()
     dies.wait(DEADLINE)
     second = start_daemon(*QUIET)
-    told = {one["id"]: one for one in eventually(lambda: ended(second))}
-    assert (told["dies"]["state"], told["dies"]["attempt"]) == ("lost", 0)
-    assert began <= told["dies"]["ended"] <= pushed
+    reported = {one["id"]: one for one in eventually(lambda: ended(second))}
+    assert (reported["dies"]["state"], reported["dies"]["attempt"]) == ("lost", 0)
+    assert began <= reported["dies"]["ended"] <= pushed
     obey(lives, 10)
     end(lives)
     assert second.stop() == 0
     assert about(second.history, "lives")["state"] == "finished"
-    assert kept(second.history, "lives") == {(0, 0, "loss"): [(step, float(step)) for step in range(20)]}
-    assert len(kept(second.history, "dies")[0, 0, "loss"]) == 10
+    assert stored_samples(second.history, "lives") == {(0, 0, "loss"): [(step, float(step)) for step in range(20)]}
+    assert len(stored_samples(second.history, "dies")[0, 0, "loss"]) == 10
 
 
 def ended(daemon: Daemon) -> list[dict[str, Any]]:
@@ -252,7 +252,7 @@ def disk(request: pytest.FixtureRequest, place: Path) -> Iterator[FullDisk | Sma
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
-def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
+def test_while_the_disk_is_full_the_page_continues_and_afterwards_nothing_is_lost(
     disk: FullDisk | SmallFiles, start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     daemon = start_daemon(*QUIET)
@@ -270,7 +270,7 @@ def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
     eventually(lambda: newest(daemon) == total - 1)
     assert counted(daemon, 'training_steps_total{rank="0",run="obeying"}') == total
     batches = counted(daemon, 'ingest_messages_total{kind="batch"}')
-    assert batches < 75 < total / 512, "a window of 64 and the few before; what came later was told by beats"
+    assert batches < 75 < total / 512, "a window of 64 and the few before; beats carried what came later"
     assert counted(daemon, "history_samples_total") == 1000
     assert daemon.get("/-/healthy").status_code == 200
 
@@ -279,7 +279,7 @@ def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
     assert newest(daemon) == total - 1
     end(training)
     assert daemon.stop() == 0
-    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
+    assert stored_samples(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
     assert about(daemon.history, "obeying")["state"] == "finished"
     assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
     assert sum("the history can be written again" in line for line in daemon.log) == 1, daemon.log
@@ -318,7 +318,7 @@ def test_a_daemon_that_starts_while_the_disk_is_full_serves_and_afterwards_nothi
         assert daemon.stop() == 0
     finally:
         daemon.stop(signal.SIGKILL)
-    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
+    assert stored_samples(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
     assert sum("the history cannot be written" in line for line in daemon.log) == 1, daemon.log
     assert not any("Traceback" in line for line in daemon.log)
 
@@ -335,7 +335,9 @@ def test_a_history_that_is_deleted_begins_anew_and_gets_all_that_was_not_acknowl
     end(training)
     eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
     assert daemon.stop() == 0
-    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(before, total)]}
+    assert stored_samples(daemon.history, "obeying") == {
+        (0, 0, "loss"): [(step, float(step)) for step in range(before, total)]
+    }
     assert sum("was deleted or replaced" in line for line in daemon.log) == 1, daemon.log
 
 
@@ -361,7 +363,7 @@ def test_what_a_damaged_history_has_is_in_the_next_one_while_the_daemon_serves(
     eventually(lambda: daemon.api("runs").status_code == 200)
     eventually(lambda: daemon.api("runs").json()["runs"][0]["state"] == "finished")
     assert daemon.stop() == 0
-    rows = kept(daemon.history, "obeying")[0, 0, "loss"]
+    rows = stored_samples(daemon.history, "obeying")[0, 0, "loss"]
     assert rows == sorted({*rows})
     assert all(step == value for step, value in rows)
     assert rows[-1000:] == [(step, float(step)) for step in range(before, total)]
@@ -401,4 +403,4 @@ def test_a_daemon_can_be_stopped_while_the_disk_is_full_and_the_next_one_gets_th
     daemon = start_daemon(*QUIET)
     end(training)
     assert daemon.stop() == 0
-    assert kept(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}
+    assert stored_samples(daemon.history, "obeying") == {(0, 0, "loss"): [(step, float(step)) for step in range(total)]}

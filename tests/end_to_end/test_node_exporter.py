@@ -177,7 +177,7 @@ def test_each_family_of_a_machine_of_files_is_as_node_exporter_has_it(
     assert found == []
 
 
-def test_each_family_is_compared_somewhere_or_said_to_be_ours_alone(
+def test_each_family_is_compared_somewhere_or_listed_as_ours_alone(
     live: Callable[[], Readings], trees: dict[str, Readings], names: set[str]
 ) -> None:
     seen = [live(), *trees.values()]

@@ -77,7 +77,7 @@ def break_down(run: Run, steps: int = 3) -> None:
     run.push(step=steps, loss=float("nan"))
 
 
-def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_end(
+def test_a_nan_is_sent_once_with_its_description_and_remedy_and_is_over_in_the_end(
     start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], tmp_path: Path
 ) -> None:
     config = tmp_path / "trackside.yml"
@@ -86,18 +86,18 @@ def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_en
     road = start_road(daemon)
     with trackside.init("net", endpoint=daemon.endpoint) as run:
         break_down(run)
-        letter = eventually(lambda: road.told(PAGE, NAN))[0]
+        letter = eventually(lambda: road.letters_about(PAGE, NAN))[0]
         (alert,) = letter.body["alerts"]
         config.write_text(json.dumps({"alerts": {"off": ["NonFinite"]}}))  # over at once: else it fires for two minutes
         daemon.process.send_signal(signal.SIGHUP)
-        eventually(lambda: road.told(PAGE, NAN, "resolved"))
+        eventually(lambda: road.letters_about(PAGE, NAN, "resolved"))
     assert letter.body["groupLabels"] == {"cluster": "main", "run": "net"}
     about = {name: alert["labels"][name] for name in ("severity", "run", "rank", "key")}
     assert about == {"severity": "critical", "run": "net", "rank": "0", "key": "loss"}
     assert alert["annotations"]["runbook_url"].endswith("docs/alerts.md#nonfinite")
     assert alert["annotations"]["summary"].startswith("net: loss: NaN at step ")
     assert "run id" in alert["annotations"]["description"]
-    assert len(road.told(PAGE, NAN)) == 1
+    assert len(road.letters_about(PAGE, NAN)) == 1
     assert {one.path for one in road.inbox.letters} - {"heartbeat"} == {PAGE}
 
 
@@ -109,20 +109,20 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
     road = start_road(daemon, hurried=False)
     with trackside.init("net", endpoint=daemon.endpoint) as run:
         break_down(run)
-        eventually(lambda: road.told(PAGE, NAN))
+        eventually(lambda: road.letters_about(PAGE, NAN))
         for step in range(4, 50):
             run.push(step=step, loss=2.5)
-        eventually(lambda: road.told(PAGE, NAN, "resolved"), MINUTES)
-    assert len(road.told(PAGE, NAN)) == 1
+        eventually(lambda: road.letters_about(PAGE, NAN, "resolved"), MINUTES)
+    assert len(road.letters_about(PAGE, NAN)) == 1
 
 
-def test_a_killed_process_is_told(
+def test_a_killed_process_is_notified(
     daemon: Daemon, start_road: Callable[..., Road], start_training: Callable[..., Process]
 ) -> None:
     road = start_road(daemon)
     training = begin(daemon, start_training)
     training.kill()
-    (letter,) = eventually(lambda: road.told(PAGE, DIED))
+    (letter,) = eventually(lambda: road.letters_about(PAGE, DIED))
     assert letter.body["groupLabels"] == {"cluster": "main", "run": "net"}
     assert {one["labels"]["alertname"] for one in letter.body["alerts"]} == {DIED}
 
@@ -134,30 +134,30 @@ def test_64_ranks_are_one_message(
     with ranks(daemon, 64, monkeypatch) as runs:
         for run in runs:
             break_down(run)
-        eventually(lambda: road.told(PAGE, NAN))
+        eventually(lambda: road.letters_about(PAGE, NAN))
         eventually(lambda: any(" 63 " in one["summary"] for one in nans(daemon)))
         _scrapes(road, 3)
     assert len(road.inbox.of(PAGE)) == 1
     assert not road.inbox.of("training")
 
 
-def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_again(
+def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_sends_it_again(
     start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], address: str
 ) -> None:
     daemon = start_daemon(f"--web.listen-address={address}")
     road = start_road(daemon)
     with trackside.init("net", endpoint=daemon.endpoint) as run:
         break_down(run)
-        eventually(lambda: road.told(PAGE, NAN))
+        eventually(lambda: road.letters_about(PAGE, NAN))
         again = _killed(daemon, road, NAN, start_daemon, address)
         run.push(step=4, loss=float("nan"))
         eventually(lambda: any(name.startswith("trackside_training_step{") for name in again.series()))
         _scrapes(road, 5)
-    assert len(road.told(PAGE, NAN)) == 1
-    assert not road.told(PAGE, NAN, "resolved")
+    assert len(road.letters_about(PAGE, NAN)) == 1
+    assert not road.letters_about(PAGE, NAN, "resolved")
 
 
-def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_again(
+def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_sends_it_again(
     start_daemon: Callable[..., Daemon],
     start_road: Callable[..., Road],
     start_training: Callable[..., Process],
@@ -169,11 +169,11 @@ def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_ag
     training = begin(daemon, start_training)
     eventually(lambda: any(v > 60 for n, v in daemon.series().items() if n.startswith("trackside_training_step{")))
     training.send_signal(signal.SIGSTOP)
-    eventually(lambda: road.told(PAGE, STALLED))
+    eventually(lambda: road.letters_about(PAGE, STALLED))
     _killed(daemon, road, STALLED, start_daemon, address, environ=soon)
     _scrapes(road, 5)
-    assert len(road.told(PAGE, STALLED)) == 1
-    assert not road.told(PAGE, STALLED, "resolved")
+    assert len(road.letters_about(PAGE, STALLED)) == 1
+    assert not road.letters_about(PAGE, STALLED, "resolved")
 
 
 def _killed(

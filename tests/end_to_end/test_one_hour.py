@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 from end_to_end.conftest import finish
 from end_to_end.inbox import Inbox
-from end_to_end.test_history import PATIENT, kept
+from end_to_end.test_history import PATIENT, stored_samples
 from processes import Daemon, eventually, http, require
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def test_one_hour_of_everything(
         letters = [letter.body for letter in inbox.of("direct")]
         assert daemon.stop() == 0
 
-    found = kept(daemon.history, "hour")
+    found = stored_samples(daemon.history, "hour")
     for rank, number in enumerate(steps):
         for key in range(KEYS):
             assert found[0, rank, f"key{key}"] == [(step, float(step + key)) for step in range(number)], (rank, key)

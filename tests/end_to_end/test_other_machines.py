@@ -139,8 +139,10 @@ def test_an_unknown_key_is_refused_counted_and_costs_the_training_one_line(
     assert STEPS not in remote.series()
     remote.stop()
     address = remote.endpoint.removeprefix("tcp://").rpartition(":")[0]
-    (told,) = (line for line in remote.log if "was refused" in line)
-    assert f"a client at {address} was refused: its key is not in {keys}/authorized; further ones from there" in told
+    (reported,) = (line for line in remote.log if "was refused" in line)
+    assert (
+        f"a client at {address} was refused: its key is not in {keys}/authorized; further ones from there" in reported
+    )
 
 
 def test_without_a_key_nothing_is_sent_to_another_machine(remote: Daemon, start: Callable[..., Process]) -> None:
@@ -168,10 +170,10 @@ def test_a_key_file_that_is_no_use_costs_the_training_one_line(
     }
     trainings = {keys / name: start(remote, keys / name) for name in reasons}
     for file, training in trainings.items():
-        told = complaint(training)
+        reported = complaint(training)
         reason = f"{remote.endpoint} ({file}: {reasons[file.name]})"
-        assert told.startswith(f"trackside: no daemon found at {reason}; training goes on")
-        assert secret not in told
+        assert reported.startswith(f"trackside: no daemon found at {reason}; training goes on")
+        assert secret not in reported
     assert remote.series()[REFUSED] == 0
 
 
@@ -213,7 +215,7 @@ def test_no_secret_is_in_the_log_in_the_history_or_on_a_page(
         assert secret.encode() not in kept
 
 
-def test_the_command_says_what_it_made_and_what_to_do_with_it(place: Path) -> None:
+def test_the_command_prints_what_it_made_and_what_to_do_with_it(place: Path) -> None:
     done = run("keys", str(place / "keys"), "--client", "gpu7", "--client", "gpu8")
     assert (done.returncode, done.stderr) == (0, "")
     made = [line.split(": ")[0] for line in done.stdout.splitlines() if line.startswith("made ")]

@@ -72,11 +72,11 @@ def test_the_overview_has_the_values_of_the_page(
         """Return the overview, and a page whose values were the same before and after it."""
         names = ("utilization_ratio", "memory_used_bytes", "power_watts", "sm_active_ratio")
         own = {name: f"trackside_gpu_{name}{GPU}" for name in names}
-        before, said, after = daemon.series(), daemon.api("overview").json(), daemon.series()
-        return (said, before) if all(before[one] == after[one] for one in own.values()) else None
+        before, answered, after = daemon.series(), daemon.api("overview").json(), daemon.series()
+        return (answered, before) if all(before[one] == after[one] for one in own.values()) else None
 
-    said, page = eventually(between_two_pages)
-    (run,), gpu, host = said["runs"], said["gpus"][0], said["host"]
+    answered, page = eventually(between_two_pages)
+    (run,), gpu, host = answered["runs"], answered["gpus"][0], answered["host"]
     for name, value in {"step": "step", "loss": "loss", "progress_ratio": "progress_ratio"}.items():
         assert run[name] == page[f"trackside_training_{value}{rank}"]
     assert run["last_step_time"] == page[f"trackside_training_last_step_timestamp_seconds{rank}"]
@@ -96,17 +96,17 @@ def test_a_new_step_is_in_the_stream_with_its_values(daemon: Daemon, start_train
     push(training, 0)
     eventually(lambda: daemon.api("runs/seen-1").status_code == 200)
     with streaming(daemon, "?run=seen") as answer:
-        said = events(answer)
-        next(said)
+        answered = events(answer)
+        next(answered)
         push(training, 1, 2, 3)
-        run = next(data for name, data in said if name == "run" and data["step"] == 3)
+        run = next(data for name, data in answered if name == "run" and data["step"] == 3)
         assert (run["id"], run["state"]) == ("seen-1", "running")
         assert {key: ranks["0"][::2] for key, ranks in run["values"].items()} == {
             "loss": [3, 4.97],
             "tokens": [3, 500.0],
             "eval/f1": [3, 0.003],
         }
-        shown = next(data["runs"][0] for name, data in said if name == "overview")
+        shown = next(data["runs"][0] for name, data in answered if name == "overview")
         assert (shown["step"], shown["loss"]) == (3, 4.97)
         kept = daemon.api("runs/seen-1/series?key=loss&points=0").json()["points"]
         assert run["values"]["loss"]["0"] == kept[-1]
@@ -122,8 +122,8 @@ def test_what_fires_comes_by_itself(daemon: Daemon, start_training: Callable[...
     assert daemon.api(f"alerts/{found['id']}").json()["alert"] == "NonFinite"
 
 
-def test_many_who_listen_get_the_same_bytes_made_once(daemon: Daemon) -> None:
-    told: list[dict[float, str]] = [{} for _ in range(20)]
+def test_many_listeners_get_the_same_bytes_made_once(daemon: Daemon) -> None:
+    reported: list[dict[float, str]] = [{} for _ in range(20)]
 
     def listen(mine: dict[float, str]) -> None:
         with streaming(daemon) as answer:
@@ -133,18 +133,18 @@ def test_many_who_listen_get_the_same_bytes_made_once(daemon: Daemon) -> None:
                 if len(mine) == 3:
                     return
 
-    threads = [threading.Thread(target=listen, args=(mine,)) for mine in told]
+    threads = [threading.Thread(target=listen, args=(mine,)) for mine in reported]
     for one in threads:
         one.start()
     for one in threads:
         one.join(DEADLINE)
-    every = {time: {mine[time] for mine in told if time in mine} for mine in told for time in mine}
+    every = {time: {mine[time] for mine in reported if time in mine} for mine in reported for time in mine}
     assert all(len(lines) == 1 for lines in every.values()), "of one making there is one text"
     span = max(every) - min(every)
     assert 3 <= len(every) <= span + 2, "one making a second at most"
 
 
-def test_who_does_not_read_holds_up_nobody_and_the_end_comes_all_the_same(daemon: Daemon) -> None:
+def test_a_listener_that_does_not_read_delays_no_other_and_the_end_comes_all_the_same(daemon: Daemon) -> None:
     host, port = daemon.url.removeprefix("http://").split(":")
     request = f"GET /api/v1/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: {key(daemon)['Authorization']}\r\n\r\n"
     deaf = []
@@ -153,13 +153,13 @@ def test_who_does_not_read_holds_up_nobody_and_the_end_comes_all_the_same(daemon
         one.sendall(request.encode())
         deaf.append(one)
     with streaming(daemon) as answer:
-        said = events(answer)
+        answered = events(answer)
         for _ in range(3):
-            assert next(said)[0] == "overview"
+            assert next(answered)[0] == "overview"
         status: list[int] = []
         stopping = threading.Thread(target=lambda: status.append(daemon.stop()))
         stopping.start()
-        for _ in said:  # to its end, which is one as HTTP has it
+        for _ in answered:  # to its end, which is one as HTTP has it
             pass
         stopping.join(DEADLINE)
     for one in deaf:

@@ -120,7 +120,7 @@ def test_a_bare_client_imports_pushes_and_finishes(installed: Path) -> None:
     assert Path(printed.strip()).is_relative_to(installed.parent)
 
 
-def test_a_bare_client_says_what_brings_the_command(installed: Path) -> None:
+def test_a_bare_client_names_what_brings_the_command(installed: Path) -> None:
     answer = run(installed / "trackside", "daemon", cwd=installed)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.count("\n") == 1

@@ -42,7 +42,7 @@ def trained(
     return monitored
 
 
-def test_a_script_with_nanogpt_s_lines_takes_the_change_of_the_page(
+def test_a_script_with_nanogpt_s_lines_accepts_the_change_of_the_page(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
     diff = shown("A script like nanoGPT's")

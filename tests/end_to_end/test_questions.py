@@ -29,9 +29,9 @@ wait_for_others()
 def test_the_stacks_of_a_training_that_hangs_are_seen(daemon: Daemon, start_training: Callable[..., Process]) -> None:
     start_training(daemon, "-c", HANGING)
     eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="hanging"}') == 4.0)
-    told = daemon.api("runs/hanging/stacks").json()
-    assert told["silent"] == []
-    ((rank, threads),) = [(one["rank"], one["threads"]) for one in told["ranks"]]
+    reported = daemon.api("runs/hanging/stacks").json()
+    assert reported["silent"] == []
+    ((rank, threads),) = [(one["rank"], one["threads"]) for one in reported["ranks"]]
     assert rank == 0
     calls = {name.rpartition(" ")[0]: stack for name, stack in threads.items()}
     assert [call.partition(" ")[2] for call in calls["MainThread"][-2:]] == ["<module>", "wait_for_others"]

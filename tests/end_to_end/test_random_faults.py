@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from end_to_end.conftest import finish
-from end_to_end.test_history import PATIENT, counted, kept
+from end_to_end.test_history import PATIENT, counted, stored_samples
 from processes import eventually
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def test_ranks_lose_at_most_the_tail_of_a_killed_client_whatever_happens(
     values = lost = 0
     for run in opened:
         pushed = trainings.pushed(run)
-        found = kept(happening.daemon.history, run) if run not in _unseen(trainings) else {}
+        found = stored_samples(happening.daemon.history, run) if run not in _unseen(trainings) else {}
         steps = len(next(iter(found.values()), []))
         for (_, _, key), rows in found.items():
             assert rows == [(step, float(step + int(key.removeprefix("key")))) for step in range(len(rows))], (run, key)

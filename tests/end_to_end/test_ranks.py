@@ -91,13 +91,13 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     assert joined.labels == {"gpu": gpu, "rank": "0", "run": "joined", "uuid": joined.labels["uuid"]}
     assert joined.value == 0.98
     [process] = [point for point in prometheus.query(by_process) if point.labels["pid"] == str(training.pid)]
-    whose = {name: process.labels[name] for name in ("gpu", "run", "rank", "user")}
-    assert whose == {"gpu": "1", "run": "joined", "rank": "0", "user": user}
+    labels = {name: process.labels[name] for name in ("gpu", "run", "rank", "user")}
+    assert labels == {"gpu": "1", "run": "joined", "rank": "0", "user": user}
     assert process.value == GIB
     training.communicate("", timeout=DEADLINE)
 
 
-def test_of_ranks_of_which_only_the_first_pushes_nobody_waits_for_the_others(
+def test_ranks_that_push_nothing_do_not_delay_the_end_of_the_first(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     about = {"TRACKSIDE_RANKS": "zero", "TRACKSIDE_RUN_NAME": "zero", "TRACKSIDE_RUN_ID": "zero", "WORLD_SIZE": "2"}

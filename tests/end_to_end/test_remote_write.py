@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from end_to_end.queries import SCRAPED
-from end_to_end.shipped import agent, central, say_targets
+from end_to_end.shipped import agent, central, write_targets
 from end_to_end.victoria import Victoria
 from processes import DEADLINE, Daemon, eventually, http
 
@@ -51,7 +51,7 @@ def laid(directory: Path) -> Iterator[Road]:
     """Yield a road that ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
         daemon = Daemon(Path(place), "--run.linger=0s", "--collector.gpu.simulate=2", "--no-collector.process")
-        say_targets(directory / "agent", daemon.url.removeprefix("http://"), rack="a")
+        write_targets(directory / "agent", daemon.url.removeprefix("http://"), rack="a")
         try:
             with (
                 central(directory / "central") as receiver,
@@ -131,7 +131,7 @@ def samples(end: Queries) -> list[tuple[float, str]]:
     return [(at, value) for one in found for at, value in one["values"]]
 
 
-def test_what_was_scraped_hours_ago_is_taken_though_others_have_told_of_today(tmp_path: Path) -> None:
+def test_old_scrapes_are_accepted_though_others_have_written_today_s(tmp_path: Path) -> None:
     ago = int(time.time()) - 3 * 3600
     with central(tmp_path / "central") as receiver:
         receiver.shows('ALERTS{alertname="Watchdog"}', 1)  # of now
@@ -164,7 +164,7 @@ def test_a_run_of_two_machines_is_one_to_the_rules_in_the_middle(
 ) -> None:
     other = start_daemon()
     about = {"TRACKSIDE_RUN_NAME": "wide", "TRACKSIDE_RUN_ID": "wide-1", "WORLD_SIZE": "2"}
-    say_targets(tmp_path / "agent", other.url.removeprefix("http://").replace("127.0.0.1", "localhost"), rack="a")
+    write_targets(tmp_path / "agent", other.url.removeprefix("http://").replace("127.0.0.1", "localhost"), rack="a")
     with agent(tmp_path / "agent", road.central.write_url):
         for rank, daemon in enumerate((road.daemon, other)):
             start_training(daemon, "-c", TRAINING, RANK=str(rank), **about)

@@ -89,7 +89,7 @@ def test_ranks_that_are_killed_are_one_alert_with_its_cause(
     assert re.fullmatch(f"{killed}; also on rank 0", alert["summary"])
 
 
-def test_what_the_training_raises_and_its_good_end_are_told(
+def test_exceptions_of_the_training_and_its_good_end_are_notified(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     training = start_training(daemon, "-c", ALERTS, TRACKSIDE_RUN_NAME="net")

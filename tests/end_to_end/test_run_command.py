@@ -148,10 +148,10 @@ class Started:
         self._ends.callback(_killed, process)
         return process
 
-    def run(self, *arguments: str, said: str = "", flags: Sequence[str] = (), **environ: str) -> tuple[int, str, str]:
+    def run(self, *arguments: str, lines: str = "", flags: Sequence[str] = (), **environ: str) -> tuple[int, str, str]:
         """Run the command to its end; return its status, output and error messages."""
         process = self.start(*arguments, flags=flags, **environ)
-        printed, complaints = process.communicate(said, timeout=2 * DEADLINE)
+        printed, complaints = process.communicate(lines, timeout=2 * DEADLINE)
         return process.returncode, printed, complaints
 
     def ours(self) -> list[str]:
@@ -235,7 +235,7 @@ def started(place: Path, spool: Path) -> Iterator[Started]:
 
 
 def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) -> None:
-    status, printed, complaints = started.run(sys.executable, "-c", TRAINING, said="hello\n")
+    status, printed, complaints = started.run(sys.executable, "-c", TRAINING, lines="hello\n")
     assert (status, printed) == (3, "said hello\n")
     first, *rest = complaints.splitlines()
     assert re.fullmatch(r"trackside: http://127\.0\.0\.1:\d+", first)  # no terminal, no token
@@ -369,12 +369,12 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     """
     first = started.start(sys.executable, "-c", WAITING, "first")
     assert step(first) == "0\n"
-    status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", said="on\n", flags=[INTERVAL])
+    status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", lines="on\n", flags=[INTERVAL])
     assert (status, printed) == (0, "0\n")
-    said = complaints.splitlines()
-    assert said[0].endswith(f", which is already running; it keeps its settings, so these have no effect: {INTERVAL}")
-    assert said[1].startswith("trackside: second: finished, step 0 after ")
-    assert said[2:] == ["trackside: details: trackside show second"]
+    lines = complaints.splitlines()
+    assert lines[0].endswith(f", which is already running; it keeps its settings, so these have no effect: {INTERVAL}")
+    assert lines[1].startswith("trackside: second: finished, step 0 after ")
+    assert lines[2:] == ["trackside: details: trackside show second"]
     assert _text(Path(f"/proc/{started.daemon()}/cmdline")) != ""
     profiler = started.place / "push.kineto" / "dynolog"
     assert profiler.is_socket()
@@ -393,8 +393,8 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     _, _, complaints = started.run("true")  # at the same moment; one of the two starts the daemon
     assert step(third) == "0\n"
     assert third.stderr is not None
-    said = [third.stderr.readline(), complaints.partition("\n")[0]]
-    assert [line.rstrip().endswith("which is already running") for line in said].count(True) == 1, said
+    lines = [third.stderr.readline(), complaints.partition("\n")[0]]
+    assert [line.rstrip().endswith("which is already running") for line in lines].count(True) == 1, lines
     eventually(lambda: "run first rank 0: reading the spool that its process left" in started.log())
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
@@ -416,10 +416,10 @@ def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
     (tmp_path / "dies").touch()
     _, complaints = process.communicate(timeout=2 * DEADLINE)
     assert process.returncode == 1
-    said = [line for line in complaints.splitlines() if line.startswith("trackside: ")]
-    assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", said[0]), complaints
-    assert said[1] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
-    assert "TrainingProcessDied (critical)" in said[2]
+    lines = [line for line in complaints.splitlines() if line.startswith("trackside: ")]
+    assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", lines[0]), complaints
+    assert lines[1] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
+    assert "TrainingProcessDied (critical)" in lines[2]
 
 
 def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
@@ -429,17 +429,17 @@ def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
     assert done.stderr.endswith("trackside: no summary: KeyError: 'odd'\n")
 
 
-def test_a_daemon_that_tells_this_user_nothing_is_not_waited_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_this_user_may_not_read_is_not_waited_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "push.address").write_text("http://127.0.0.1:1")
     monkeypatch.setattr(command_daemon, "endpoint_of", lambda _: None)  # as of a service's own user
     assert command_daemon._query(place / "push.sock", 1e9) is None
 
 
-def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(address: str) -> Any:
+def test_an_occupied_default_port_is_replaced(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_address(address: str) -> Any:
         raise AddressError(f"web.listen-address: {address} is in use by python (pid 7); stop it, or use another port")
 
-    monkeypatch.setattr(command_daemon, "listen", taken)
+    monkeypatch.setattr(command_daemon, "listen", refuse_address)
     monkeypatch.setenv("TRACKSIDE_PUSH__ENDPOINT", f"ipc://{place}/push.sock")
     monkeypatch.delenv("TRACKSIDE_WEB__LISTEN_ADDRESS", raising=False)
     listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is in use by python (pid 7))")

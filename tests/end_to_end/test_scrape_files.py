@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from docs_commands.sandbox import TRAINING
-from end_to_end.shipped import by_files, say_targets, shipped
+from end_to_end.shipped import by_files, shipped, write_targets
 from end_to_end.victoria import Victoria
 from processes import ROOT, eventually
 
@@ -29,16 +29,16 @@ def test_a_machine_that_is_written_into_the_file_is_scraped(
     (place / "other").mkdir()
     first = start_daemon().url.removeprefix("http://")
     second = start_daemon(directory=place / "other").url.removeprefix("http://").replace("127.0.0.1", "localhost")
-    say_targets(tmp_path, first, rack="a")
+    write_targets(tmp_path, first, rack="a")
     with by_files(tmp_path) as prometheus:
         prometheus.shows('up{instance="127.0.0.1",rack="a"}', 1)
-        say_targets(tmp_path, first, second, rack="a")
+        write_targets(tmp_path, first, second, rack="a")
         prometheus.shows('up{instance="localhost",rack="a"}', 1)
         prometheus.shows("count(trackside_build_info)", 2)
 
 
 def test_victoriametrics_scrapes_the_machines_of_the_file(tmp_path: Path, daemon: Daemon) -> None:
-    say_targets(tmp_path, daemon.url.removeprefix("http://"), rack="a")
+    write_targets(tmp_path, daemon.url.removeprefix("http://"), rack="a")
     [job] = shipped("victoriametrics.yml")["scrape_configs"]
     with Victoria(tmp_path, **job) as victoria:
         victoria.shows('up{instance="127.0.0.1",rack="a"}', 1)
@@ -82,17 +82,17 @@ def full(daemon: Daemon) -> str:
     return page if page.count("\ntrackside_training_value{") == 10 * KEYS else ""
 
 
-def test_a_node_has_about_as_many_series_as_the_page_says(
+def test_a_node_has_about_as_many_series_as_the_page_states(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
     start_prometheus: Callable[..., Prometheus],
 ) -> None:
     page = (ROOT / "docs" / "prometheus.md").read_text(encoding="utf-8")
-    said = int(re.findall(r"has about ([\d,]+) series", page)[0].replace(",", ""))
+    reported = int(re.findall(r"has about ([\d,]+) series", page)[0].replace(",", ""))
     daemon = start_daemon("--collector.gpu.simulate=8")
     about = {"TRACKSIDE_RUN_NAME": "net", "TRACKSIDE_RUN_ID": "net-1", "WORLD_SIZE": "8"}
     for rank in range(8):
         start_training(daemon, "-c", TRAINING, "on", RANK=str(rank), LOCAL_RANK=str(rank), **about)
     prometheus = start_prometheus(daemon.url)
     prometheus.shows('count(trackside_process_info{role="rank"})', 8)
-    eventually(lambda: prometheus.value("scrape_samples_scraped") == pytest.approx(said, rel=0.1))
+    eventually(lambda: prometheus.value("scrape_samples_scraped") == pytest.approx(reported, rel=0.1))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
 from end_to_end.test_troubles import OF_TIME
-from in_process_daemon import InProcessDaemon, told
+from in_process_daemon import InProcessDaemon, alerts_above_info
 from msgspec.structs import replace
 from wire_messages import FakeSession, clock
 
@@ -84,10 +84,10 @@ class Training:
 def test_a_checkpoint_that_does_not_come(whole: InProcessDaemon) -> None:
     training = Training(whole)
     training.go_on(4000)
-    assert told(whole.alerts) == set()
+    assert alerts_above_info(whole.alerts) == set()
     training.saves = 0
     training.go_on(4000)
-    assert told(whole.alerts) == {("CheckpointOverdue", "warning")}
+    assert alerts_above_info(whole.alerts) == {("CheckpointOverdue", "warning")}
 
 
 def test_messages_that_a_client_had_to_drop(whole: InProcessDaemon) -> None:
@@ -96,7 +96,7 @@ def test_messages_that_a_client_had_to_drop(whole: InProcessDaemon) -> None:
     assert whole.alerts == [one for one in whole.alerts if one.alert == "RunStarted"]
     training.lose(500)
     training.go_on(60)
-    assert told(whole.alerts) == {("MonitorBlind", "warning")}
+    assert alerts_above_info(whole.alerts) == {("MonitorBlind", "warning")}
 
 
 def test_memory_of_a_gpu_that_grows_for_hours(whole: InProcessDaemon) -> None:
@@ -112,4 +112,4 @@ def test_memory_of_a_gpu_that_grows_for_hours(whole: InProcessDaemon) -> None:
     run(whole, 7200, held(0.0), 10.0)
     assert whole.alerts == []
     run(whole, 7200, held(8 * GIB), 10.0)
-    assert told(whole.alerts) == {("GpuMemoryLeak", "warning")}
+    assert alerts_above_info(whole.alerts) == {("GpuMemoryLeak", "warning")}

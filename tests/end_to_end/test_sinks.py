@@ -37,21 +37,23 @@ def configured(directory: Path, **sinks: Any) -> str:
 def nan(daemon: Daemon) -> dict[str, Any]:
     """Wait for the NaN alert in the API, and return it."""
 
-    def look() -> Any:
+    def find_alert() -> Any:
         return next((one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"), None)
 
-    return dict(eventually(look))
+    return dict(eventually(find_alert))
 
 
-def told(receiver: Receiver) -> list[tuple[str, str]]:
+def notifications(receiver: Receiver) -> list[tuple[str, str]]:
     """Return the notifications about the NaN that the receiver got."""
-    heard = [one for got in receiver.got for one in got.json["alerts"]]
+    received = [one for got in receiver.got for one in got.json["alerts"]]
     return [
-        (one["labels"]["alertname"], one["status"]) for one in heard if one["labels"]["alertname"].endswith("NonFinite")
+        (one["labels"]["alertname"], one["status"])
+        for one in received
+        if one["labels"]["alertname"].endswith("NonFinite")
     ]
 
 
-def test_a_nan_is_told_once_however_often_the_daemon_is_killed(
+def test_a_nan_is_sent_once_however_often_the_daemon_is_killed(
     start_daemon: Callable[..., Daemon], receiver: Receiver, place: Path
 ) -> None:
     flag = configured(place, webhook={"url": f"{receiver.url}/hush", "also": []})
@@ -72,11 +74,11 @@ def test_a_nan_is_told_once_however_often_the_daemon_is_killed(
             again = start_daemon(flag)
             receiver.wait(2)
             eventually(lambda: again.series()['trackside_notifications_total{sink="webhook"}'] == 1)
-    assert told(receiver) == [("TracksideNonFinite", "firing")] * 2
+    assert notifications(receiver) == [("TracksideNonFinite", "firing")] * 2
     assert [got.json["groupLabels"]["run"] for got in receiver.got] == ["trouble", "other"]
 
 
-def test_an_end_that_was_not_told_when_the_daemon_died_is_told_by_the_next_once(
+def test_an_end_that_was_not_sent_when_the_daemon_died_is_sent_by_the_next_once(
     start_daemon: Callable[..., Daemon], receiver: Receiver, place: Path
 ) -> None:
     flag = configured(place, webhook={"url": f"{receiver.url}/hush", "also": []})
@@ -91,7 +93,7 @@ def test_an_end_that_was_not_told_when_the_daemon_died_is_told_by_the_next_once(
     receiver.wait(2)
     daemon.stop()
     start_daemon(flag).stop()
-    assert told(receiver) == [("TracksideNonFinite", "firing"), ("TracksideNonFinite", "resolved")]
+    assert notifications(receiver) == [("TracksideNonFinite", "firing"), ("TracksideNonFinite", "resolved")]
 
 
 def test_no_secret_is_in_the_log_the_page_the_api_or_the_history(
@@ -114,18 +116,18 @@ def test_no_secret_is_in_the_log_the_page_the_api_or_the_history(
             return all(sinks[name]["failed"] for name in sinks.keys() - {"log"}) and len(sinks) == 3
 
         eventually(failed)
-        said = daemon.api("status").text + daemon.get("/metrics").text + daemon.api("alerts").text
+        answered = daemon.api("status").text + daemon.get("/metrics").text + daemon.api("alerts").text
     daemon.stop()
     kept = b"".join(file.read_bytes() for file in daemon.history.iterdir())
-    assert "answered 401 Unauthorized" in said
-    assert "hush" not in said + "".join(daemon.log)
+    assert "answered 401 Unauthorized" in answered
+    assert "hush" not in answered + "".join(daemon.log)
     assert b"hush" not in kept
     shown = run_process(command("check-config", "--settings", flag.partition("=")[2]), check=True)
     assert "alerts.sinks.webhook.url: **********" in shown.stdout
     assert "hush" not in shown.stdout + shown.stderr
 
 
-def test_sinks_change_at_a_reload_and_what_was_told_is_not_told_again(
+def test_sinks_change_at_a_reload_and_sent_alerts_are_not_sent_again(
     start_daemon: Callable[..., Daemon], receiver: Receiver, place: Path
 ) -> None:
     daemon = start_daemon(configured(place, webhook={"url": "http://127.0.0.1:1/gone", "severity": "critical"}))
@@ -140,7 +142,7 @@ def test_sinks_change_at_a_reload_and_what_was_told_is_not_told_again(
         receiver.wait()
         run.push(step=2, loss=float("nan"))
     eventually(lambda: daemon.series().get('trackside_training_state{run="trouble",state="finished"}') == 1)
-    assert told(receiver) == [("TracksideNonFinite", "firing")]
+    assert notifications(receiver) == [("TracksideNonFinite", "firing")]
     assert len([line for line in daemon.log if "NonFinite (critical)" in line]) == 1
 
 

@@ -73,11 +73,11 @@ class Trainings:
     def explained(self, name: str) -> dict[str, Any]:
         """Return the alert about slow steps of a training, once it has a conclusion."""
 
-        def look() -> list[dict[str, Any]]:
+        def find_alerts() -> list[dict[str, Any]]:
             found = self.daemon.api(f"alerts?run={name}").json()["alerts"]
             return [one for one in found if one["alert"] == "ThroughputRegression" and "conclusion" in one["evidence"]]
 
-        (alert,) = eventually(look, pause=0.2)
+        (alert,) = eventually(find_alerts, pause=0.2)
         return alert
 
 

@@ -53,7 +53,7 @@ def left(job: str) -> Path:
     return Path(f"/tmp/trackside-{os.getuid()}-{job}")
 
 
-def kept_run(slurm: Slurm, directory: Path, job: str) -> tuple[str, str]:
+def stored_run(slurm: Slurm, directory: Path, job: str) -> tuple[str, str]:
     """Return the name and the state of the one run that a job's daemon has kept."""
     kept = directory / "trackside" / job / "gpu1"
     shown = slurm.run([*command("runs", f"--storage.path={kept}", "--json")], clean_environ())
@@ -141,7 +141,7 @@ def test_each_job_of_an_array_is_a_run_of_its_own(
         assert daemon.series()[f'trackside_training_steps_total{{rank="0",run="sweep-{job}_{task}"}}'] == 10
 
 
-def test_a_node_without_a_daemon_is_told_of_and_gets_jobs_all_the_same(
+def test_a_node_without_a_daemon_is_logged_and_gets_jobs_all_the_same(
     slurm: Slurm, called: Path, directory: Path, environ: dict[str, str]
 ) -> None:
     called.unlink(missing_ok=True)
@@ -176,19 +176,19 @@ def test_they_do_no_harm_where_nothing_is_there(name: str, tmp_path: Path) -> No
     assert done.returncode == 0
 
 
-def test_a_job_brings_its_own_daemon_and_keeps_its_history(
+def test_a_job_brings_its_own_daemon_and_stores_its_history(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
-    assert kept_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+    assert stored_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
     assert not left(job).exists()
 
 
-def test_a_job_of_an_array_is_kept_by_the_name_of_its_run(
+def test_a_job_of_an_array_is_stored_by_the_name_of_its_run(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ, "--job-name=sweep", "--array=3")
-    assert kept_run(slurm, directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
+    assert stored_run(slurm, directory, f"{job}_3") == (f"sweep-{job}_3", "finished")
 
 
 def test_the_daemon_of_a_job_is_ended_whichever_step_it_is(
@@ -196,26 +196,24 @@ def test_the_daemon_of_a_job_is_ended_whichever_step_it_is(
 ) -> None:
     later = (SCRIPTS / "train.sbatch").read_text().replace("# A step of", "srun true\n# A step of")
     job = slurm.submit(directory, later, environ, "--job-name=later")
-    assert kept_run(slurm, directory, job) == (f"later-{job}", "finished")
+    assert stored_run(slurm, directory, job) == (f"later-{job}", "finished")
 
 
-def test_what_a_daemon_that_was_killed_has_written_is_kept(
-    slurm: Slurm, directory: Path, environ: dict[str, str]
-) -> None:
+def test_the_history_of_a_killed_daemon_is_stored(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
     (directory / "train.py").write_text(TRAINING + WRITTEN + "os.kill(daemon, signal.SIGKILL)\n")
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
-    assert kept_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
+    assert stored_run(slurm, directory, job) == (f"gpt-small-{job}", "finished")
 
 
 @AS_ROOT
-def test_a_daemon_that_hangs_holds_no_job_and_the_epilog_keeps_what_it_has_written(
+def test_a_daemon_that_hangs_delays_no_job_and_the_epilog_stores_what_it_has_written(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     (directory / "train.py").write_text(TRAINING + WRITTEN + "os.kill(daemon, signal.SIGSTOP)\n")
     soon = (SCRIPTS / "train.sbatch").read_text().replace("timeout 30 tail", "timeout 1 tail")
     job = slurm.submit(directory, soon, environ, "--job-name=hangs")
     eventually(lambda: not left(job).exists())
-    assert kept_run(slurm, directory, job) == (f"hangs-{job}", "finished")
+    assert stored_run(slurm, directory, job) == (f"hangs-{job}", "finished")
 
 
 @AS_ROOT
@@ -223,8 +221,8 @@ def test_the_only_copy_of_a_history_stays(slurm: Slurm, called: Path, directory:
     blocked = "import pathlib; kept = next(pathlib.Path('trackside').glob('*/gpu1')); kept.rmdir(); kept.touch()\n"
     (directory / "train.py").write_text(TRAINING + blocked)
     job = slurm.submit(directory, SCRIPTS / "train.sbatch", environ)
-    said = f"its history could not be copied; it stays in {left(job)}/history"
-    eventually(lambda: f"logger --tag trackside job {job}: {said}" in called.read_text().splitlines())
+    reported = f"its history could not be copied; it stays in {left(job)}/history"
+    eventually(lambda: f"logger --tag trackside job {job}: {reported}" in called.read_text().splitlines())
     printed = (directory / "job.out").read_text()
     kept = directory / "trackside" / job / "gpu1"
     assert f"the history could not be copied to {kept}; it stays in {left(job)}/history of gpu1\n" in printed
@@ -235,7 +233,7 @@ def test_the_only_copy_of_a_history_stays(slurm: Slurm, called: Path, directory:
 
 
 @AS_ROOT
-def test_a_directory_that_somebody_else_has_made_is_not_used_and_the_training_runs(
+def test_a_directory_that_another_user_has_made_is_not_used_and_the_training_runs(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     (directory / "train.py").write_text(TRAINING + "print('trained')\n")
@@ -263,7 +261,7 @@ def test_a_directory_that_somebody_else_has_made_is_not_used_and_the_training_ru
     shutil.rmtree(left(job))
 
 
-def test_a_job_that_is_cancelled_keeps_its_history_too(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
+def test_a_job_that_is_cancelled_stores_its_history_too(slurm: Slurm, directory: Path, environ: dict[str, str]) -> None:
     (directory / "train.py").write_text(
         TRAINING.replace(
             "trackside.finish()", "import pathlib, threading; pathlib.Path('begun').touch(); threading.Event().wait()"
@@ -283,7 +281,7 @@ def test_a_job_that_is_cancelled_keeps_its_history_too(slurm: Slurm, directory: 
 
 
 @AS_ROOT
-def test_what_a_job_s_daemon_has_left_is_taken_away_and_nothing_else(
+def test_the_leftovers_of_a_job_s_daemon_are_removed_and_nothing_else(
     slurm: Slurm, directory: Path, environ: dict[str, str]
 ) -> None:
     job = slurm.submit(directory, "#!/bin/sh\nmkdir -p /tmp/trackside-$(id -u)-$SLURM_JOB_ID/history\n", environ)
@@ -323,7 +321,7 @@ def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "reported"),
     [
         (
             ["--partition=nosuch"],
@@ -335,18 +333,18 @@ def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: list[str], said: str) -> None:
+def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: list[str], reported: str) -> None:
     file = tmp_path / "sd.json"
     file.write_text("[]")
     done = listed(slurm, *flags, f"--output={file}")
     assert (done.returncode, file.read_text()) == (1, "[]")
-    assert done.stderr.startswith(f"file_sd.py: {said}")
+    assert done.stderr.startswith(f"file_sd.py: {reported}")
     assert done.stderr.endswith(f"; {file} is unchanged\n")
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("flags", "status", "said"),
+    ("flags", "status", "reported"),
     [
         (
             ["--output=/nosuch/sd.json"],
@@ -357,10 +355,10 @@ def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: l
         (["--port=99999"], 2, "'99999': a port is between 1 and 65535\n"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(slurm: Slurm, flags: list[str], status: int, said: str) -> None:
+def test_an_error_is_reported_in_one_line(slurm: Slurm, flags: list[str], status: int, reported: str) -> None:
     done = listed(slurm, *flags)
     assert done.returncode == status
-    assert done.stderr.endswith(said)
+    assert done.stderr.endswith(reported)
     assert "Traceback" not in done.stderr
 
 

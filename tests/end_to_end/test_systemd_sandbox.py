@@ -149,7 +149,7 @@ def test_what_is_collected_outside_is_collected_inside(
     }
 
 
-def test_who_is_in_the_group_pushes_and_how_the_training_ends_is_seen(
+def test_a_user_in_the_group_pushes_and_how_the_training_ends_is_seen(
     start: Callable[[], tuple[Service, str]], train: Callable[..., subprocess.Popen[str]]
 ) -> None:
     _, url = start()
@@ -160,7 +160,7 @@ def test_who_is_in_the_group_pushes_and_how_the_training_ends_is_seen(
     eventually(lambda: series(url).get('trackside_training_state{run="friend",state="failed"}') == 1)
 
 
-def test_who_is_not_is_told_which_group_to_join(
+def test_a_user_outside_the_group_learns_which_one_to_join(
     start: Callable[[], tuple[Service, str]], train: Callable[..., subprocess.Popen[str]]
 ) -> None:
     start()
@@ -169,7 +169,7 @@ def test_who_is_not_is_told_which_group_to_join(
     assert next(line for line in training.stderr if "join the group trackside" in line)
 
 
-def test_what_is_left_in_the_shared_spool_is_taken(
+def test_leftovers_of_the_shared_spool_are_read(
     enter: list[str], start: Callable[[], tuple[Service, str]], train: Callable[..., subprocess.Popen[str]]
 ) -> None:
     service, _ = start()
@@ -184,7 +184,7 @@ def test_what_is_left_in_the_shared_spool_is_taken(
     asked = {"Authorization": f"Bearer {token.strip()}"}
 
     def runs() -> list[tuple[str, str]]:
-        told = http.get(f"{url}/api/v1/runs", headers=asked).json()
-        return [(run["name"], run["state"]) for run in told["runs"]]
+        reported = http.get(f"{url}/api/v1/runs", headers=asked).json()
+        return [(run["name"], run["state"]) for run in reported["runs"]]
 
     eventually(lambda: runs() == [("left", "finished")])

@@ -117,7 +117,7 @@ def test_prometheus_scrapes_while_silent_connections_are_open(
         one.close()
 
 
-def test_prometheus_is_refused_by_what_is_wrong_and_refuses_a_daemon_that_it_does_not_know(
+def test_prometheus_is_refused_by_what_is_wrong_and_refuses_a_daemon_of_another_authority(
     secured: Secured, start_daemon: Callable[..., Daemon], tmp_path: Path
 ) -> None:
     (tmp_path / "past").mkdir()
@@ -224,7 +224,7 @@ def test_users_rotate_while_prometheus_scrapes(secured: Secured, start_prometheu
 
 
 def test_a_file_that_breaks_while_running_opens_nothing_and_is_logged_once(secured: Secured) -> None:
-    def told() -> list[str]:
+    def warnings() -> list[str]:
         return [line for line in secured.daemon.log if "the previous web configuration stays active" in line]
 
     for number, text in enumerate(("", "basic_auth_users: {", "tls_server_config: {}"), 1):
@@ -232,7 +232,7 @@ def test_a_file_that_breaks_while_running_opens_nothing_and_is_logged_once(secur
         for _ in range(3):
             assert (status(secured), status(secured, auth=None)) == (200, 401)
         assert status(secured, verify=secured.servers.trust()) == 0
-        assert len(told()) == number
+        assert len(warnings()) == number
     secured.write({"ada": "new"})
     assert (status(secured), status(secured, auth=("ada", "new"))) == (401, 200)
 
@@ -279,20 +279,20 @@ def test_our_commands_come_in_by_a_file_of_credentials(secured: Secured) -> None
     assert run(secured, "resume-gpu", file)[1] == "resumed\n"
     address = secured.daemon.url.removeprefix("https://")
     assert "taken" in run(secured, "runs", f"--url={address}", file)[1], "by TLS, since the file speaks of it"
-    _, said = run(secured, "test-alert", file)
-    assert "TestAlert fires as alert " in said, said
+    _, answered = run(secured, "test-alert", file)
+    assert "TestAlert fires as alert " in answered, answered
     lines = run(secured, "doctor", file)[1].splitlines()
     assert lines[0].endswith(f" serves {secured.daemon.url}")
     assert re.fullmatch(rf"ok   certificate: that of {secured.daemon.url} is valid for \d+ days", lines[1])
 
 
-def test_our_commands_say_what_is_missing(secured: Secured) -> None:
+def test_our_commands_name_what_is_missing(secured: Secured) -> None:
     url, directory = secured.daemon.url, secured.directory
     missing = "--web.credentials-file"
-    code, said = run(secured, "runs")
-    assert (code, said.count("\n")) == (2, 1)
-    assert f"{url}: the daemon's certificate is not trusted: " in said
-    assert f"in a file for {missing}: tls_config: ca_file" in said
+    code, answered = run(secured, "runs")
+    assert (code, answered.count("\n")) == (2, 1)
+    assert f"{url}: the daemon's certificate is not trusted: " in answered
+    assert f"in a file for {missing}: tls_config: ca_file" in answered
     assert run(secured, "doctor")[1].startswith(f"FAIL daemon: {url}: the daemon's certificate is not trusted")
 
     file = directory / "c.yml"
@@ -300,9 +300,9 @@ def test_our_commands_say_what_is_missing(secured: Secured) -> None:
     def with_file(text: str, mode: int = 0o600, *more: str) -> str:
         file.write_text(text)
         file.chmod(mode)
-        code, said = run(secured, "runs", f"{missing}={file}", *more)
-        assert (code, said.count("\n")) == (2, 1), said
-        return said.removeprefix("trackside: ").rstrip("\n")
+        code, answered = run(secured, "runs", f"{missing}={file}", *more)
+        assert (code, answered.count("\n")) == (2, 1), answered
+        return answered.removeprefix("trackside: ").rstrip("\n")
 
     tls = "ca_file: servers.pem, cert_file: client.pem, key_file: client.key"
     wants = f"{url}: the daemon closed the connection; it probably requires a client certificate: set one in {file}: tls_config: cert_file, key_file"
@@ -333,7 +333,7 @@ def test_our_commands_say_what_is_missing(secured: Secured) -> None:
     assert run(secured, "runs", f"{missing}={file}") == (0, "trackside: no runs yet\n")
 
 
-def test_addresses_say_https_and_the_link_needs_no_token(secured: Secured, place: Path) -> None:
+def test_addresses_begin_with_https_and_the_link_needs_no_token(secured: Secured, place: Path) -> None:
     assert secured.daemon.url.startswith("https://")
     assert (place / "push.address").read_text() == f"{secured.daemon.url}\n"
     assert secured.daemon.get("/api/v1/status").json()["url"] == secured.daemon.url

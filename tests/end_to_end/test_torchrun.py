@@ -73,7 +73,7 @@ def pids(daemon: Daemon, rank: int) -> list[int]:
     return [one["pid"] for one in every if (one["role"], one["rank"]) == ("rank", rank)]
 
 
-def test_four_ranks_are_each_kept_as_they_are_printed(
+def test_four_ranks_are_each_stored_as_they_are_printed(
     daemon: Daemon, torchrun: Callable[..., Process], tmp_path: Path
 ) -> None:
     flags = ("--steps=60", f"--checkpoints={tmp_path}", "--save-every=25", "--nan-at=51")
@@ -95,8 +95,8 @@ def test_four_ranks_are_each_kept_as_they_are_printed(
     assert [(one["path"], one["bytes"]) for one in saved] == list(zip(map(str, paths), sizes, strict=True))
     assert by_rank(daemon, "phase_seconds_total", 'phase="checkpoint"')[0] > 0
     kept = [daemon.values(run["id"], key) for key in ("loss", "grad_norm")]
-    told = [tuple(f"{values[50]:.4f}" for values in kept)]
-    assert re.findall(r"loss of rank 0 (\S+)  gradient norm (\S+)", printed) == told
+    reported = [tuple(f"{values[50]:.4f}" for values in kept)]
+    assert re.findall(r"loss of rank 0 (\S+)  gradient norm (\S+)", printed) == reported
     eventually(lambda: [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"])
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = "tests/end_to_end/test_troubles.py"
-VALUES = f"{HERE}::test_a_training_that_goes_wrong_is_told"
+VALUES = f"{HERE}::test_a_training_that_goes_wrong_is_notified"
 RANKS = f"{HERE}::test_gloo_ranks"
 GPUS = f"{HERE}::test_simulated_gpus"
 TREES = f"{HERE}::test_a_machine_of_files"
@@ -78,7 +78,7 @@ ROWS = {
     **dict.fromkeys(OF_TIME, Row("simulated time", TIMED)),
     "StragglerRank": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
     "TrainingStalled": Row("real processes", f"{RANKS}_of_which_one_is_slow_and_then_stays_away"),
-    "RankSilent": Row("real processes", f"{HERE}::test_a_rank_that_is_stopped_while_the_other_goes_on"),
+    "RankSilent": Row("real processes", f"{HERE}::test_a_rank_that_is_stopped_while_the_other_continues"),
     "TrainingProcessDied": Row("real processes", f"{RUNS}::test_ranks_that_are_killed_are_one_alert_with_its_cause"),
     "OomKilled": Row(
         "real process", "tests/end_to_end/test_ends.py::test_a_training_that_the_oom_killer_ends_is_shown_as_that"
@@ -87,16 +87,16 @@ ROWS = {
         "real process",
         "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
     ),
-    "UserAlert": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
+    "UserAlert": Row("real process", f"{RUNS}::test_exceptions_of_the_training_and_its_good_end_are_notified"),
     "RunStarted": Row("real process", f"{RUNS}::test_a_training_that_stands_still_is_stalled"),
-    "RunFinished": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
+    "RunFinished": Row("real process", f"{RUNS}::test_exceptions_of_the_training_and_its_good_end_are_notified"),
     "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),
     "CheckpointOverdue": Row("simulated time", f"{LONG}::test_a_checkpoint_that_does_not_come"),
     "MonitorBlind": Row("simulated time", f"{LONG}::test_messages_that_a_client_had_to_drop"),
     "DeadLayer": Row("real training", f"{LAYERS}::test_a_dead_relu_layer_is_named"),
     "SaturatedLayer": Row("real training", f"{LAYERS}::test_a_saturated_layer_is_named"),
     "AttentionCollapse": Row("real training", f"{LAYERS}::test_attention_that_a_scaled_query_collapses_is_named"),
-    "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_whose_outputs_explode_is_named"),
+    "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_with_exploding_outputs_is_named"),
     "LayerUpdates": Row("real training", f"{LAYERS}::test_a_layer_that_no_optimizer_has_is_named"),
     "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
 }
@@ -141,14 +141,14 @@ def end(training: Popen[str]) -> None:
         stream.close()
 
 
-def tell(training: Popen[str], line: str) -> None:
+def send_line(training: Popen[str], line: str) -> None:
     """Write a line to a training's standard input."""
     assert training.stdin is not None
     training.stdin.write(f"{line}\n")
     training.stdin.flush()
 
 
-def hear(training: Popen[str], line: str) -> None:
+def await_line(training: Popen[str], line: str) -> None:
     """Wait for a line that it prints."""
     assert training.stdout is not None
     assert training.stdout.readline() == f"{line}\n"
@@ -229,28 +229,28 @@ def stage() -> Iterator[Stage]:
 def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> None:
     pytest.importorskip("torch")
     for rank in (*stage.ranks, *stage.calm):
-        hear(rank, "trains")
-    tell(stage.ranks[1], "slow")
+        await_line(rank, "trains")
+    send_line(stage.ranks[1], "slow")
     (alert,) = eventually(lambda: alerts(stage.ill, "StragglerRank"), 2 * DEADLINE)
     assert alert["summary"].startswith("rank 1 of run pair needs ")
     assert not alerts(stage.ill, "TrainingStalled")
-    tell(stage.ranks[1], "stay away")
+    send_line(stage.ranks[1], "stay away")
     (alert,) = eventually(lambda: alerts(stage.ill, "TrainingStalled"))
     assert alert["summary"].startswith("run pair has made no step for ")
 
 
 @pytest.mark.parametrize("alert", OF_VALUES)
-def test_a_training_that_goes_wrong_is_told(stage: Stage, alert: str) -> None:
+def test_a_training_that_goes_wrong_is_notified(stage: Stage, alert: str) -> None:
     (found,) = eventually(lambda: [one for one in alerts(stage.ill, alert) if one["name"] == alert])
     assert found["summary"]
 
 
-def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
+def test_a_rank_that_is_stopped_while_the_other_continues(stage: Stage) -> None:
     about = {"TRACKSIDE_RUN_ID": "apart", "TRACKSIDE_RUN_NAME": "apart", "WORLD_SIZE": "2"}
     ranks = [start(stage.ill, "failing_ranks.py", RANK=str(rank), **about) for rank in range(2)]
     try:
         for rank in ranks:
-            hear(rank, "trains")
+            await_line(rank, "trains")
         step = 'trackside_training_step{{rank="{}",run="apart"}}'
         eventually(lambda: all(stage.ill.series().get(step.format(rank), 0) > 300 for rank in range(2)))
         ranks[1].send_signal(signal.SIGSTOP)
@@ -268,7 +268,7 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
     for attempt in range(2):
         training = start(stage.ill, "failing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
         try:
-            hear(training, "trains")
+            await_line(training, "trains")
         finally:
             end(training)
         eventually(lambda: "again" in {one["name"] for one in alerts(stage.ill, "TrainingProcessDied")})
@@ -293,10 +293,10 @@ def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
     assert {one["labels"]["gpu"] for one in found} == {gpu}
 
 
-def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
+def test_a_healthy_training_beside_them_is_not_notified(stage: Stage) -> None:
     """The quiet runs are as long: they began with the others and end after them."""
     for training in stage.quiet:
-        hear(training, "done")
+        await_line(training, "done")
     finished = len(OF_VALUES)
     eventually(lambda: [run["state"] for run in stage.well.api("runs").json()["runs"]].count("finished") == finished)
     assert trouble(stage.well) == []

@@ -93,7 +93,7 @@ def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
     return start
 
 
-def test_who_shares_the_group_pushes(of_another_user: Daemon, train: Callable[..., Process]) -> None:
+def test_a_user_of_the_shared_group_pushes(of_another_user: Daemon, train: Callable[..., Process]) -> None:
     training = train(of_another_user, "friend", TRAINER, SHARED)
     eventually(lambda: of_another_user.series().get('trackside_training_steps_total{rank="0",run="friend"}') == 1)
     printed, complaints = training.communicate("\n", timeout=DEADLINE)
@@ -102,15 +102,15 @@ def test_who_shares_the_group_pushes(of_another_user: Daemon, train: Callable[..
 
 
 @pytest.mark.parametrize("closed", ["directory", "socket"])
-def test_who_does_not_is_told_which_group_to_join_and_trains_on(
+def test_a_user_outside_the_group_learns_which_one_to_join_and_trains_on(
     of_another_user: Daemon, shared: Path, train: Callable[..., Process], owned: Path, closed: str
 ) -> None:
     if closed == "socket":
         shared.chmod(0o755)
     training = train(of_another_user, "stranger", STRANGER, TRACKSIDE_SPOOL=str(owned))
     assert training.stderr is not None
-    told = training.stderr.readline()
-    assert told.startswith(
+    reported = training.stderr.readline()
+    assert reported.startswith(
         f"trackside: no daemon found at {of_another_user.endpoint} (permission denied: join the group {SHARED}); training"
     )
     printed, rest = training.communicate("\n", timeout=DEADLINE)
@@ -118,7 +118,7 @@ def test_who_does_not_is_told_which_group_to_join_and_trains_on(
     assert not any("stranger" in name for name in of_another_user.series())
 
 
-def test_what_a_trainer_leaves_in_the_shared_spool_is_taken_by_the_other_users_daemon(
+def test_a_trainer_s_leftovers_in_the_shared_spool_are_read_by_the_other_users_daemon(
     shared: Path, train: Callable[..., Process]
 ) -> None:
     spool = shared / "spool"
@@ -146,7 +146,7 @@ def test_token_and_address_stay_the_daemons_own(of_another_user: Daemon, shared:
     assert (shared / "push.sock").stat().st_gid == SHARED
 
 
-def test_a_daemon_that_is_not_in_the_group_itself_says_so_in_one_line(shared: Path) -> None:
+def test_a_daemon_that_is_not_in_the_group_itself_logs_it_in_one_line(shared: Path) -> None:
     refused = subprocess.run(
         [
             *launcher(DAEMON),

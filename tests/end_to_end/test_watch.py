@@ -119,7 +119,7 @@ def capture(daemon: Daemon, ranks: Sequence[Process], steps: int) -> dict[str, A
     return found
 
 
-def test_when_the_loss_is_not_finite_the_layers_are_told_for_a_hundred_steps(
+def test_when_the_loss_is_not_finite_the_layers_are_sent_for_a_hundred_steps(
     daemon: Daemon, run_training: Callable[..., str]
 ) -> None:
     run_training(daemon, "-c", SPIKING)

@@ -65,7 +65,7 @@ class Victoria(Queries):
 
     def _port(self) -> int | None:
         """Return the port, which the log does not show when it was chosen by the kernel."""
-        assert self.process.poll() is None, "victoria-metrics did not start; victoria.log says why"
+        assert self.process.poll() is None, "victoria-metrics did not start; see victoria.log"
         place = Path("/proc", str(self.process.pid))
         sockets = set()
         for link in (place / "fd").iterdir():

@@ -193,7 +193,7 @@ def fragment_size(content: bytes, at: int) -> int:
 
 
 def check_lines(kind: str, content: bytes, pushes: list[Push]) -> None:
-    """Check that the lines that nobody has changed come."""
+    """Check that the unchanged lines come."""
     given = content.split(b"\n")
     header, *original = FILES[kind][1]().split(b"\n")[:-1]
     if kind == "m":

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 MESSAGES = 20
 SESSIONS = [bytes([number]) * 16 for number in range(3)]
 
-WHO = FakeSession("id", name="train", rank=1, local_rank=1, world=2)
+SESSION = FakeSession("id", name="train", rank=1, local_rank=1, world=2)
 ROOM = ResourceUsage(1, 1, 1, 1, 1)
 HISTOGRAM = Histogram([1] * 18, 1.0, {-20: 1})
 TOTALS = Totals(
@@ -91,7 +91,7 @@ TOTALS = Totals(
     saves=CheckpointTotals(1, HISTOGRAM, 1, 1.0),
 )
 HELLO = Hello(
-    WHO.identity,
+    SESSION.identity,
     clock(),
     clock().wall,
     TOTALS,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from client.router import Router, kept, pushed
+from client.router import Router, pushed, unsent_rows
 from processes import DEADLINE, clean_environ
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def on_gpu(value: object, **more: Any) -> torch.Tensor:
 def by_key(run: trackside.Run, key: str) -> tuple[list[tuple[int, float]], int]:
     """Wait for all work and the end of the run; return the samples of a key and the number of dropped values."""
     torch.cuda.synchronize()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     return [(step, values[key]) for step, values in rows if key in values], totals.dropped
 
 
@@ -61,7 +61,7 @@ def test_pushes_do_what_never_synchronizes_and_the_values_are_right(run: tracksi
     torch.cuda.set_sync_debug_mode("default")
     norms = [(step, float(torch.tensor(step, dtype=torch.bfloat16))) for step in range(STEPS)]
     torch.cuda.synchronize()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [(step, values["loss"]) for step, values in rows if "loss" in values] == [(n, n) for n in range(STEPS)]
     assert [(step, values["norm"]) for step, values in rows if "norm" in values] == norms
     assert (totals.steps, totals.pushes, totals.dropped) == (STEPS, STEPS, 0)
@@ -120,7 +120,7 @@ def test_a_value_is_the_one_of_its_push_whatever_happens_to_the_tensor_or_its_me
         running.mul_(1)
         torch.full((), -1.0, device="cuda")  # takes the memory of the square, which is free again
     torch.cuda.synchronize()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert [values["sum"] for _, values in rows if "sum" in values] == list(range(1, STEPS + 1))
     assert [values["square"] for _, values in rows if "square" in values] == [n * n for n in range(1, STEPS + 1)]
     assert totals.dropped == 0
@@ -146,7 +146,7 @@ def test_every_kind_of_number_arrives_as_it_would_be_read(run: trackside.Run, dt
     tensor = torch.tensor(value).to(dtype).cuda()
     run.push(step=1, before=on_gpu(7), value=tensor, shaped=tensor.reshape(1, 1), after=on_gpu(-7.0))
     torch.cuda.synchronize()
-    (_, row), *_ = [row for row in kept(run)[0] if row[1]]
+    (_, row), *_ = [row for row in unsent_rows(run)[0] if row[1]]
     assert repr(row) == repr({"before": 7.0, "value": float(tensor), "shaped": float(tensor), "after": -7.0})
 
 
@@ -177,7 +177,7 @@ def test_the_first_push_of_all_may_be_inside_a_capture(run: trackside.Run) -> No
     assert by_key(run, "loss") == ([(1, 2.0)], 1)
 
 
-def test_the_output_of_a_compiled_step_with_cuda_graphs_is_taken_before_the_next_overwrites_it(
+def test_the_output_of_a_compiled_step_with_cuda_graphs_is_read_before_the_next_overwrites_it(
     run: trackside.Run,
 ) -> None:
     compiled = torch.compile(lambda x: (x * 2).sum(), backend="cudagraphs")
@@ -201,13 +201,13 @@ def test_values_of_several_streams_and_threads_arrive(run: trackside.Run) -> Non
             run.push(step=step, ours=torch.full((), float(step), device="cuda"))
     thread.join()
     torch.cuda.synchronize()
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     for key in ("ours", "theirs"):
         assert [(step, values[key]) for step, values in rows if key in values] == [(n, n) for n in range(STEPS)]
     assert totals.dropped == 0
 
 
-def test_a_run_in_inference_mode_and_then_out_of_it_keeps_all(run: trackside.Run) -> None:
+def test_a_run_in_inference_mode_and_then_out_of_it_stores_all(run: trackside.Run) -> None:
     with torch.inference_mode():
         run.push(step=0, loss=on_gpu(0.5))
     run.push(step=1, loss=on_gpu(0.25, requires_grad=True))
@@ -220,7 +220,7 @@ def test_a_tensor_of_several_elements_is_no_number_and_nothing_waits_to_find_out
     run: trackside.Run, no_sync: None
 ) -> None:
     run.push(step=1, logits=torch.zeros(2, device="cuda"), lr=0.1)
-    rows, totals = kept(run)
+    rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
 
 
@@ -263,7 +263,7 @@ def test_the_last_loss_of_a_script_arrives_and_a_forked_child_ends_as_it_would(
     assert pushed(messages) == [(step, {"loss": step + 0.5}) for step in range(20)]
 
 
-def test_what_a_push_takes_of_the_host_is_printed(run: trackside.Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_host_time_of_a_push_is_printed(run: trackside.Run, capsys: pytest.CaptureFixture[str]) -> None:
     weights = torch.randn(4096, 4096, device="cuda")
     took: dict[str, list[float]] = {"push of 2 floats": [], "push of 2 values on the GPU": [], "float() of 2": []}
     for step in range(10 * STEPS):

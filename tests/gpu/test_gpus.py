@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import trackside
 
 
-def test_the_gpu_that_a_value_comes_from_is_told_by_the_uuid_that_nvidia_smi_shows(run: trackside.Run) -> None:
+def test_the_gpu_that_a_value_comes_from_is_named_by_the_uuid_that_nvidia_smi_shows(run: trackside.Run) -> None:
     run.push(loss=torch.ones((), device="cuda"))
     assert set(run.queue.session.gpus) <= {row["uuid"] for row in nvidia_smi.query([]).rows}
     assert run.queue.session.gpus

@@ -36,7 +36,7 @@ def daemon(gpu: None, place: Path) -> Iterator[Daemon]:
     daemon.stop()
 
 
-def test_each_value_is_what_nvidia_smi_says(daemon: Daemon) -> None:
+def test_each_value_equals_nvidia_smi_s(daemon: Daemon) -> None:
     parity.wait_for_gpus(daemon)
     compared = parity.settled(lambda: daemon.get("/metrics").text, Result())
     assert {key: one for key, one in compared.items() if one.agrees is False} == {}

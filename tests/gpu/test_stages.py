@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from client.router import kept
+from client.router import unsent_rows
 
 from trackside.pytorch.step_stages import StepStages
 
@@ -92,7 +92,7 @@ def test_the_gpu_s_time_of_each_stage_is_its_own_and_nothing_waits(run: tracksid
     assert not torch.cuda.current_stream().query()  # the host is ahead
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    _, totals = kept(run)
+    _, totals = unsent_rows(run)
     assert totals.device is not None
     spent = totals.device.phases
     assert spent["forward"] == pytest.approx(STEPS * one, rel=0.2)
@@ -112,7 +112,7 @@ def test_memory_is_the_allocator_s_and_the_user_s_maximum_is_his(run: trackside.
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
     run.push(step=1, loss=1.0)
-    _, totals = kept(run)
+    _, totals = unsent_rows(run)
     assert torch.cuda.max_memory_allocated() == own < before + 64 * 2**20
     assert totals.device is not None
     (memory,) = totals.device.memory.values()
@@ -138,6 +138,6 @@ def test_a_captured_step_is_replayed_as_it_would_be_unwatched(run: trackside.Run
     graph.replay()
     torch.cuda.synchronize()
     assert out.item() == pytest.approx(model(x).sum().item())
-    _, totals = kept(run)
+    _, totals = unsent_rows(run)
     assert totals.device is not None
     assert set(totals.device.phases) == {"forward", "backward"}

@@ -28,7 +28,7 @@ def _expr(uid: str, title: str, letter: str = "A") -> str:
     return substituted(next(one["expr"] for one in panel["targets"] if one["refId"] == letter), ALL)
 
 
-def _says(place: Path, series: Series, expr: str, at: str, *samples: tuple[str, float]) -> None:
+def _check_query(place: Path, series: Series, expr: str, at: str, *samples: tuple[str, float]) -> None:
     """Raise an AssertionError if Prometheus computes something else."""
     expected: list[Any] = [{"labels": labels, "value": value} for labels, value in samples]
     test = {
@@ -58,19 +58,19 @@ def test_a_node_that_is_slow_as_a_whole_is_seen(tmp_path: Path) -> None:
     series = _phases({"0": 4, "1": 4, "2": 4, "3": 4}) | _phases({"2": 8, "3": 8})
     expr = _expr("trackside-fleet", "Worst stragglers")
     slow, fast = 8 / 6, 4 / 6
-    said = [(f'{{run="r", rank="{rank}"}}', fast if rank in "01" else slow) for rank in "0123"]
-    _says(tmp_path, series, expr, "5m", *said)
+    reported = [(f'{{run="r", rank="{rank}"}}', fast if rank in "01" else slow) for rank in "0123"]
+    _check_query(tmp_path, series, expr, "5m", *reported)
 
 
 def test_one_rank_alone_is_no_straggler(tmp_path: Path) -> None:
-    _says(tmp_path, _phases({"0": 4}), _expr("trackside-training", "Straggler ratio", "D"), "5m")
+    _check_query(tmp_path, _phases({"0": 4}), _expr("trackside-training", "Straggler ratio", "D"), "5m")
 
 
 def _number(state: str) -> float:
     """Return the number of a state in the dashboard's mappings."""
     panel = next(one for one in panels(BOARDS["trackside-training"]) if one["title"] == "State")
     options = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
-    return next(float(number) for number, said in options.items() if said["text"] == state)
+    return next(float(number) for number, reported in options.items() if reported["text"] == state)
 
 
 def _ranks_series() -> Series:
@@ -85,14 +85,14 @@ def _ranks_series() -> Series:
 
 
 @pytest.mark.parametrize(("letter", "value"), [("A", _number("finished")), ("B", 16.0)])
-def test_a_rank_is_in_the_table_while_its_end_is_told(tmp_path: Path, letter: str, value: float) -> None:
+def test_a_rank_is_in_the_table_while_its_end_is_reported(tmp_path: Path, letter: str, value: float) -> None:
     expr = _expr("trackside-training", "Ranks now", letter)
-    _says(tmp_path, _ranks_series(), expr, "12m", ('{rank="0"}', value))
+    _check_query(tmp_path, _ranks_series(), expr, "12m", ('{rank="0"}', value))
 
 
 @pytest.mark.parametrize("letter", ["A", "B"])
 def test_and_not_for_longer(tmp_path: Path, letter: str) -> None:
-    _says(tmp_path, _ranks_series(), _expr("trackside-training", "Ranks now", letter), "25m")
+    _check_query(tmp_path, _ranks_series(), _expr("trackside-training", "Ranks now", letter), "25m")
 
 
 def test_one_node_that_stands_still_is_the_runs_state(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_one_node_that_stands_still_is_the_runs_state(tmp_path: Path) -> None:
         f'trackside_training_state{{job="t", instance="{node}", run="r", state="{state}"}}': "1x40"
         for node, state in (("a", "running"), ("b", "stalled"))
     }
-    _says(tmp_path, series, _expr("trackside-training", "State"), "1m", ('{run="r"}', _number("stalled")))
+    _check_query(tmp_path, series, _expr("trackside-training", "State"), "1m", ('{run="r"}', _number("stalled")))
 
 
 def test_the_age_of_a_push_does_not_grow_between_scrapes(tmp_path: Path) -> None:
     series = {
         'trackside_training_last_step_timestamp_seconds{job="t", instance="a", run="r", rank="0"}': "0+15x40",
     }
-    _says(
+    _check_query(
         tmp_path,
         series,
         _expr("trackside-training", "Time since the last push", "D"),
@@ -130,22 +130,22 @@ STATS = [
 
 @pytest.mark.parametrize(("uid", "title"), STATS)
 def test_where_there_is_nothing_nothing_is_well(tmp_path: Path, uid: str, title: str) -> None:
-    _says(tmp_path, {"something_else": "1x40"}, _expr(uid, title), "1m")
+    _check_query(tmp_path, {"something_else": "1x40"}, _expr(uid, title), "1m")
 
 
 def test_a_daemon_that_is_up_is_none_that_is_down(tmp_path: Path) -> None:
     labels = 'job="t", instance="a"'
     series = {f"up{{{labels}}}": "1x40", f"trackside_build_info{{{labels}}}": "1x40"}
-    _says(tmp_path, series, _expr("trackside-itself", "Daemons down"), "1m", ("{}", 0.0))
+    _check_query(tmp_path, series, _expr("trackside-itself", "Daemons down"), "1m", ("{}", 0.0))
 
 
 def test_the_last_daemon_that_goes_down_is_down(tmp_path: Path) -> None:
     labels = 'job="t", instance="a"'
     series = {f"up{{{labels}}}": "1x4 0x40", f"trackside_build_info{{{labels}}}": "1x4 stale"}
     for title, value in (("Daemons down", 1.0), ("Daemons up", 0.0)):
-        _says(tmp_path, series, _expr("trackside-itself", title), "8m", ("{}", value))
+        _check_query(tmp_path, series, _expr("trackside-itself", title), "8m", ("{}", value))
 
 
 def test_alerts_that_did_not_begin_are_no_rows(tmp_path: Path) -> None:
     name = 'trackside_alerts_total{job="t", instance="a", alert="LossSpike", severity="warning"}'
-    _says(tmp_path, {name: "3x500"}, _expr("trackside-fleet", "Alerts started"), "120m")
+    _check_query(tmp_path, {name: "3x500"}, _expr("trackside-fleet", "Alerts started"), "120m")

@@ -60,7 +60,7 @@ def test_the_labels_of_an_answer(expr: str, expected: set[str]) -> None:
         (f"label_replace({LOSS}, 'a', '$1', 'gpu', '(.*)')", "label_replace names gpu"),
     ],
 )
-def test_a_label_that_is_not_there_is_said(expr: str, complaint: str) -> None:
+def test_a_missing_label_is_reported(expr: str, complaint: str) -> None:
     with pytest.raises(LabelError, match=complaint.replace("(", r"\(")):
         labels(parsed(expr))
 
@@ -70,7 +70,7 @@ def _mark(**changes: str) -> dict[str, Any]:
     return {"name": "Alerts", "datasource": SOURCE, "enable": True, "iconColor": "red", "expr": expr, **changes}
 
 
-def test_legends_variables_and_annotations_are_looked_at_too() -> None:
+def test_legends_variables_and_annotations_are_checked_too() -> None:
     assert list(strangers(GOOD)) == []
     board = sample()
     board["panels"][0]["targets"][0]["legendFormat"] = "{{ gpu }}"

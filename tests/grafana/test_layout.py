@@ -37,7 +37,7 @@ def test_a_dashboard_is_well_laid_out(uid: str, check: str) -> None:
 
 
 @pytest.mark.parametrize("uid", BOARDS)
-def test_a_dashboard_is_known_by_the_name_of_its_file(uid: str) -> None:
+def test_a_dashboard_is_identified_by_the_name_of_its_file(uid: str) -> None:
     assert BOARDS[uid]["uid"] == uid
     assert "id" not in BOARDS[uid], "Grafana gives one"
     assert len(uid) <= 40
@@ -108,14 +108,14 @@ BREAKING: list[tuple[str, Callable[[Any], Any], str]] = [
 
 
 @pytest.mark.parametrize(("check", "change", "complaint"), BREAKING, ids=[one[2] for one in BREAKING])
-def test_what_is_wrong_is_said(check: str, change: Callable[[Any], Any], complaint: str) -> None:
+def test_layout_errors_are_reported(check: str, change: Callable[[Any], Any], complaint: str) -> None:
     assert [found(GOOD) for found in CHECKS.values()] == [[]] * len(CHECKS)
     board = sample()
     change(board)
     assert any(complaint in one for one in CHECKS[check](board)), CHECKS[check](board)
 
 
-def test_a_link_may_carry_what_both_dashboards_have_and_what_a_series_says() -> None:
+def test_a_link_may_carry_what_both_dashboards_have_and_what_a_series_has() -> None:
     board = sample()
     _target(expr=f'{RUNS[:-1]}, run=~".+"}}')(board)
     _link("/d/trackside-training?${__url_time_range}&${job:queryparam}&var-run=${__field.labels.run}")(board)

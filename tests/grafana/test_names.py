@@ -9,18 +9,18 @@ import pytest
 from grafana.boards import committed, queries, variables
 
 BOARDS = committed()
-TOLD = re.compile(r"\$\{(?:__field|__value|__data)\.[^}]*\}")
+LINK_VARIABLE = re.compile(r"\$\{(?:__field|__value|__data)\.[^}]*\}")
 """A variable of the clicked element."""
 
 
 @pytest.mark.parametrize("uid", BOARDS)
-def test_what_a_link_tells_is_encoded_as_a_value(uid: str) -> None:
-    told = TOLD.findall(json.dumps(BOARDS[uid]))
-    assert [one for one in told if not one.endswith(":percentencode}")] == []
+def test_the_variables_of_a_link_are_encoded_as_values(uid: str) -> None:
+    reported = LINK_VARIABLE.findall(json.dumps(BOARDS[uid]))
+    assert [one for one in reported if not one.endswith(":percentencode}")] == []
 
 
-def test_links_tell_something() -> None:
-    assert TOLD.search(json.dumps(BOARDS["trackside-fleet"]))
+def test_links_carry_variables() -> None:
+    assert LINK_VARIABLE.search(json.dumps(BOARDS["trackside-fleet"]))
 
 
 @pytest.mark.parametrize("uid", [uid for uid in BOARDS if any(one["name"] == "run" for one in variables(BOARDS[uid]))])

@@ -70,11 +70,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("uid", "title", "column", "value"), WRONG)
-def test_another_threshold_of_a_dashboard_is_said(uid: str, title: str, column: str, value: float) -> None:
+def test_another_threshold_of_a_dashboard_is_reported(uid: str, title: str, column: str, value: float) -> None:
     board = deepcopy(BOARDS[uid])
     _columns(board, title, column)[-1]["value"] = value
-    [said] = strange(board)
-    assert said.startswith(f"{title}, {column}: " if column else f"{title}: ")
+    [reported] = strange(board)
+    assert reported.startswith(f"{title}, {column}: " if column else f"{title}: ")
 
 
 MEMORY = "trackside_gpu_memory_used_bytes"
@@ -114,18 +114,18 @@ def _alike(expr: str, how: Any) -> set[float]:
 
 
 @pytest.mark.parametrize(("expr", "expected"), SAME)
-def test_what_an_alert_looks_at_is_known_again(expr: str, expected: set[float]) -> None:
+def test_the_query_of_an_alert_is_recognized(expr: str, expected: set[float]) -> None:
     assert _alike(expr, same) == expected
 
 
 @pytest.mark.parametrize(("expr", "expected"), LIKE)
-def test_what_an_alert_looks_at_among_others_is_no_other_thing(expr: str, expected: set[float]) -> None:
+def test_the_query_of_an_alert_among_others_is_no_other_one(expr: str, expected: set[float]) -> None:
     assert _alike(expr, same) == set()
     assert _alike(expr, like) == expected
 
 
 @pytest.mark.parametrize("expr", OTHER)
-def test_what_no_alert_looks_at_has_no_bound(expr: str) -> None:
+def test_a_query_of_no_alert_has_no_bound(expr: str) -> None:
     assert _alike(expr, like) == set()
 
 
@@ -143,7 +143,7 @@ def _with(steps: list[float | None], expr: str = f"{MEMORY} / trackside_gpu_memo
     return board
 
 
-def test_another_threshold_or_none_is_said() -> None:
+def test_another_threshold_or_none_is_reported() -> None:
     assert list(strange(_with([None, 0.97]))) == []
     assert list(strange(_with([None, 0.9]))) == ["GPU: thresholds [0.9], and its alerts have [0.97]"]
     assert list(strange(_with([None]))) == ["GPU: thresholds [], and its alerts have [0.97]"]

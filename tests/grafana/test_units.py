@@ -87,7 +87,7 @@ def test_a_unit_fits_or_not(expr: str, right: str, wrong: str) -> None:
         ("exp(trackside_training_loss)", r"exp\(\) is not known here"),
     ],
 )
-def test_what_makes_no_sense_is_said(expr: str, complaint: str) -> None:
+def test_a_senseless_unit_is_reported(expr: str, complaint: str) -> None:
     with pytest.raises(QuantityError, match=complaint):
         measured(parsed(expr))
 

@@ -68,21 +68,21 @@ def bounds() -> list[tuple[Shape, float]]:
     return [*rules, *((shape(parsed(expr)), bound) for expr, bound in DETECTED)]
 
 
-def same(shown: Shape, looked_at: Shape) -> bool:
+def same(shown: Shape, queried: Shape) -> bool:
     """Return True if a panel shows exactly what an alert evaluates."""
-    return shown == looked_at
+    return shown == queried
 
 
-def like(shown: Shape, looked_at: Shape) -> bool:
+def like(shown: Shape, queried: Shape) -> bool:
     """Return True if a panel shows what an alert evaluates and more, or its mean or sum."""
-    if shown == looked_at:
+    if shown == queried:
         return True
     if isinstance(shown, tuple) and shown[0] == "spread":
-        return like(shown[1], looked_at)  # type: ignore[arg-type]
-    if isinstance(shown, Family) and isinstance(looked_at, Family):
-        return shown.name == looked_at.name and shown.matchers <= looked_at.matchers
-    if isinstance(shown, tuple) and isinstance(looked_at, tuple) and len(shown) == len(looked_at):
-        return all(like(one, other) for one, other in zip(shown, looked_at, strict=True))  # type: ignore[arg-type]
+        return like(shown[1], queried)  # type: ignore[arg-type]
+    if isinstance(shown, Family) and isinstance(queried, Family):
+        return shown.name == queried.name and shown.matchers <= queried.matchers
+    if isinstance(shown, tuple) and isinstance(queried, tuple) and len(shown) == len(queried):
+        return all(like(one, other) for one, other in zip(shown, queried, strict=True))  # type: ignore[arg-type]
     return False
 
 

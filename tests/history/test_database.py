@@ -59,7 +59,7 @@ def aside(place: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("content", [b"x" * 100, b"SQLite format 3\0" + b"\xff" * 5000, bytes(8192)])
-def test_what_is_no_database_is_kept_and_a_new_one_begun(
+def test_a_file_that_is_no_database_is_retained_and_a_new_one_begun(
     content: bytes, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (place / FILE).write_bytes(content)
@@ -73,7 +73,7 @@ def test_what_is_no_database_is_kept_and_a_new_one_begun(
     assert "\n" not in line
 
 
-def test_an_empty_file_is_begun_and_one_cut_to_nothing_is_kept_with_its_wal(
+def test_an_empty_file_is_begun_and_one_cut_to_nothing_is_retained_with_its_wal(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (place / FILE).touch()
@@ -138,13 +138,13 @@ def _use(database: Database) -> None:  # noqa: C901
                     for points in (2, 20, 4000):
                         attempt(lambda one=one, points=points: charts.chart(connection, one, tail, points=points))  # type: ignore[misc]  # noqa: B023
 
-    def told() -> None:
+    def read_runs() -> None:
         with database.reading() as connection:
             for run in reader.runs(connection):
                 reader.run(connection, run["id"])
 
     attempt(draw)
-    attempt(told)
+    attempt(read_runs)
     for number in range(5):
         attempt(lambda number=number: read(database, 1, f"k{number}"))  # type: ignore[misc]
 
@@ -161,7 +161,7 @@ def test_a_newer_file_is_refused_in_one_line_and_left_alone(written: Path, place
     assert written.read_bytes()[100:] == before
 
 
-def test_a_file_that_cannot_be_opened_is_told_in_one_line(place: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_reported_in_one_line(place: Path) -> None:
     for directory in (place / "nowhere", place / "b"):
         (place / "b" / FILE).mkdir(parents=True, exist_ok=True)
         with pytest.raises(HistoryError) as caught:
@@ -170,19 +170,19 @@ def test_a_file_that_cannot_be_opened_is_told_in_one_line(place: Path) -> None:
         assert "--storage.path" in str(caught.value)
 
 
-def test_nobody_else_may_read_the_file(bench: Bench) -> None:
+def test_no_other_user_may_read_the_file(bench: Bench) -> None:
     assert stat.S_IMODE(bench.database.path.stat().st_mode) == 0o600
 
 
-def test_nobody_else_may_ever_read_the_file_or_its_copy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_user_may_ever_read_the_file_or_its_copy(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
     connect = sqlite3.connect
 
-    def looked(path: Path, *more: object, **named: object) -> sqlite3.Connection:
+    def record_mode(path: Path, *more: object, **named: object) -> sqlite3.Connection:
         modes.append(stat.S_IMODE(path.stat().st_mode))
         return connect(path, *more, **named)  # type: ignore[call-overload,no-any-return]
 
-    monkeypatch.setattr(sqlite3, "connect", looked)
+    monkeypatch.setattr(sqlite3, "connect", record_mode)
     before = os.umask(0)
     try:
         Database(place).close()
@@ -227,7 +227,7 @@ def test_half_a_copy_is_not_left(written: Path, place: Path, monkeypatch: pytest
     assert [one.name for one in place.iterdir()] == [FILE]
 
 
-def test_a_file_that_was_deleted_or_replaced_is_known_to_be_gone(place: Path) -> None:
+def test_a_file_that_was_deleted_or_replaced_is_noticed(place: Path) -> None:
     first, other = Database(place), place / "other"
     assert not first.is_gone()
     other.write_bytes(b"")
@@ -257,7 +257,7 @@ def test_readers_see_one_moment_while_the_writer_writes(
     over = threading.Event()
     seen: set[int] = set()
 
-    def look() -> None:
+    def read_once() -> None:
         try:
             while not over.is_set():
                 with database.reading() as connection:
@@ -269,7 +269,7 @@ def test_readers_see_one_moment_while_the_writer_writes(
         except BaseException as error:  # noqa: BLE001
             wrong.append(error)
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads = [threading.Thread(target=read_once) for _ in range(3)]
     for thread in threads:
         thread.start()
     for number in range(count(300, 5000)):
@@ -301,12 +301,12 @@ def test_exclusive_mode_writes_packs_and_reads(place: Path) -> None:
 def test_no_more_connections_are_open_than_readers_at_once(place: Path) -> None:
     database = Database(place)
 
-    def look() -> None:
+    def read_once() -> None:
         with database.reading() as connection:
             connection.execute("SELECT count(*) FROM run").fetchone()
 
     for _ in range(50):
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=read_once)
         thread.start()
         thread.join()
     assert len(database._readers) == 1
@@ -378,5 +378,5 @@ def test_a_reader_that_has_read_nothing_before_its_file_is_replaced_does_not_mix
         (ValueError("malformed"), False),
     ],
 )
-def test_what_says_that_a_file_is_damaged(error: Exception, damage: bool) -> None:
+def test_a_damaged_file_is_recognized_by_its_errors(error: Exception, damage: bool) -> None:
     assert is_damage(error) is damage

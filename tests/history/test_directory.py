@@ -125,12 +125,12 @@ def test_without_a_home_in_the_environment_it_is_the_one_of_the_users_database(
     assert default_directory({}, USER, etc) == Path("/home/me/.local/state/trackside") / MACHINE
 
 
-def test_a_user_without_a_home_is_told_to_name_a_place(system: Path) -> None:
+def test_a_user_without_a_home_is_asked_to_name_a_place(system: Path) -> None:
     assert "uid 4294000000 has no home" in refusal(None, environ={}, uid=4294000000)
 
 
 @pytest.mark.parametrize("text", [None, "", "uninitialized\n", "../../etc\n", "\xff"])
-def test_a_machine_without_an_id_goes_by_its_host_name(
+def test_a_machine_without_an_id_is_identified_by_its_host_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     if text is not None:
@@ -156,14 +156,16 @@ def test_root_has_the_systems_directory_and_it_is_made(system: Path) -> None:
     assert [mode(system), mode(system.parent), mode(system.parent.parent)] == [0o700] * 3
 
 
-def test_who_may_write_the_systems_directory_has_it(system: Path, etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_with_write_access_to_the_systems_directory_has_it(
+    system: Path, etc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system.mkdir(parents=True)
     assert default_directory({"HOME": "/home/me"}, USER, etc) == system
     refuse_access(monkeypatch)
     assert default_directory({"HOME": "/home/me"}, USER, etc).is_relative_to("/home/me")
 
 
-def test_the_default_directory_is_made_and_what_is_there_keeps_its_mode(system: Path, tmp_path: Path) -> None:
+def test_the_default_directory_is_made_and_an_existing_one_retains_its_mode(system: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o755)
     made = prepare(None, {"XDG_STATE_HOME": str(state)}, USER)
@@ -195,7 +197,9 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
     assert refusal(tmp_path / "file" / "below").startswith(f"{tmp_path}/file/below: not a directory")
 
 
-def test_a_directory_that_may_not_be_written_says_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_written_is_reported_with_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp_path.chmod(0o500)
     refuse_access(monkeypatch)
     uid = os.getuid()
@@ -220,7 +224,7 @@ def test_another_option_is_named_when_another_asks(tmp_path: Path) -> None:
         writable_directory(tmp_path / "none", "--storage.jsonl")
 
 
-def test_a_second_daemon_is_told_who_has_the_history(tmp_path: Path) -> None:
+def test_a_second_daemon_is_refused_with_the_holder_of_the_history(tmp_path: Path) -> None:
     first = lock_history(tmp_path)
     assert first.supported
     message = locked_out(tmp_path)
@@ -279,16 +283,16 @@ def failing_flock(code: int) -> Callable[[int, int], NoReturn]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_file_system_without_locks_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(fcntl, "flock", failing_flock(code))
     lock = lock_history(tmp_path)
     assert not lock.supported
     lock.close()
 
 
-def test_a_lock_that_fails_in_another_way_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_fails_in_another_way_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fcntl, "flock", failing_flock(errno.EIO))
     assert locked_out(tmp_path).startswith(f"{tmp_path}/history.lock: input/output error")
 
@@ -333,7 +337,7 @@ def test_a_lock_file_that_cannot_be_had_is_named(tmp_path: Path) -> None:
         ("/mnt/back\\slash", "9p"),
     ],
 )
-def test_the_nearest_mount_that_is_seen_tells_the_file_system(
+def test_the_nearest_mount_that_is_seen_decides_the_file_system(
     mounts: Callable[[str], str], path: str, kind: str
 ) -> None:
     assert mounts(path) == kind
@@ -357,7 +361,7 @@ def test_a_root_on_the_network_is_found(tmp_path: Path) -> None:
         *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.beegfs", "fuse.juicefs", "fuse.s3fs", "fuse.rclone"),
     ],
 )
-def test_every_network_file_system_is_known_by_its_type(tmp_path: Path, kind: str) -> None:
+def test_every_network_file_system_is_recognized_by_its_type(tmp_path: Path, kind: str) -> None:
     (tmp_path / "mountinfo").write_text(f"22 1 0:20 / / rw - {kind} source rw\n")
     assert network_file_system(Path("/srv"), tmp_path / "mountinfo") == kind
 
@@ -379,7 +383,7 @@ def test_a_link_is_followed_to_where_the_files_are(tmp_path: Path) -> None:
     assert network_file_system(tmp_path / "near" / "x", tmp_path / "mountinfo") == "nfs"
 
 
-def test_without_proc_nothing_is_said(tmp_path: Path) -> None:
+def test_without_proc_no_file_system_is_named(tmp_path: Path) -> None:
     assert network_file_system(tmp_path, tmp_path / "none") == ""
 
 

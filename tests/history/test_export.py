@@ -61,7 +61,7 @@ def test_two_values_of_one_key_at_one_step_and_time_are_two_lines(tmp_path: Path
     assert lines[1:] == ["0,0,3,1700000000.000000,1.0,5.0", "0,0,3,1700000000.000000,2.0,"]
 
 
-def test_a_series_keeps_its_order_even_where_its_times_go_back(tmp_path: Path) -> None:
+def test_a_series_retains_its_order_even_where_its_times_go_back(tmp_path: Path) -> None:
     lines = csv_of(
         tmp_path, [(0, T + 9, {"x": 1.0}), (1, T, {"x": 2.0}), (2, T + 5, {"y": 3.0}), (3, T + 20, {"x": 4.0})]
     )
@@ -80,7 +80,7 @@ def test_ranks_and_attempts_follow_each_other_under_one_header(tmp_path: Path) -
     ]
 
 
-def test_what_a_spreadsheet_takes_for_a_formula_is_escaped_and_odd_keys_are_quoted(tmp_path: Path) -> None:
+def test_a_spreadsheet_formula_is_escaped_and_odd_keys_are_quoted(tmp_path: Path) -> None:
     keys = ["=cmd()", "+1", "-x", "@y", 'a"b', "c,d", "line\nbreak", "lone\rreturn", "Ü ключ 鍵"]
     with history(tmp_path) as one:
         one.put([opened("a"), column("a", keys, 1)])
@@ -90,7 +90,7 @@ def test_what_a_spreadsheet_takes_for_a_formula_is_escaped_and_odd_keys_are_quot
     assert len(rows) == 2
 
 
-def test_json_lines_tell_of_the_run_first_then_its_pushes_then_what_happened(tmp_path: Path) -> None:
+def test_json_lines_have_the_run_first_then_its_pushes_then_what_happened(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put(
             [opened("a", name="näme", config={"lr": 0.1}, tags=("t",)), ingested("a", [(0, T, {"x": nan, "y": 1.0})])]
@@ -140,7 +140,7 @@ def test_a_run_without_samples_is_written_too(tmp_path: Path) -> None:
         assert len(one.export("a", "jsonl").splitlines()) == 1
 
 
-def test_packed_or_not_an_export_is_the_same_and_as_long_as_the_count_says(tmp_path: Path) -> None:
+def test_packed_or_not_an_export_is_the_same_and_as_long_as_its_count(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put(
             [
@@ -207,7 +207,7 @@ def test_more_keys_than_a_csv_file_has_columns_are_refused(bench: Bench, monkeyp
     assert b"0,0,1," in b"".join(export(bench.database, "run", "csv", Selection(("a", "b"))))
 
 
-def test_an_unknown_run_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_unknown_run_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     with history(tmp_path) as one, pytest.raises(UnknownRunError):
         export(one.database, "a", "csv")
 

@@ -127,7 +127,7 @@ def test_the_last_result_of_each_key_counts_and_comes_back_from_an_export(tmp_pa
         first.put([opened("a"), Event("a", 0, BEGIN, "summary", 0, 1, {"best": 2.0, "worst": 9, "note": "x"})])
         first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"best": 1.5, "worst": None}), finished("a")])
         first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"long": "x" * 70_000})])
-        assert told(first, "a")["summary"] == {"best": 1.5, "note": "x"}
+        assert description(first, "a")["summary"] == {"best": 1.5, "note": "x"}
         exports = first.exports("a")
         with first.database.reading() as connection:
             assert [len(event["fields"]) for event in reader.events(connection, "a")] == [1]  # what has no room
@@ -190,7 +190,7 @@ def table(one: History, run: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(one.export(run, "csv").decode())))
 
 
-def taken_in(
+def imported_rows(
     place: Path, data: str | bytes, file: str = "run.csv", **options: Any
 ) -> tuple[list[list[str]], list[str]]:
     with history(place) as one:
@@ -198,7 +198,7 @@ def taken_in(
         return table(one, imported.run), imported.notes
 
 
-def told(one: History, run: str) -> dict[str, Any]:
+def description(one: History, run: str) -> dict[str, Any]:
     with one.database.reading() as connection:
         return reader.run(connection, run)
 
@@ -207,12 +207,12 @@ def test_csv_with_a_row_for_each_value_is_read(tmp_path: Path) -> None:
     data = "metric.name,metric.context.subset,idx,step,value,time\nloss,train,0,1,2.5,5\nacc,val,0,1,0.5,6\nloss,train,1,2,2,7\n"
     with history(tmp_path) as one:
         run = one.import_file(data.encode()).run
-        found = {metric["key"]: (metric["count"], metric["last"]) for metric in told(one, run)["metrics"]}
+        found = {metric["key"]: (metric["count"], metric["last"]) for metric in description(one, run)["metrics"]}
     assert found == {"loss": (2, 2.0), "acc": (1, 0.5)}
 
 
-def test_wide_csv_with_blanks_is_taken(tmp_path: Path) -> None:
-    rows, notes = taken_in(
+def test_wide_csv_with_blanks_is_imported(tmp_path: Path) -> None:
+    rows, notes = imported_rows(
         tmp_path, "step,time,loss,lr\n0,1700000000.5,2.5,\n1,1700000001.25,nan,0.1\n2,1700000002,,\n"
     )
     assert rows == [
@@ -253,15 +253,15 @@ def test_wide_csv_with_blanks_is_taken(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_tools_files_are_taken(tmp_path: Path, text: str, file: str, columns: dict[str, str]) -> None:
-    rows, _ = taken_in(tmp_path, text, file)
+def test_other_tools_files_are_imported(tmp_path: Path, text: str, file: str, columns: dict[str, str]) -> None:
+    rows, _ = imported_rows(tmp_path, text, file)
     assert len(rows) == 2
     found = dict(zip(rows[0], rows[1], strict=True))
     assert columns.items() <= found.items()
 
 
-def test_lines_without_a_time_are_a_second_apart_and_it_is_said(tmp_path: Path) -> None:
-    rows, notes = taken_in(tmp_path, "step,time,loss\n5,,1\n6,,2\n9,,3\n", begin=1000.0)
+def test_lines_without_a_time_are_a_second_apart_with_a_note(tmp_path: Path) -> None:
+    rows, notes = imported_rows(tmp_path, "step,time,loss\n5,,1\n6,,2\n9,,3\n", begin=1000.0)
     assert [row[3] for row in rows[1:]] == ["1000.000000", "1001.000000", "1002.000000"]
     assert notes == ["3 lines have no time: each is dated a second after the one before, the first at Unix time 1000"]
 
@@ -269,7 +269,7 @@ def test_lines_without_a_time_are_a_second_apart_and_it_is_said(tmp_path: Path) 
 def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its_samples(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         run = one.import_file(b"step,time,x\n0,50,1\n1,40,2\n2,70,3\n", "some/run one.csv").run
-        found = told(one, run)
+        found = description(one, run)
     assert re.fullmatch("[0-9a-f]{12}", run)
     assert (found["name"], found["started"], found["ended"]) == ("run one", 40.0, 70.0)
     assert (found["state"], found["cause"]) == ("finished", "imported from run one.csv")
@@ -278,7 +278,7 @@ def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its
 def test_an_id_and_a_name_may_be_given(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         assert one.import_file(b"step,x\n0,1\n", id="new", name="shown").run == "new"
-        assert told(one, "new")["name"] == "shown"
+        assert description(one, "new")["name"] == "shown"
 
 
 def test_what_storage_jsonl_has_written_comes_back(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "file", "says"),
+    ("text", "file", "message"),
     [
         ("", "a.csv", "a.csv: empty; a CSV, JSON or JSON lines file of a run is expected"),
         ("step,x\n", "a.csv", "a.csv: nothing to import: there are no samples in it"),
@@ -373,25 +373,25 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         (b'{"run": {},\n"x": "\xff"}', "a.json", "a.json: line 1: the run's data are invalid: "),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
-    tmp_path: Path, text: str | bytes, file: str, says: str
+def test_a_file_that_cannot_be_read_is_reported_in_a_line_and_leaves_nothing(
+    tmp_path: Path, text: str | bytes, file: str, message: str
 ) -> None:
     for name, huge in HUGE.items():
         text = text.replace(name, huge) if isinstance(text, str) else text
     with history(tmp_path) as one:
         with pytest.raises(FormatError) as caught:
             one.import_file(text.encode() if isinstance(text, str) else text, file)
-        assert str(caught.value).startswith(says)
+        assert str(caught.value).startswith(message)
         assert "\n" not in str(caught.value)
         with one.database.reading() as connection:
             assert reader.runs(connection) == []
 
 
-def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_in_the_facts_of_a_run_becomes_a_question_mark(tmp_path: Path) -> None:
     head = HEAD % ('"cause":"\\ud800","config":{"\\udfff":1}', '{"step":0,"values":{"x":1}}')
     with history(tmp_path) as one:
         one.import_file(head.replace('"id":"a"', '"id":"\\ud800"').encode(), "a.jsonl")
-        (attempt,) = told(one, "?")["attempt_list"]
+        (attempt,) = description(one, "?")["attempt_list"]
     assert (attempt["cause"], attempt["config"]) == ("?", {"?": 1})
 
 
@@ -440,23 +440,23 @@ EVENT = '{"attempt":0,"kind":"e","time":1}'
         ((WHOLE % EVENT).partition(",2,2]")[0], "a.json", "0 1", ["1 damaged part of 1 byte: line 3"]),
     ],
 )  # fmt: skip
-def test_a_damaged_line_costs_itself_and_it_is_said(
+def test_a_damaged_line_costs_itself_and_is_reported(
     tmp_path: Path, text: str | bytes, file: str, steps: str, notes: list[str] | None
 ) -> None:
     for name, huge in HUGE.items():
         text = text.replace(name, huge) if isinstance(text, str) else text
     if notes is None:
         with pytest.raises(FormatError):
-            taken_in(tmp_path, text, file)
+            imported_rows(tmp_path, text, file)
         return
-    rows, said = taken_in(tmp_path, text, file)
+    rows, answered = imported_rows(tmp_path, text, file)
     assert [row[2] for row in rows[1:]] == steps.split()
-    assert [line.removeprefix("left out: ") for line in said if "no time" not in line] == notes
+    assert [line.removeprefix("left out: ") for line in answered if "no time" not in line] == notes
 
 
 def test_booleans_are_numbers_and_a_column_of_text_is_left_out(tmp_path: Path) -> None:
     text = "step,time,stage,ok,loss\n0,1,fit,True,0.5\n1,2,fit,false,0.4\n"
-    rows, notes = taken_in(tmp_path, text)
+    rows, notes = imported_rows(tmp_path, text)
     assert rows == [
         ["attempt", "rank", "step", "time", "ok", "loss"],
         ["0", "0", "0", "1.000000", "1.0", "0.5"],
@@ -467,15 +467,15 @@ def test_booleans_are_numbers_and_a_column_of_text_is_left_out(tmp_path: Path) -
 
 def test_what_follows_a_header_in_the_middle_is_the_next_attempt(tmp_path: Path) -> None:
     text = "step,time,loss\n0,1,0.5\n1,2,0.4\nstep,time,acc,loss\n1,5,0.5,0.41\n2,6,,0.3\n"
-    rows, notes = taken_in(tmp_path, text)
+    rows, notes = imported_rows(tmp_path, text)
     assert [row[:3] for row in rows[1:]] == [["0", "0", "0"], ["0", "0", "1"], ["1", "0", "1"], ["1", "0", "2"]]
     assert notes == ["left out: 1 repeated header, with the next attempt after each: line 4"]
-    rows, notes = taken_in(tmp_path / "same", "step,time,loss\n0,1,0.5\nstep,time,loss\n0,5,0.41\n")
+    rows, notes = imported_rows(tmp_path / "same", "step,time,loss\n0,1,0.5\nstep,time,loss\n0,5,0.41\n")
     assert [row[:3] for row in rows[1:]] == [["0", "0", "0"], ["1", "0", "0"]]
     assert len(notes) == 1
 
 
-def test_an_error_far_down_takes_away_what_was_written_before_it(tmp_path: Path, small_batches: None) -> None:
+def test_an_error_far_down_removes_what_was_written_before_it(tmp_path: Path, small_batches: None) -> None:
     rows = "".join(f'{{"step":{step},"time":1,"x":{step}}}\n' for step in range(20_000))
     with history(tmp_path) as one:
         with pytest.raises(FormatError, match="line 20002: a second run begins"):
@@ -485,14 +485,14 @@ def test_an_error_far_down_takes_away_what_was_written_before_it(tmp_path: Path,
         assert one.import_file(b"step,x\n0,1\n").samples == 1
 
 
-def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
-    rows, notes = taken_in(tmp_path, '{"step":0,"x":1}\n{"step":1,"x":2}\n{"step":2,"x', "a.jsonl")
+def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path) -> None:
+    rows, notes = imported_rows(tmp_path, '{"step":0,"x":1}\n{"step":1,"x":2}\n{"step":2,"x', "a.jsonl")
     assert [row[2] for row in rows[1:]] == ["0", "1"]
     assert notes[1:] == ["left out: 1 incomplete last line: line 3"]
 
 
-def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path: Path) -> None:
-    _, notes = taken_in(tmp_path, '{"step":0,"time":1,"x":1,"who":"me","nested":{}}\n', "a.jsonl")
+def test_an_invalid_number_in_another_tools_lines_is_left_out_and_reported(tmp_path: Path) -> None:
+    _, notes = imported_rows(tmp_path, '{"step":0,"time":1,"x":1,"who":"me","nested":{}}\n', "a.jsonl")
     assert notes == ["left out: 2 non-numeric values: who, nested"]
 
 
@@ -519,7 +519,7 @@ def test_captures_come_along_without_their_files(tmp_path: Path, form: Format) -
 def test_a_capture_that_is_none_is_left_out(tmp_path: Path) -> None:
     for number, capture in enumerate(("5", '{"id": "x"}', '{"id": "x", "kind": "film", "trigger": "api", "asked": 1}')):
         lines = f'{{"step":0,"time":1,"x":{number}}}\n{{"kind":"capture","capture":{capture}}}\n'
-        _, notes = taken_in(tmp_path, lines, "a.jsonl")
+        _, notes = imported_rows(tmp_path, lines, "a.jsonl")
         assert notes == ["left out: 1 damaged line: line 2"]
 
 
@@ -532,7 +532,7 @@ def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
         assert second.exports("a") == first.exports("a")
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_failed_write_is_reported(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.writer.call(lambda store: store.connection.execute("DROP TABLE event")).result(60)
         with pytest.raises(ImportingError, match=r"^a.jsonl: the history cannot be written: no such table"):
@@ -568,7 +568,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "BATCH_BYTES", importing.BATCH_BYTES // 10)
 
 
-def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path: Path, small_batches: None) -> None:
+def test_a_run_is_invisible_before_it_is_whole_and_what_was_cut_off_goes(tmp_path: Path, small_batches: None) -> None:
     data = b"step,time,loss\n" + b"".join(b"%d,1700000000,1.5\n" % step for step in range(20_000))
     with history(tmp_path) as one:
         seen: list[int] = []
@@ -582,13 +582,13 @@ def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path
             return future
 
         one.writer.call = call  # type: ignore[method-assign]
-        taken = one.import_file(data, "run.csv")
+        accepted = one.import_file(data, "run.csv")
         assert len(seen) > 2
         assert set(seen[:-1]) == {0}
         assert seen[-1] == 1
         original(lambda store: store.connection.execute("UPDATE run SET deleted = 2")).result(60)  # as a kill leaves it
     with history(tmp_path) as again:
-        assert again.import_file(data, "run.csv").run == taken.run
+        assert again.import_file(data, "run.csv").run == accepted.run
         with again.database.reading() as connection:
             assert len(reader.runs(connection)) == 1
 
@@ -603,7 +603,7 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (
             b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\xc0\x8e)\xd4\xd9A\x1a\rbrain.Event:2',
@@ -615,7 +615,7 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
         ),
     ],
 )
-def test_a_binary_file_of_another_tool_is_named_with_what_reads_it(content: bytes, says: str) -> None:
+def test_a_binary_file_of_another_tool_is_named_with_what_reads_it(content: bytes, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         list(parse(io.BytesIO(content), "run-1", 0.0, LeftOut()))
-    assert str(caught.value).startswith(f"run-1: {says}")
+    assert str(caught.value).startswith(f"run-1: {message}")

@@ -1,4 +1,4 @@
-"""Alerts of imported runs: they belong to another machine and notify nobody here."""
+"""Alerts of imported runs: they belong to another machine and send no notification here."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def opened(
     return session_opened(session, hello, "train", attempt, 1700000000.1234567, offset=0.25)
 
 
-def taken(steps: dict[int, dict[str, float]], session: bytes = SESSION, times: tuple[int, ...] = ()) -> BatchIngested:
+def ingested(
+    steps: dict[int, dict[str, float]], session: bytes = SESSION, times: tuple[int, ...] = ()
+) -> BatchIngested:
     blocks = [
         Block(
             list(values), pack("q", [step]), pack("q", [times[row] if times else row]), pack("d", list(values.values()))
@@ -81,7 +83,7 @@ def start(directory: Path) -> Iterator[Callable[..., JsonLines]]:
 
 
 def test_a_pushed_row_is_a_line(start: Callable[..., JsonLines], directory: Path) -> None:
-    start().write([opened(), taken({12: {"loss": 2.5}}, times=(123_456_499,))])
+    start().write([opened(), ingested({12: {"loss": 2.5}}, times=(123_456_499,))])
     assert (directory / "r1" / "samples.jsonl").read_text() == (
         '{"attempt":0,"rank":0,"step":12,"time":1700000000.123456,"values":{"loss":2.5}}\n'
     )
@@ -99,7 +101,7 @@ def test_nan_and_infinities_are_texts_and_large_numbers_are_numbers(
     start: Callable[..., JsonLines], directory: Path
 ) -> None:
     values = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1e308, "e": 1e308}
-    start().write([opened(), taken({1: values}), taken({2: {"d": 1e308, "e": 1e308}})])
+    start().write([opened(), ingested({1: values}), ingested({2: {"d": 1e308, "e": 1e308}})])
     first, second = (line["values"] for line in lines(directory / "r1" / "samples.jsonl"))
     assert first == {"a": "nan", "b": "inf", "c": "-inf", "d": 1e308, "e": 1e308}
     assert second == {"d": 1e308, "e": 1e308}
@@ -109,14 +111,14 @@ def test_a_session_belongs_to_the_run_and_rank_that_opened_it(start: Callable[..
     other = b"t" * 16
     to = start()
     to.write([opened("a", attempt=2, rank=1), opened("b", other)])
-    to.write([taken({1: {"x": 1}}), taken({2: {"x": 1}}, other)])
+    to.write([ingested({1: {"x": 1}}), ingested({2: {"x": 1}}, other)])
     assert [(line["attempt"], line["rank"], line["step"]) for line in lines(directory / "a" / "samples.jsonl")] == [
         (2, 1, 1)
     ]
     assert steps(directory / "b" / "samples.jsonl") == [2]
 
 
-def test_sessions_that_were_not_heard_of_for_long_are_forgotten(
+def test_sessions_that_were_silent_for_long_are_forgotten(
     start: Callable[..., JsonLines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jsonl, "SESSIONS", 2)
@@ -148,7 +150,7 @@ def test_a_run_has_a_line_when_it_opens_and_one_for_each_state(
     ]
 
 
-def test_a_client_that_says_hello_again_is_not_written_again(start: Callable[..., JsonLines], directory: Path) -> None:
+def test_a_client_that_sends_hello_again_is_not_written_again(start: Callable[..., JsonLines], directory: Path) -> None:
     start().write([opened(), opened(), opened(attempt=1)])
     assert [line["attempt"] for line in lines(directory / "r1" / "runs.jsonl")] == [0, 1]
 
@@ -262,7 +264,7 @@ def test_no_two_ids_share_a_folder() -> None:
 def test_every_id_has_its_file_below_the_directory(
     start: Callable[..., JsonLines], directory: Path, tmp_path: Path, run: str
 ) -> None:
-    start().write([opened(run), taken({1: {"x": 1}})])
+    start().write([opened(run), ingested({1: {"x": 1}})])
     (below,) = directory.iterdir()
     assert below.name == folder(run)
     assert sorted(path.name for path in below.iterdir()) == ["runs.jsonl", "samples.jsonl"]
@@ -274,7 +276,7 @@ def test_a_full_file_is_rotated_and_nothing_is_lost(start: Callable[..., JsonLin
     to = start(rotate_bytes=200)
     to.write([opened()])
     for step in range(10):
-        to.write([taken({step: {"x": 1}})])
+        to.write([ingested({step: {"x": 1}})])
     folder_of_run = directory / "r1"
     samples = [folder_of_run / f"samples.{number}.jsonl" for number in range(1, 5)] + [folder_of_run / "samples.jsonl"]
     assert [steps(path) for path in samples] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
@@ -285,24 +287,24 @@ def test_one_batch_may_fill_several_files_and_a_long_line_has_its_own(
     start: Callable[..., JsonLines], directory: Path
 ) -> None:
     to = start(rotate_bytes=200)
-    to.write([opened(), taken({1: {"x": 1}, 2: {"y" * 300: 1}, 3: {"x": 1}, 4: {"x": 1}, 5: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}, 2: {"y" * 300: 1}, 3: {"x": 1}, 4: {"x": 1}, 5: {"x": 1}})])
     written = [directory / "r1" / f"samples{number}.jsonl" for number in (".1", ".2", ".3", "")]
     assert [steps(path) for path in written] == [[1], [2], [3, 4], [5]]
 
 
-def test_rotation_goes_on_behind_the_highest_number(start: Callable[..., JsonLines], directory: Path) -> None:
+def test_rotation_continues_behind_the_highest_number(start: Callable[..., JsonLines], directory: Path) -> None:
     (directory / "r1").mkdir(parents=True)
     for name in ("samples.9.jsonl", "samples.10.jsonl", "samples.x.jsonl", "events.99.jsonl"):
         (directory / "r1" / name).touch()
     to = start(rotate_bytes=100)
-    to.write([opened(), taken({1: {"x": 1}}), taken({2: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}}), ingested({2: {"x": 1}})])
     assert steps(directory / "r1" / "samples.11.jsonl") == [1]
 
 
-def test_a_restart_goes_on_in_the_same_file(start: Callable[..., JsonLines], directory: Path) -> None:
+def test_a_restart_continues_in_the_same_file(start: Callable[..., JsonLines], directory: Path) -> None:
     for step in (1, 2):
         to = start()
-        to.write([opened(), taken({step: {"x": 1}})])
+        to.write([opened(), ingested({step: {"x": 1}})])
         to.close()
         to.close()
     assert steps(directory / "r1" / "samples.jsonl") == [1, 2]
@@ -310,16 +312,16 @@ def test_a_restart_goes_on_in_the_same_file(start: Callable[..., JsonLines], dir
 
 def test_it_writes_on_after_a_close(start: Callable[..., JsonLines], directory: Path) -> None:
     to = start()
-    to.write([opened(), taken({1: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}})])
     to.close()
-    to.write([taken({2: {"x": 1}})])
+    to.write([ingested({2: {"x": 1}})])
     assert steps(directory / "r1" / "samples.jsonl") == [1, 2]
 
 
 def test_what_a_crash_tore_is_ended_before_the_next_line(start: Callable[..., JsonLines], directory: Path) -> None:
     (directory / "r1").mkdir(parents=True)
     (directory / "r1" / "samples.jsonl").write_text('{"attempt":0,"ra')
-    start().write([opened(), taken({2: {"x": 1}})])
+    start().write([opened(), ingested({2: {"x": 1}})])
     torn, whole = (directory / "r1" / "samples.jsonl").read_text().splitlines()
     assert torn == '{"attempt":0,"ra'
     assert json.loads(whole)["step"] == 2
@@ -327,25 +329,25 @@ def test_what_a_crash_tore_is_ended_before_the_next_line(start: Callable[..., Js
 
 def test_a_disk_that_fills_within_a_line_leaves_no_half_of_it(start: Callable[..., JsonLines], directory: Path) -> None:
     to = start()
-    to.write([opened(), taken({1: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}})])
     samples = directory / "r1" / "samples.jsonl"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (samples.stat().st_size + 20, limits[1]))
     try:
         with pytest.raises(OSError, match=r"r1/samples\.jsonl"):
-            to.write([taken({2: {"x": 1}})])
+            to.write([ingested({2: {"x": 1}})])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert steps(samples) == [1]
-    to.write([taken({3: {"x": 1}})])
+    to.write([ingested({3: {"x": 1}})])
     assert steps(samples) == [1, 3]
 
 
-def test_a_torn_line_that_cannot_be_taken_away_is_ended(
+def test_a_torn_line_that_cannot_be_removed_is_ended(
     start: Callable[..., JsonLines], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = start()
-    to.write([opened(), taken({1: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}})])
     write = os.write
 
     def full(file: int, data: bytes) -> int:
@@ -360,8 +362,8 @@ def test_a_torn_line_that_cannot_be_taken_away_is_ended(
         patch.setattr("os.write", full)
         patch.setattr("os.ftruncate", fail)
         with pytest.raises(OSError, match="No space left"):
-            to.write([taken({2: {"x": 1}})])
-    to.write([taken({3: {"x": 1}})])
+            to.write([ingested({2: {"x": 1}})])
+    to.write([ingested({3: {"x": 1}})])
     first, torn, last = (directory / "r1" / "samples.jsonl").read_text().splitlines()
     assert (json.loads(first)["step"], json.loads(last)["step"]) == (1, 3)
     assert torn.startswith('{"attempt":0')
@@ -370,18 +372,20 @@ def test_a_torn_line_that_cannot_be_taken_away_is_ended(
 def test_one_file_that_fails_does_not_cost_the_others_theirs(start: Callable[..., JsonLines], directory: Path) -> None:
     (directory / "r1" / "samples.jsonl").mkdir(parents=True)
     with pytest.raises(IsADirectoryError, match=r"r1/samples\.jsonl"):
-        start().write([opened(), taken({1: {"x": 1}}), Event("r1", 0, 1.0, "resume"), MachineSample(1.0, {"x": 1.0})])
+        start().write(
+            [opened(), ingested({1: {"x": 1}}), Event("r1", 0, 1.0, "resume"), MachineSample(1.0, {"x": 1.0})]
+        )
     assert len(lines(directory / "r1" / "events.jsonl")) == 1
     assert len(lines(directory / "host" / "samples.jsonl")) == 1
 
 
-def test_a_file_that_somebody_deletes_is_begun_anew(start: Callable[..., JsonLines], directory: Path) -> None:
+def test_a_file_that_is_deleted_is_begun_anew(start: Callable[..., JsonLines], directory: Path) -> None:
     to = start()
-    to.write([opened(), taken({1: {"x": 1}})])
+    to.write([opened(), ingested({1: {"x": 1}})])
     for path in (directory / "r1").iterdir():
         path.unlink()
     (directory / "r1").rmdir()
-    to.write([taken({2: {"x": 1}})])
+    to.write([ingested({2: {"x": 1}})])
     assert steps(directory / "r1" / "samples.jsonl") == [2]
 
 
@@ -402,7 +406,7 @@ def test_no_more_files_are_open_than_allowed_and_all_lines_are_there(
     sessions = [number.to_bytes(16, "big") for number in range(10)]
     to.write([opened(f"r{number}", session) for number, session in enumerate(sessions)])
     for step in range(3):
-        to.write([taken({step: {"x": 1}}, session) for session in sessions])
+        to.write([ingested({step: {"x": 1}}, session) for session in sessions])
     held = [str(Path(f"/proc/self/fd/{file}").readlink()) for file in to._files._open.values()]
     assert held == [f"{directory}/r{number}/samples.jsonl" for number in range(6, 10)]
     assert [steps(directory / f"r{number}" / "samples.jsonl") for number in range(10)] == [[0, 1, 2]] * 10
@@ -411,7 +415,7 @@ def test_no_more_files_are_open_than_allowed_and_all_lines_are_there(
     assert not any(Path(f"/proc/self/fd/{file}").is_symlink() for file in held_files)
 
 
-def test_a_directory_that_cannot_be_had_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_had_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HistoryError, match=r"file: .*--storage\.jsonl=DIR"):
         JsonLines(tmp_path / "file")
@@ -452,7 +456,7 @@ def test_the_newest_full_files_are_kept(
     monkeypatch.setattr(jsonl, "KEPT", 3)
     writer = start(rotate_bytes=10)
     for step in range(8):
-        writer.write([taken({step: {"x": 1}})])
+        writer.write([ingested({step: {"x": 1}})])
     assert sorted(path.name for path in (directory / "r1").iterdir()) == [
         "samples.5.jsonl",
         "samples.6.jsonl",

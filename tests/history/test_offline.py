@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def nothing(said: str) -> None:
-    pytest.fail(said)
+def nothing(reported: str) -> None:
+    pytest.fail(reported)
 
 
-def seen_by_nobody(directory: Path) -> tuple[list[str], int, list[str]]:
-    """Read a directory as a user who may not write there.
+def read_unprivileged(directory: Path) -> tuple[list[str], int, list[str]]:
+    """Read a directory as a user without write access.
 
     Returns:
         The runs, the number of samples of one, and the warnings.
@@ -47,7 +47,7 @@ def seen_by_nobody(directory: Path) -> tuple[list[str], int, list[str]]:
                 os.setgroups([])
                 os.setgid(65534)
                 os.setuid(65534)
-            os.write(theirs, json.dumps(look(directory)).encode())
+            os.write(theirs, json.dumps(read_offline(directory)).encode())
         except BaseException as error:  # noqa: BLE001  told by the parent
             os.write(theirs, json.dumps(repr(error)).encode())
         finally:
@@ -61,12 +61,12 @@ def seen_by_nobody(directory: Path) -> tuple[list[str], int, list[str]]:
     return seen[0], seen[1], seen[2]
 
 
-def look(directory: Path) -> tuple[list[str], int, list[str]]:
-    said: list[str] = []
-    offline = Offline(directory, said.append)
+def read_offline(directory: Path) -> tuple[list[str], int, list[str]]:
+    reported: list[str] = []
+    offline = Offline(directory, reported.append)
     with offline.reading() as connection:
         runs = [run["id"] for run in reader.runs(connection)]
-    return runs, count(offline, "a"), said
+    return runs, count(offline, "a"), reported
 
 
 def killed(place: Path, *, wal: bool = True) -> Path:
@@ -103,7 +103,7 @@ def test_a_closed_history_is_read_and_left_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / FILE).read_bytes() == before
 
 
-def test_a_history_that_nobody_holds_any_longer_is_closed(tmp_path: Path) -> None:
+def test_a_history_without_a_holder_is_closed(tmp_path: Path) -> None:
     """A command and a notebook close none, and Python 3.13 warns of a connection that is collected open."""
     with history(tmp_path):
         pass
@@ -123,18 +123,18 @@ def test_what_a_killed_daemon_has_left_in_the_wal_is_read_too(place: Path) -> No
     offline.close()
 
 
-def test_a_user_who_may_not_write_the_directory_can_read_it(open_place: Path) -> None:
-    assert seen_by_nobody(killed(open_place, wal=False)) == (["a"], 10, [])
+def test_a_user_without_write_access_to_the_directory_can_read_it(open_place: Path) -> None:
+    assert read_unprivileged(killed(open_place, wal=False)) == (["a"], 10, [])
 
 
-def test_a_user_who_may_not_write_beside_a_left_over_wal_is_told_what_is_missing(open_place: Path) -> None:
-    runs, samples, said = seen_by_nobody(killed(open_place))
+def test_a_user_without_write_access_beside_a_left_over_wal_learns_what_is_missing(open_place: Path) -> None:
+    runs, samples, reported = read_unprivileged(killed(open_place))
     assert (runs, samples) == (["a"], 10)
-    assert len(said) == 1
-    assert re.fullmatch(r"\S+/history.db-wal cannot be read, so the newest samples are left out until .*", said[0])
+    assert len(reported) == 1
+    assert re.fullmatch(r"\S+/history.db-wal cannot be read, so the newest samples are left out until .*", reported[0])
 
 
-def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
+def test_without_a_history_the_command_names_where_it_searched(tmp_path: Path) -> None:
     with pytest.raises(HistoryError) as caught:
         Offline(tmp_path, nothing)
     assert str(caught.value) == (
@@ -158,13 +158,13 @@ def test_a_newer_schema_is_refused_and_an_older_one_is_for_the_daemon_to_migrate
 @pytest.mark.parametrize(
     "data", [b"no database at all, but long enough to be looked at" * 100, b"SQLite format 3\0" * 300]
 )
-def test_what_is_no_history_is_said_in_a_line(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_history_is_reported_in_a_line(tmp_path: Path, data: bytes) -> None:
     (tmp_path / FILE).write_bytes(data)
     with pytest.raises(HistoryError, match=r"history.db is damaged \(.*\); the daemon sets it aside"):
         Offline(tmp_path, nothing)
 
 
-def test_a_directory_in_its_place_is_said_in_a_line(tmp_path: Path) -> None:
+def test_a_directory_in_its_place_is_reported_in_a_line(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
     with pytest.raises(HistoryError, match=r"history.db: is a directory; name another"):
         Offline(tmp_path, nothing)

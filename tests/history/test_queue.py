@@ -137,7 +137,7 @@ def test_small_items_have_their_share_beside_items_as_large_as_a_transaction() -
     assert [item.receipt for item in found.get(0.0)[0]].count("uid:3") == 20
 
 
-def test_a_call_comes_after_everything_that_was_queued_before_it_whoever_owns_it(flooded: Queue) -> None:
+def test_a_call_comes_after_everything_that_was_queued_before_it_by_any_owner(flooded: Queue) -> None:
     flooded.call(lambda _: None)
     flooded.put([of("bob", "uid:2")[1]], ("bob", 0))
     written = set()
@@ -158,7 +158,7 @@ def test_records_of_several_owners_wait_with_those_of_their_runs(flooded: Queue)
     assert [list(item.records) for item in drained(flooded)[-1]][-1] == [RunState("alice", 0, "lost")]
 
 
-def test_samples_of_the_machine_are_kept_although_somebody_fills_the_queue(flooded: Queue) -> None:
+def test_samples_of_the_machine_are_kept_although_another_owner_fills_the_queue(flooded: Queue) -> None:
     assert not flooded.has_room
     flooded.put([MachineSample(1.0, {})], None)
     assert flooded.get(0.0)[0][0].records == [MachineSample(1.0, {})]

@@ -72,7 +72,7 @@ def test_a_run_is_named_by_its_id_or_its_name(text: str, run: str, three: Bench)
 
 
 @pytest.mark.parametrize("text", ["", "aa", "a%", "zzz"])
-def test_what_names_no_run_or_several_is_told(text: str, three: Bench) -> None:
+def test_a_name_of_no_run_or_of_several_is_reported(text: str, three: Bench) -> None:
     with three.database.reading() as connection, pytest.raises(UnknownRunError):
         reader.resolve(connection, text)
 
@@ -80,12 +80,12 @@ def test_what_names_no_run_or_several_is_told(text: str, three: Bench) -> None:
 def metrics(bench: Bench, run: str = "b") -> dict[tuple[str, int], dict[str, Any]]:
     """Return the summary of each series of a run, by key and rank."""
     with bench.database.reading() as connection:
-        told = reader.run(connection, run)
-    json.dumps(told, allow_nan=False)
-    return {(one["key"], one["rank"]): one for one in told["metrics"]}
+        reported = reader.run(connection, run)
+    json.dumps(reported, allow_nan=False)
+    return {(one["key"], one["rank"]): one for one in reported["metrics"]}
 
 
-def test_a_metric_is_told_the_same_fresh_or_packed_or_half(three: Bench) -> None:
+def test_a_metric_reads_the_same_fresh_or_packed_or_half(three: Bench) -> None:
     three.send(session_id(3), block(["a", "n"], [1, 2], [1.0, nan, 3.0, nan]))
     three.send(session_id(3), block(["a"], [3], [-5.0]))
     three.send(session_id(4), block(["a"], [9], [float("inf")]))
@@ -184,7 +184,7 @@ def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
         assert list(reader.series(connection, "b", attempt=1)) == []
 
 
-def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
+def test_the_last_attempt_and_its_processes_are_read(three: Bench) -> None:
     with three.database.reading() as connection:
         assert attempts.last_attempt(connection, "aa1") == (0, 1_700_000_005.0)
         assert attempts.last_attempt(connection, "b") == (0, None)
@@ -195,7 +195,7 @@ def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:
             reader.run(connection, "zzz")
 
 
-def test_what_is_told_of_many_fresh_series_costs_no_more_than_they_are(bench: Bench) -> None:
+def test_reading_many_fresh_series_costs_no_more_than_they_are(bench: Bench) -> None:
     bench.open(session_id(1), run="few")
     bench.open(session_id(2), run="many")
     for number, size in ((1, 200), (2, 1600)):
@@ -209,9 +209,9 @@ def test_what_is_told_of_many_fresh_series_costs_no_more_than_they_are(bench: Be
             work(connection)
         return time.thread_time() - begun
 
-    for told in (reader.run, lambda connection, run: attempts.last_time(connection, run, 0), counted):
+    for reported in (reader.run, lambda connection, run: attempts.last_time(connection, run, 0), counted):
         few, many = (
-            min(seconds(lambda connection, told=told, run=run: told(connection, run)) for _ in range(3))  # type: ignore[misc]
+            min(seconds(lambda connection, reported=reported, run=run: reported(connection, run)) for _ in range(3))  # type: ignore[misc]
             for run in ("few", "many")
         )
         assert many < 24 * few + 0.05, "eight times the keys; quadratic would be 64 times the cost"

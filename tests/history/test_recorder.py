@@ -108,14 +108,14 @@ def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callab
         assert known.committed >= number
 
 
-def test_what_is_taken_without_being_acknowledged_is_not_known(place: Path) -> None:
+def test_a_batch_that_is_not_yet_written_is_not_known(place: Path) -> None:
     recorder = Recorder(place, Bounds(0))  # never started
     recorder.accept(Batch("ingest", records=[opened("a"), column("a", ["loss"], 4)], receipt=1))
     assert recorder.session(session("a")) is None
     recorder.close()
 
 
-def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(recorder: Recorder) -> None:
+def test_the_number_the_attempt_and_the_end_of_a_session_are_known(recorder: Recorder) -> None:
     write(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
     assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a", run="a")
     assert recorder.session(session("b")) is None
@@ -129,7 +129,7 @@ def test_of_a_session_it_knows_the_number_the_attempt_and_whether_it_is_over(rec
     assert recorder.session(session("a", 2)) == StoredSession(7, 2, ended=True, unowned="a", run="a")
 
 
-def test_it_knows_the_last_attempt_of_a_run_and_whether_it_has_ended(recorder: Recorder) -> None:
+def test_the_last_attempt_of_a_run_and_its_end_are_known(recorder: Recorder) -> None:
     assert recorder.last_attempt("a") is None
     write(recorder, opened("a"))
     assert recorder.last_attempt("a") == (0, None)
@@ -143,7 +143,7 @@ def everybody(_: Identity) -> bool:
     return True
 
 
-def test_runs_of_an_earlier_daemon_whose_process_is_gone_are_lost_when_they_last_pushed(
+def test_runs_of_an_earlier_daemon_without_a_process_are_lost_when_they_last_pushed(
     start: Callable[..., Recorder],
 ) -> None:
     first = start()
@@ -200,7 +200,7 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
     second.close()
 
 
-def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives_and_at_its_end(
+def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_end(
     start: Callable[..., Recorder],
 ) -> None:
     recorder = start(interval=10.0)
@@ -217,7 +217,7 @@ def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives_and_at_its_end
     }
 
 
-def test_what_is_sampled_more_seldom_than_it_could_be_kept_is_kept_each_time(start: Callable[..., Recorder]) -> None:
+def test_samples_that_come_more_seldom_than_the_interval_are_stored_each_time(start: Callable[..., Recorder]) -> None:
     recorder = start(interval=1.0)
     write(recorder, opened("a"))
     for second in (0.0, 60.0, 120.0):
@@ -242,7 +242,7 @@ def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:
     assert list(machine(recorder)) == ['trackside_gpu_temperature_celsius{gpu="a \\"b\\"\\\\\\n"}']
 
 
-def test_of_a_file_that_cannot_be_read_nobody_can_tell_and_it_ends_nothing(
+def test_an_unreadable_history_leaves_the_ends_of_runs_undecided(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(recorder, opened("a"))

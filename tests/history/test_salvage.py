@@ -313,7 +313,7 @@ def test_a_file_of_an_older_schema_is_salvaged_as_one_of_this(original: Original
     connection.close()
 
 
-def test_a_file_of_a_newer_schema_is_kept_and_not_salvaged(
+def test_a_file_of_a_newer_schema_is_retained_and_not_salvaged(
     original: Original, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     original.write(place, original.closed)

@@ -68,7 +68,7 @@ def test_an_older_file_is_copied_and_changed(old: Path, place: Path) -> None:
     assert not list(place.glob("*.unfinished"))
 
 
-def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(place: Path) -> None:
+def test_a_file_from_before_accounts_and_with_infinite_values_is_read_and_continued(place: Path) -> None:
     bench = Bench(place)
     bench.open(session_id(1))
     bench.send(session_id(1), block(["a"], range(BLOCK + 9), [nan, *([0.5] * (BLOCK + 8))]))
@@ -258,14 +258,14 @@ def test_back_and_forth_between_two_versions_that_are_killed_under_load_nothing_
             assert select.select([child.stdout], [], [], DEADLINE)[0]
         time.sleep(dice.random() * 0.2)
         child.send_signal(signal.SIGKILL)
-        said = child.stdout.read().decode()
+        reported = child.stdout.read().decode()
         child.wait(DEADLINE)
         child.stdout.close()
         if turn % 2:
-            assert re.search(rf"newer trackside \(schema {NOW}, this one supports {NOW - 1}\)", said), said
-            assert len(said.splitlines()) == 1
-        elif said:
-            last = int(said.splitlines()[-1])
+            assert re.search(rf"newer trackside \(schema {NOW}, this one supports {NOW - 1}\)", reported), reported
+            assert len(reported.splitlines()) == 1
+        elif reported:
+            last = int(reported.splitlines()[-1])
         assert not list(place.glob("*.damaged-*"))
     assert last > 0
     database = Database(place)
@@ -342,18 +342,18 @@ def test_killed_at_any_moment_everything_acknowledged_is_there_once(
             assert select.select([child.stdout], [], [], 60)[0]
         time.sleep(dice.random() * 0.12)
         child.send_signal(signal.SIGKILL)
-        said = child.stdout.read().decode()
-        assert child.wait(DEADLINE) == -signal.SIGKILL, said
+        reported = child.stdout.read().decode()
+        assert child.wait(DEADLINE) == -signal.SIGKILL, reported
         child.stdout.close()
-        for line in said.splitlines():
+        for line in reported.splitlines():
             one, last = map(int, line.split())
             assert last == acknowledged[one] + 1
             acknowledged[one] = last
-        acknowledged = look(place, steps, acknowledged)
+        acknowledged = reopened(place, steps, acknowledged)
     assert sum(acknowledged) > 0
 
 
-def look(place: Path, steps: int, acknowledged: list[int]) -> list[int]:
+def reopened(place: Path, steps: int, acknowledged: list[int]) -> list[int]:
     """Open the file as the next start does, and find each message once; how far each session has come."""
     database = Database(place, migrations=MORE[:steps])
     assert not list(place.glob("*.damaged-*"))

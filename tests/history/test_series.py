@@ -78,7 +78,7 @@ def check(chart: Chart, rows: list[Sample], packed: int, window: Range, points: 
             end = units[at - 1][-1]
             if (end[0], end[1] / 1e6) == (step, time) and (at == len(units) or at - begin >= 1):
                 bucket = [row for unit in units[begin:at] for row in unit]
-                if told(bucket, low, high, last) and odd == sum(not isfinite(row[2]) for row in bucket):
+                if has_extremes(bucket, low, high, last) and odd == sum(not isfinite(row[2]) for row in bucket):
                     break
         else:
             pytest.fail(f"bucket {step} {time} {low} {high} {last} is none of {units[begin:][:3]}… in {window}")
@@ -99,7 +99,7 @@ def overlapping(rows: list[Sample], packed: int, window: Range) -> list[list[Sam
     return kept + [fresh[at : at + codec.BLOCK] for at in range(0, len(fresh), codec.BLOCK)]
 
 
-def told(bucket: Sequence[Sample], low: float, high: float, last: float) -> bool:
+def has_extremes(bucket: Sequence[Sample], low: float, high: float, last: float) -> bool:
     """Return whether these are a bucket's extremes and last value."""
     return same([low, high, last], [*brute_extremes(row[2] for row in bucket), bucket[-1][2]])
 
@@ -219,7 +219,7 @@ def test_a_bucket_of_nothing_but_nan_has_nan_at_any_resolution(bench: Bench, sma
         assert all(isnan(number) for point in chart.points for number in point[2:]), chart.unit
 
 
-def test_the_time_that_a_chart_tells_is_in_the_window_that_begins_or_ends_there(bench: Bench) -> None:
+def test_the_time_of_a_chart_is_in_the_window_that_begins_or_ends_there(bench: Bench) -> None:
     dice = random.Random(3)
     bench.open(ONE)
     times = sorted(dice.randrange(10**15) for _ in range(2000))
@@ -234,7 +234,7 @@ def test_the_time_that_a_chart_tells_is_in_the_window_that_begins_or_ends_there(
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench, small: None) -> None:
+def test_cells_stand_for_trimmed_samples_and_are_marked(kind: str, bench: Bench, small: None) -> None:
     dice = random.Random(kind)
     fill(bench, steps_of(kind, 320, dice), values_of("odd", 320, dice), packed=320)
     rows = bench.pushed[1, "a"]
@@ -267,7 +267,7 @@ def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench,
     assert bits(row[2] for row in bench.read(1, "a")) == bits(row[2] for row in rows[192:])
 
 
-def test_a_series_that_nobody_knows_is_empty(bench: Bench) -> None:
+def test_an_unknown_series_is_empty(bench: Bench) -> None:
     bench.open(ONE)
     with bench.database.reading() as connection:
         assert charts.chart(connection, StoredSeries(1, "x"), series.LogTail(connection, 1)) == Chart([], 1, 0)

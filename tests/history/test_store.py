@@ -34,7 +34,7 @@ def rows(bench: Bench, query: str) -> list[Any]:
     return bench.connection.execute(query).fetchall()
 
 
-def taken(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
+def ingested(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
     """Return the record of a batch of losses."""
     return batch_ingested(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
 
@@ -42,72 +42,75 @@ def taken(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
 def test_a_message_again_adds_nothing(bench: Bench) -> None:
     bench.open(ONE)
     for number in (1, 1, 2, 1, 2, 3):
-        bench.apply(taken(number, float(number)))
+        bench.apply(ingested(number, float(number)))
     bench.reopen()
     for number in (3, 2, 4, 4):
-        bench.apply(taken(number, float(number)))
+        bench.apply(ingested(number, float(number)))
     bench.pack(1)
-    bench.apply(taken(4, 4.0))
+    bench.apply(ingested(4, 4.0))
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_message_that_comes_again_after_another_hello_in_one_transaction_adds_nothing(bench: Bench) -> None:
     bench.open(ONE)
-    bench.apply(taken(1, 1.0), taken(2, 2.0), opened(ONE, acked=1), taken(2, 2.0), taken(3, 3.0))
+    bench.apply(ingested(1, 1.0), ingested(2, 2.0), opened(ONE, acked=1), ingested(2, 2.0), ingested(3, 3.0))
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
 
 
 def test_a_message_of_a_transaction_that_failed_comes_again_once(bench: Bench) -> None:
     bench.open(ONE)
-    bench.apply(taken(1, 1.0))
+    bench.apply(ingested(1, 1.0))
     for _ in range(2):
         bench.connection.execute("BEGIN")
-        bench.store.apply(taken(2, 2.0))
+        bench.store.apply(ingested(2, 2.0))
         bench.store.write_progress()
         bench.connection.execute("ROLLBACK")
         bench.store.reset()
-    bench.apply(taken(2, 2.0), taken(3, 3.0))
+    bench.apply(ingested(2, 2.0), ingested(3, 3.0))
     assert [row[2] for row in bench.read(1, "loss")] == [1.0, 2.0, 3.0]
 
 
 def test_seconds_by_phase_are_the_newest_of_each_session_summed(bench: Bench) -> None:
     bench.open(ONE)
-    bench.apply(taken(1, 1.0))
+    bench.apply(ingested(1, 1.0))
     assert "phases" not in shown(bench)["attempt_list"][0]
     for number, seconds in ((2, 1.0), (3, 4.0), (3, 2.0)):
-        bench.apply(replace(taken(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
+        bench.apply(replace(ingested(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
     bench.apply(batch_ingested(ONE, 4))
     bench.apply(batch_ingested(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
     bench.reopen()
     bench.apply(opened(TWO))
-    bench.apply(replace(taken(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
+    bench.apply(replace(ingested(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
     bench.apply(opened(session_id(3), rank=1))
-    bench.apply(replace(taken(1, 1.0, session=session_id(3)), phases={"other": 7.0}))
+    bench.apply(replace(ingested(1, 1.0, session=session_id(3)), phases={"other": 7.0}))
     phases = shown(bench)["attempt_list"][0]["phases"]
     assert phases == {"0": {"forward": 4.5, "eval": 9.0, "data": 0.25}, "1": {"other": 7.0}}
 
 
-def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) -> None:
+def test_rows_acknowledged_according_to_the_client_are_not_stored_again(bench: Bench) -> None:
     bench.open(ONE, acked=5)
-    bench.apply(taken(5, 5.0))
-    bench.apply(taken(6, 6.0))
+    bench.apply(ingested(5, 5.0))
+    bench.apply(ingested(6, 6.0))
     bench.open(ONE, acked=2)
-    bench.apply(taken(6, 6.0))
+    bench.apply(ingested(6, 6.0))
     assert [row[2] for row in bench.read(1, "loss")] == [6.0]
 
 
 def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.open(ONE)
     bench.apply(batch_ingested(ONE, 9))
-    bench.apply(taken(9, 1.0))
+    bench.apply(ingested(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
         assert attempts.stored_session(connection, ONE) == attempts.StoredSession(9, 0, unowned="run", run="run")
 
 
-def test_what_nobody_knows_is_ignored(bench: Bench) -> None:
+def test_messages_of_an_unknown_session_are_ignored(bench: Bench) -> None:
     bench.apply(
-        taken(1, 1.0), RunState("run", 0, "finished", "", 5.0), Event("run", 0, 1.0, "x"), Alert("a", "b", 1.0, "run")
+        ingested(1, 1.0),
+        RunState("run", 0, "finished", "", 5.0),
+        Event("run", 0, 1.0, "x"),
+        Alert("a", "b", 1.0, "run"),
     )
     for table in ("log", "run", "event", "alert", "session"):
         assert rows(bench, f"SELECT * FROM {table}") == []
@@ -159,7 +162,7 @@ def test_a_run_is_resumed_as_another_attempt(bench: Bench) -> None:
     assert [one["state"] for one in run["attempt_list"]] == ["failed", "failed"]
 
 
-def test_the_step_and_the_loss_of_a_run_are_told_after_packing(bench: Bench) -> None:
+def test_the_step_and_the_loss_of_a_run_are_read_after_packing(bench: Bench) -> None:
     for rank, session in ((0, ONE), (1, TWO), (2, session_id(3))):
         bench.open(session, rank=rank)
     bench.send(ONE, block(["loss"], [1, 2], [0.5, 0.25]))
@@ -169,18 +172,18 @@ def test_the_step_and_the_loss_of_a_run_are_told_after_packing(bench: Bench) -> 
     assert (shown(bench)["step"], shown(bench)["loss"]) == (9, 0.25)
 
 
-def test_a_deleted_run_takes_nothing_more_and_its_id_may_come_again(bench: Bench) -> None:
+def test_a_deleted_run_accepts_nothing_more_and_its_id_may_come_again(bench: Bench) -> None:
     bench.open(ONE)
     bench.send(ONE, block(["loss"], [1], [1.0]))
     with bench.database.transaction() as connection:
         connection.execute("UPDATE run SET deleted = 1")
     bench.store.reset()
-    bench.apply(taken(2, 2.0), Event("run", 0, 1.0, "x"), RunState("run", 0, "finished", "", 5.0))
+    bench.apply(ingested(2, 2.0), Event("run", 0, 1.0, "x"), RunState("run", 0, "finished", "", 5.0))
     assert rows(bench, "SELECT count(*) FROM log") == [(1,)]
     assert rows(bench, "SELECT count(*) FROM event") == [(0,)]
     assert not bench.store.due
     bench.open(ONE)
-    bench.apply(taken(3, 3.0))
+    bench.apply(ingested(3, 3.0))
     stream = bench.stream(ONE)
     assert stream != 1
     assert [row[2] for row in bench.read(stream, "loss")] == [3.0]
@@ -219,7 +222,7 @@ def test_a_log_of_many_rows_is_due(bench: Bench) -> None:
     assert list(bench.store.due) == [1]
 
 
-def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
+def test_alerts_are_renewed_and_events_stored(bench: Bench) -> None:
     bench.open(ONE)
     alert = Alert("Slow", "warning", 5.0, "run", {"b": "1", "a": "2"}, "s", "d")
     bench.apply(
@@ -227,16 +230,16 @@ def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
     )
     bench.apply(Event("run", 0, 2.0, "second", 0, 7, {"x": 1}), Event("run", 0, 1.0, "first"))
     with bench.database.reading() as connection:
-        told = alert_reader.alerts(connection)
-        assert [(one["alert"], one["severity"], one["ended"], one["run"]) for one in told] == [
+        reported = alert_reader.alerts(connection)
+        assert [(one["alert"], one["severity"], one["ended"], one["run"]) for one in reported] == [
             ("Slow", "page", 9.0, "run"),
             ("Hot", "page", None, None),
         ]
-        assert [one["kind"] for one in reader.events(connection, "run")] == ["second", "first"], "as they were told"
+        assert [one["kind"] for one in reader.events(connection, "run")] == ["second", "first"], "as they were sent"
         assert reader.events(connection, "other") == []
 
 
-def test_each_sink_s_last_word_of_an_alert_is_kept_without_secrets_and_read_while_it_fires_and_after(
+def test_each_sink_s_last_report_of_an_alert_is_stored_without_secrets(
     bench: Bench,
 ) -> None:
     bench.open(ONE)

@@ -45,7 +45,7 @@ class Keeper:
             if not more or (until is not None and until()):
                 return
 
-    def kept(self) -> dict[str, tuple[int, int]]:
+    def blocks_by_run(self) -> dict[str, tuple[int, int]]:
         """Return, for each run, the number of blocks and the number of blocks with samples."""
         rows = self.bench.connection.execute(
             "SELECT uid, count(block.id), count(block.data) FROM run LEFT JOIN stream ON run = run.id LEFT JOIN series "
@@ -93,12 +93,12 @@ def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_r
     keeper = Keeper(four, size=1)
     seen: list[dict[str, tuple[int, int]]] = []
 
-    def look() -> bool:
-        if not seen or seen[-1] != keeper.kept():
-            seen.append(keeper.kept())
+    def record_state() -> bool:
+        if not seen or seen[-1] != keeper.blocks_by_run():
+            seen.append(keeper.blocks_by_run())
         return False
 
-    keeper.trim(until=look)
+    keeper.trim(until=record_state)
     p = (5, 5)
     assert seen == [
         {"early": (5, 0), "late": p, "live": p, "pinned": p},
@@ -111,7 +111,7 @@ def test_what_goes_first_is_samples_of_ended_runs_then_of_live_ones_then_ended_r
 
 
 @pytest.mark.parametrize("flood", ["ended", "live", "events"])
-def test_who_has_more_than_a_share_loses_it_before_anything_of_others_goes(four: Bench, flood: str) -> None:
+def test_an_owner_of_more_than_a_share_loses_it_before_others_lose_anything(four: Bench, flood: str) -> None:
     """The others have older runs, ended ones, live ones and imported ones."""
     push(four, "flood", 0 if flood == "events" else 12, start=WALL + 9 * DAY)
     if flood == "ended":
@@ -126,17 +126,17 @@ def test_who_has_more_than_a_share_loses_it_before_anything_of_others_goes(four:
         connection.executemany(event, [(run, WALL, f'"{"x" * 6000}"')] * (1000 if flood == "events" else 100))
     keep_wal_small(four)
     keeper = Keeper(four, size=four.database.path.stat().st_size // 2)
-    before = keeper.kept()
+    before = keeper.blocks_by_run()
     keeper.trim()
     assert keeper.trimming.excess == 0
-    assert keeper.kept() | {"flood": before["flood"]} == before
+    assert keeper.blocks_by_run() | {"flood": before["flood"]} == before
 
 
 def test_resolutions_stay_and_a_chart_still_works(four: Bench) -> None:
     before = four.chart(2, "a")
     wide = [four.chart(stream, "a").points for stream in (1, 2, 4)]
     keeper = Keeper(four, size=four.database.path.stat().st_size // 2)
-    keeper.trim(until=lambda: keeper.kept()["live"][1] == 2)
+    keeper.trim(until=lambda: keeper.blocks_by_run()["live"][1] == 2)
     for stream, points in zip((1, 2, 4), wide, strict=True):
         chart = four.chart(stream, "a")
         assert chart.trimmed
@@ -155,10 +155,10 @@ def test_a_size_that_can_be_held_is_held_and_no_more_goes_than_must(four: Bench)
     four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     assert 0.85 * size <= keeper.trimming.size() <= size * 1.02
     assert keeper.trimming.excess == 0
-    assert keeper.kept()["pinned"] == (5, 5)
+    assert keeper.blocks_by_run()["pinned"] == (5, 5)
 
 
-def test_what_cannot_be_held_is_told_once_and_counted(four: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_that_cannot_be_held_is_logged_once_and_counted(four: Bench, caplog: pytest.LogCaptureFixture) -> None:
     keeper = Keeper(four, size=100_000)
     for _ in range(3):
         keeper.trim()
@@ -176,15 +176,15 @@ def test_free_pages_go_back_in_small_steps(four: Bench, monkeypatch: pytest.Monk
     four.connection.execute("UPDATE run SET deleted = 1 WHERE uid IN ('early', 'late')")
     sizes: list[int] = []
 
-    def look() -> bool:
+    def record_state() -> bool:
         sizes.append(four.connection.execute("PRAGMA page_count").fetchone()[0])
         return False
 
-    keeper.trim(until=look)
+    keeper.trim(until=record_state)
     assert max(earlier - later for earlier, later in pairwise(sizes)) == 16
     four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     assert four.database.path.stat().st_size < before * 0.85 + 16 * 4096
-    assert set(keeper.kept()) == {"live", "pinned"}
+    assert set(keeper.blocks_by_run()) == {"live", "pinned"}
     check_tables(four.connection)
 
 
@@ -195,17 +195,17 @@ def test_runs_that_ended_long_ago_go_by_age_and_the_machine_with_them(four: Benc
     four.apply(Alert("Hot", "page", WALL + 5.0, ended=WALL + 6.0), Alert("Now", "page", WALL + 5.0))
     keeper = Keeper(four, age=10 * DAY)
     keeper.trim(WALL + 15.5 * DAY)
-    assert set(keeper.kept()) == {"late", "pinned", "live"}
+    assert set(keeper.blocks_by_run()) == {"late", "pinned", "live"}
     four.connection.execute("UPDATE run SET pinned = 0")
     for _ in ("late", "pinned"):  # one at each check
         keeper.trim(WALL + 100 * DAY)
-    assert keeper.kept() == {"live": (5, 5)}
+    assert keeper.blocks_by_run() == {"live": (5, 5)}
     alerts = four.connection.execute("SELECT alert FROM alert").fetchall()
     assert alerts[-1] == ("Now",)
     four.end("live", when=WALL + 20 * DAY)
     four.pack()
     keeper.trim(WALL + 101 * DAY)
-    assert keeper.kept() == {}
+    assert keeper.blocks_by_run() == {}
     assert four.connection.execute("SELECT alert FROM alert").fetchall() == [("Now",)]
     assert four.connection.execute("SELECT count(*) FROM block").fetchone()[0] == 1
     check_tables(four.connection)
@@ -218,7 +218,7 @@ def test_age_deletes_one_run_at_each_check_the_oldest_first(bench: Bench) -> Non
     kept = []
     for _ in range(3):
         keeper.trim()
-        kept.append(sorted(keeper.kept()))
+        kept.append(sorted(keeper.blocks_by_run()))
     assert kept == [["run 2", "run 3"], ["run 3"], []]
 
 
@@ -261,7 +261,7 @@ def test_a_clock_that_is_wrong_at_the_start_ages_from_the_newest_row(bench: Benc
     assert clocks.age_time(1000 * DAY) == clocks.wall
 
 
-def test_where_the_kernel_does_not_tell_whether_the_clock_is_synchronized_ages_do_not_catch_up(
+def test_where_the_kernel_does_not_report_whether_the_clock_is_synchronized_ages_do_not_catch_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(bench, "run", 0, ended=WALL + DAY)
@@ -291,7 +291,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
     check_tables(four.connection)
 
 
-def test_a_trimmed_run_keeps_merged_distributions_and_those_that_are_in_none(bench: Bench) -> None:
+def test_a_trimmed_run_retains_merged_distributions_and_those_that_are_in_none(bench: Bench) -> None:
     push(bench, "run", 1)
     distributions = [layer_frames.frame(step, {"head": [1.0, 2.5]}) for step in range(MERGED * 2 + 1)]
     bench.apply(batch_ingested(session_id(1), 10**6, distributions=distributions))
@@ -315,19 +315,19 @@ def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench:
 def test_a_run_that_was_trimmed_and_pushes_again_is_trimmed_again(bench: Bench) -> None:
     push(bench, "run", 2, ended=WALL + DAY)
     keeper = Keeper(bench, size=1)
-    keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
+    keeper.trim(until=lambda: keeper.blocks_by_run()["run"][1] == 0)
     keeper.trimming.restart()
     push(bench, "run", 2, ended=WALL + 2 * DAY)
-    assert keeper.kept()["run"][1] > 0
-    keeper.trim(until=lambda: keeper.kept()["run"][1] == 0)
-    assert keeper.kept()["run"][1] == 0
+    assert keeper.blocks_by_run()["run"][1] > 0
+    keeper.trim(until=lambda: keeper.blocks_by_run()["run"][1] == 0)
+    assert keeper.blocks_by_run()["run"][1] == 0
 
 
 def test_a_run_that_is_pinned_resumed_or_deleted_meanwhile_is_not_trimmed_on(bench: Bench) -> None:
     for change in ("pinned = 1", "ended = NULL", "deleted = 2"):
         push(bench, change, 40, ended=WALL + DAY)
         keeper = Keeper(bench, size=1)
-        total = keeper.kept()[change][0]
+        total = keeper.blocks_by_run()[change][0]
         victims = keeper.trimming._trim_ended()
         with bench.database.transaction():
             next(victims)
@@ -345,10 +345,10 @@ def test_a_live_run_that_is_pinned_ended_or_deleted_meanwhile_is_not_trimmed_on(
     for change in ("pinned = 1", "ended = 1", "deleted = 2"):
         push(bench, change, 6)
         keeper = Keeper(bench, size=1)
-        total = keeper.kept()[change][0]
+        total = keeper.blocks_by_run()[change][0]
         victims = keeper.trimming._trim_live(math.inf)
         with bench.database.transaction():
-            while keeper.kept()[change][1] == total:
+            while keeper.blocks_by_run()[change][1] == total:
                 next(victims)
         bench.connection.execute(f"UPDATE run SET {change} WHERE uid = ?", (change,))
         with bench.database.transaction():
@@ -358,7 +358,7 @@ def test_a_live_run_that_is_pinned_ended_or_deleted_meanwhile_is_not_trimmed_on(
         keeper.trim()
 
 
-def test_a_run_that_is_being_imported_neither_ages_nor_goes(four: Bench) -> None:
+def test_a_run_that_is_being_imported_neither_ages_nor_is_deleted(four: Bench) -> None:
     four.connection.execute("UPDATE run SET deleted = 2, pinned = 0")
     rows = four.connection.execute("SELECT count(*), count(data) FROM block").fetchone()
     Keeper(four, size=1, age=1.0).trim(WALL + 10**6 * DAY)
@@ -367,20 +367,20 @@ def test_a_run_that_is_being_imported_neither_ages_nor_goes(four: Bench) -> None
 
 
 @pytest.mark.parametrize("age", [1e13, 1e300, math.inf])
-def test_an_age_beyond_all_time_keeps_everything(age: float, four: Bench) -> None:
+def test_an_age_beyond_all_time_retains_everything(age: float, four: Bench) -> None:
     four.apply(MachineSample(WALL, {"trackside_x": 1.0}))
     four.pack(0)
     keeper = Keeper(four, age=age)
-    before = keeper.kept()
+    before = keeper.blocks_by_run()
     keeper.trim()
-    assert keeper.kept() == before
+    assert keeper.blocks_by_run() == before
 
 
 def test_nothing_is_deleted_while_a_reader_keeps_the_wal_from_shrinking(
     four: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper = Keeper(four, size=1)
-    before = keeper.kept()
+    before = keeper.blocks_by_run()
     with four.database.reading() as reading:
         reading.execute("SELECT count(*) FROM run").fetchone()
         number = 0.0
@@ -390,13 +390,13 @@ def test_nothing_is_deleted_while_a_reader_keeps_the_wal_from_shrinking(
         for after in (0.0, 10.0, 30.0, 60.0):
             keeper.trim(WALL + after)
     warnings = [one for one in caplog.records if "keeps the history open" in one.getMessage()]
-    assert (keeper.kept(), len(warnings)) == (before, 1)
+    assert (keeper.blocks_by_run(), len(warnings)) == (before, 1)
     for _ in range(4):
         keeper.trim()
-    assert set(keeper.kept()) == {"live", "pinned"}
+    assert set(keeper.blocks_by_run()) == {"live", "pinned"}
 
 
-def test_a_wal_that_nobody_can_shrink_counts_no_more_than_it_may_have(four: Bench) -> None:
+def test_a_wal_that_cannot_shrink_counts_no_more_than_it_may_have(four: Bench) -> None:
     keeper = Keeper(four)
     keeper.trim()
     four.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -415,10 +415,10 @@ def test_a_wal_that_one_large_transaction_made_is_no_reader(four: Bench, caplog:
     for after in (0.0, 30.0, 60.0):
         keeper.trim(WALL + after)
     assert not [one for one in caplog.records if "keeps the history open" in one.getMessage()]
-    assert set(keeper.kept()) == {"live", "pinned"}
+    assert set(keeper.blocks_by_run()) == {"live", "pinned"}
 
 
-def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
+def test_the_blocks_of_many_keys_are_sought_in_steps(bench: Bench) -> None:
     bench.open(session_id(1))
     bench.send(session_id(1), block([f"k{number}" for number in range(600)], [1], [0.0] * 600))
     bench.pack(1)

@@ -137,7 +137,7 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_then_everything_once
     assert 1 <= house.writer.failures["history"] <= 38
 
 
-def test_packing_that_finds_no_room_goes_on_when_there_is_some(house: House) -> None:
+def test_packing_that_finds_no_room_continues_when_there_is_some(house: House) -> None:
     values = [math.pi * number for number in range(3000)]
     house.put(1, *values)
     house.writer.start()
@@ -211,7 +211,7 @@ def test_only_a_call_that_changes_something_makes_the_writer_read_all_streams_ag
     assert read_again == [True]
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_left_out(house: House) -> None:
+def test_a_call_without_a_waiting_caller_is_left_out(house: House) -> None:
     future = house.writer.call(lambda _: None)
     future.cancel()
     house.writer.start()
@@ -225,7 +225,7 @@ def test_a_call_after_the_end_is_cancelled(house: House) -> None:
         house.writer.call(lambda _: 1).result(10)
 
 
-def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_that_no_table_accepts_costs_only_itself(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.put(1, 1.0)
     house.writer.put([batch_ingested(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
     house.writer.put([RunState("run", 2**70, "failed")])
@@ -316,14 +316,14 @@ def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(house: 
     again.close()
 
 
-def test_it_tells_of_itself(house: House) -> None:
+def test_it_reports_its_own_figures(house: House) -> None:
     house.put(1, *BIG)
     house.writer.start()
     house.writer.stop()
-    told = {sample.metric.name: sample.value for sample in house.writer.samples()}
-    assert told["trackside_history_samples_total"] == 3000
-    assert told["trackside_history_size_bytes"] != 0
-    assert told["trackside_history_excess_bytes"] == 0
+    reported = {sample.metric.name: sample.value for sample in house.writer.samples()}
+    assert reported["trackside_history_samples_total"] == 3000
+    assert reported["trackside_history_size_bytes"] != 0
+    assert reported["trackside_history_excess_bytes"] == 0
 
 
 FULL = """
@@ -426,7 +426,7 @@ def test_a_message_is_never_apart_from_its_number(house: House) -> None:
     """Groups of a byte: each message is a transaction, and at each moment all that is counted is there."""
     wrong: list[tuple[int, int]] = []
 
-    def look(number: int) -> None:
+    def compare_counts(number: int) -> None:
         with house.database.reading() as connection:
             committed = connection.execute("SELECT committed FROM session").fetchone()[0]
             rows = connection.execute("SELECT count(*) FROM log").fetchone()[0]
@@ -434,7 +434,7 @@ def test_a_message_is_never_apart_from_its_number(house: House) -> None:
             wrong.append((committed, rows))
         house.acknowledged.append(number)
 
-    house.writer._acknowledge = look
+    house.writer._acknowledge = compare_counts
     house.writer.start()
     for number in range(1, 200):
         house.put(number, 1.0)
@@ -479,7 +479,7 @@ def test_a_run_that_is_deleted_while_its_client_lives_begins_again(house: House)
     assert house.read(stream) == [2.0]
 
 
-def test_a_session_that_no_table_takes_costs_only_itself(house: House) -> None:
+def test_a_session_that_no_table_accepts_costs_only_itself(house: House) -> None:
     def broken() -> dict[str, Any]:
         raise ValueError("no such sensor")
 
@@ -488,7 +488,7 @@ def test_a_session_that_no_table_takes_costs_only_itself(house: House) -> None:
     house.writer.start()
     house.put(1, 1.0, session=session_id(2))
     eventually(lambda: house.acknowledged == [1])
-    assert house.read(2) == [1.0], "only the hardware is not told"
+    assert house.read(2) == [1.0], "only the hardware is missing"
 
 
 @pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, trim=0.05)}], indirect=True)
@@ -541,7 +541,7 @@ def test_a_directory_that_is_deleted_is_made_again_and_only_what_was_acknowledge
         lock_history(place / "history")
 
 
-def test_while_a_directory_cannot_be_made_again_the_writer_waits_and_says_it_once(
+def test_while_a_directory_cannot_be_made_again_the_writer_waits_and_logs_it_once(
     served: House, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.put(1, 1.0)
@@ -663,7 +663,7 @@ def test_the_configuration_is_the_lowest_ranks(house: House) -> None:
         assert connection.execute("SELECT config FROM attempt").fetchall() == [('{"rank":1}',)]
 
 
-def test_what_looks_like_a_secret_is_nowhere_in_the_file(house: House) -> None:
+def test_a_text_of_the_form_of_a_secret_is_nowhere_in_the_file(house: House) -> None:
     secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
     house.writer.put([opened(session_id(2), run="r", tags=(secret,), config=f'{{"x":"{secret}"}}')])
     house.writer.put([RunState("r", 0, "failed", secret, 1.0)])

@@ -32,11 +32,11 @@ def serve() -> Iterator[Callable[[Answer], int]]:
     def start(answer: Answer) -> int:
         listening = socket.create_server(("127.0.0.1", 0))
 
-        def take() -> None:
+        def accept_one() -> None:
             with closing(listening), closing(listening.accept()[0]) as one, suppress(OSError):
                 answer(one)
 
-        threads.append(threading.Thread(target=take, daemon=True))
+        threads.append(threading.Thread(target=accept_one, daemon=True))
         threads[-1].start()
         return int(listening.getsockname()[1])
 
@@ -55,9 +55,9 @@ def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
     """Respond after a request with this end, until the other side disconnects."""
 
     def answer(one: socket.socket) -> None:
-        heard = one.recv(65536)
-        while not heard.endswith(asked):
-            heard += one.recv(65536)
+        received = one.recv(65536)
+        while not received.endswith(asked):
+            received += one.recv(65536)
         one.sendall(beginning)
         while not select.select([one], [], [], 0.05)[0]:
             one.sendall(more)
@@ -96,8 +96,8 @@ def test_a_response_before_the_whole_request_was_read_is_used(serve: Callable[[A
 def test_a_proxy_that_cannot_be_reached_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://ada:hush@127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
-    said = str(sent("http://example.org/hush"))
-    assert said == "http://example.org cannot be reached through the proxy http://127.0.0.1:1: connection refused"
+    reported = str(sent("http://example.org/hush"))
+    assert reported == "http://example.org cannot be reached through the proxy http://127.0.0.1:1: connection refused"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -47,7 +47,7 @@ class SessionsHarness:
         kept: The sessions in the history.
         past: The last attempt of each run in the history.
         pid: The pid that a connection reports for the process that greets; None for no answer.
-        taken: Receipts of messages that are accepted and not yet committed.
+        receipts: Receipts of messages that are accepted and not yet committed.
     """
 
     def __init__(self, **limits: int) -> None:
@@ -57,28 +57,28 @@ class SessionsHarness:
         self.pid: int | None = None
         owners = RunOwners(spooled=lambda _: os.getuid())
         self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners)
-        self.taken: list[Receipt] = []
+        self.receipts: list[Receipt] = []
 
-    def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
+    def receive(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
         """Receive a message; return the immediate answers."""
         answers, batches = self.sessions.receive(Connection(peer, os.getuid()), list(frames), self.house.now, room=room)
         self.house.accept(batches)
-        self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+        self.receipts += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]
 
     def commit(self, number: int | None = None) -> list[Answer]:
         """Commit the first *number* messages, or all of them; return the answers."""
-        done, self.taken = self.taken[:number], self.taken[number:] if number is not None else []
+        done, self.receipts = self.receipts[:number], self.receipts[number:] if number is not None else []
         answers = [self.sessions.committed(receipt) for receipt in done]
         return [read(one, one[0]) for one in answers if one is not None]
 
-    def greet(self, who: FakeSession, acked: int = 0) -> list[Answer]:
-        """Receive the hello of *who*."""
-        return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
+    def greet(self, session: FakeSession, acked: int = 0) -> list[Answer]:
+        """Receive the hello of *session*."""
+        return self.receive(*session.frames("hello", session.hello(self.house.after, acked=acked)))
 
-    def exit(self, who: FakeSession, code: int | None, pid: int) -> None:
-        """End the process of *who*, whose pid on this machine is *pid*."""
-        process = process_of(replace(who.identity, pid=pid))
+    def exit(self, session: FakeSession, code: int | None, pid: int) -> None:
+        """End the process of *session*, whose pid on this machine is *pid*."""
+        process = process_of(replace(session.identity, pid=pid))
         self.house.accept(self.sessions.exited(process, Exit(code), self.house.now.wall, self.house.now))
 
     def tick(self) -> None:

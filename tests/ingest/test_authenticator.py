@@ -89,7 +89,7 @@ def test_a_unix_socket_needs_no_key_and_is_bound_beside_the_port(
     assert bound.refused("key") == 0
 
 
-def test_an_unknown_key_is_refused_counted_and_told_once(
+def test_an_unknown_key_is_refused_counted_and_logged_once(
     bound: ServedSocket,
     place: Path,
     directory: Path,
@@ -108,15 +108,15 @@ def test_an_unknown_key_is_refused_counted_and_told_once(
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 
 
-@pytest.mark.parametrize("whose", ["nobody's", "another daemon's"])
-def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_told_once(
-    bound: ServedSocket, directory: Path, connect: Connect, caplog: pytest.LogCaptureFixture, whose: str
+@pytest.mark.parametrize("owner", ["nobody's", "another daemon's"])
+def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_logged_once(
+    bound: ServedSocket, directory: Path, connect: Connect, caplog: pytest.LogCaptureFixture, owner: str
 ) -> None:
     make(directory / "other", ["gpu7"])
     sockets = []
 
     def knock() -> bool:  # whoever hangs up before the daemon has read what is wrong is not counted
-        sockets.append(connect(bound.endpoints[0], None if whose == "nobody's" else key(directory / "other")))
+        sockets.append(connect(bound.endpoints[0], None if owner == "nobody's" else key(directory / "other")))
         return bound.refused("key") >= 3
 
     eventually(knock)
@@ -156,9 +156,7 @@ def test_a_client_that_is_added_while_the_daemon_runs_gets_through(
     assert speaks(bound, connect(bound.endpoints[0], key(directory, "gpu8")))
 
 
-def test_a_client_that_is_taken_away_does_not_get_through_again(
-    bound: ServedSocket, directory: Path, connect: Connect
-) -> None:
+def test_a_removed_client_does_not_get_through_again(bound: ServedSocket, directory: Path, connect: Connect) -> None:
     held = key(directory)
     assert speaks(bound, connect(bound.endpoints[0], held))
     (directory / "authorized" / "gpu7.pub").unlink()

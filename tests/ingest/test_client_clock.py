@@ -90,7 +90,7 @@ def test_a_machine_that_slept_is_measured_anew() -> None:
 
 
 @pytest.mark.parametrize("moved", [-3600.0, 3600.0, 1e9])
-def test_what_a_process_of_this_boot_has_left_is_as_old_as_its_monotonic_clock_says(moved: float) -> None:
+def test_leftovers_of_a_process_of_this_boot_are_as_old_as_its_monotonic_clock_shows(moved: float) -> None:
     clock = ClientClock(here(0.0), now(500.0), same_boot=True, late=True)
     assert sent(clock, here(1.0, moved), now(500.0)) == pytest.approx(1.0)
     assert sent(clock, here(2.0), now(600.0, moved)) == pytest.approx(2.0 + moved)

@@ -28,7 +28,7 @@ def test_a_question_waits_for_all_that_were_asked_and_no_longer() -> None:
     assert [one.rank for one in waiting] == [0, 1]
 
 
-def test_a_question_that_nobody_can_be_asked_is_answered_at_once() -> None:
+def test_a_question_without_a_client_to_ask_is_answered_at_once() -> None:
     question = Question("ping", "run")
     question.begin(frozenset())
     assert question.wait(DEADLINE) == []
@@ -59,25 +59,25 @@ def test_so_many_questions_wait_for_answers_and_no_more() -> None:
 
 def test_of_a_run_those_are_asked_that_speak_and_their_answers_come_back(desk: Any) -> None:
     ranks = [FakeSession(rank=rank, world=2, local_world=2) for rank in range(2)]
-    for who in ranks:
-        desk.greet(who)
+    for session in ranks:
+        desk.greet(session)
     question = Question("stacks?", ranks[0].identity.run)
     asked = [(frames[0], open_envelope(frames[1:])) for frames in desk.sessions.ask(question, desk.house.now)]
     assert [(peer, envelope.kind, envelope.session) for peer, envelope in asked] == [
-        (PEER, "stacks?", who.id) for who in ranks
+        (PEER, "stacks?", session.id) for session in ranks
     ]
-    for (_, envelope), who in zip(asked, ranks, strict=True):
+    for (_, envelope), session in zip(asked, ranks, strict=True):
         frames = encode(
-            Envelope("stacks", who.id, envelope.number), Stacks({"MainThread": [f"rank {who.identity.rank}"]})
+            Envelope("stacks", session.id, envelope.number), Stacks({"MainThread": [f"rank {session.identity.rank}"]})
         )
-        assert desk.say(*frames) == []
+        assert desk.receive(*frames) == []
     assert [one.body.threads["MainThread"] for one in question.wait(0)] == [["rank 0"], ["rank 1"]]
 
 
 def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
     ranks = [FakeSession(rank=rank, world=3, local_world=3) for rank in range(3)]
-    for who in ranks:
-        desk.greet(who)
+    for session in ranks:
+        desk.greet(session)
     question = Question("stacks?", ranks[0].identity.run, frozenset((2, 9)))
     asked = desk.sessions.ask(question, desk.house.now)
     assert [open_envelope(frames[1:]).session for frames in asked] == [ranks[2].id]
@@ -86,25 +86,25 @@ def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
 
 def test_a_question_does_not_wait_for_a_rank_that_ends(desk: Any) -> None:
     ranks = [FakeSession(rank=rank, world=2, local_world=2) for rank in range(2)]
-    for who in ranks:
-        desk.greet(who)
+    for session in ranks:
+        desk.greet(session)
     question = Question("profile?", ranks[0].identity.run)
     asked = desk.sessions.ask(question, desk.house.now)
-    desk.say(*ranks[0].frames("bye", ranks[0].bye("failed"), 1))
+    desk.receive(*ranks[0].frames("bye", ranks[0].bye("failed"), 1))
     for _ in range(2):
         assert not question.wait(0)
         desk.house.wait(5.0)
         desk.sessions.tick(desk.house.now)
     envelope = open_envelope(asked[1][1:])
-    desk.say(*encode(Envelope("profile", ranks[1].id, envelope.number), Profile(b"", "no torch")))
+    desk.receive(*encode(Envelope("profile", ranks[1].id, envelope.number), Profile(b"", "no torch")))
     assert question._complete.is_set()
     assert [one.rank for one in question.wait(0)] == [1]
 
 
-def test_who_has_been_silent_is_not_asked(desk: Any) -> None:
-    who = FakeSession()
-    desk.greet(who)
+def test_a_silent_client_is_not_asked(desk: Any) -> None:
+    session = FakeSession()
+    desk.greet(session)
     desk.house.wait(11.0)
-    question = Question("ping", who.identity.run)
+    question = Question("ping", session.identity.run)
     assert desk.sessions.ask(question, desk.house.now) == []
     assert question.asked == frozenset()

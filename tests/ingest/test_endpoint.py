@@ -59,7 +59,7 @@ def refusal(endpoint: str) -> str:
     return str(caught.value)
 
 
-def test_without_an_endpoint_it_lies_where_the_client_looks_first(
+def test_without_an_endpoint_the_socket_lies_where_the_client_searches_first(
     runtime: Path, bind: Callable[..., PushSocket]
 ) -> None:
     bound = bind()
@@ -80,7 +80,7 @@ def test_socket_and_directory_are_this_users_alone(runtime: Path, bind: Callable
     assert mode(bound.token.parent / "push.sock.lock") == 0o600
 
 
-def test_a_second_daemon_is_told_who_has_the_socket(place: Path, bind: Callable[..., PushSocket]) -> None:
+def test_a_second_daemon_is_refused_with_the_holder_of_the_socket(place: Path, bind: Callable[..., PushSocket]) -> None:
     endpoint = f"ipc://{place}/push.sock"
     bind(endpoint)
     assert refusal(endpoint) == (
@@ -114,9 +114,10 @@ def test_closing_twice_does_no_harm(place: Path, bind: Callable[..., PushSocket]
     bound = bind(f"ipc://{place}/push.sock")
     bound.close()
     bound.close()
+    assert not (place / "push.sock").exists()
 
 
-def test_the_socket_of_a_daemon_that_was_killed_is_taken_over(place: Path, bind: Callable[..., PushSocket]) -> None:
+def test_the_socket_of_a_killed_daemon_is_bound_anew(place: Path, bind: Callable[..., PushSocket]) -> None:
     script = textwrap.dedent(
         f"""
         import os
@@ -133,7 +134,7 @@ def test_the_socket_of_a_daemon_that_was_killed_is_taken_over(place: Path, bind:
         probe.connect(f"{place}/push.sock")
 
 
-def test_the_lock_of_a_dead_daemon_names_nobody_and_holds_nobody_up(place: Path) -> None:
+def test_the_lock_of_a_dead_daemon_names_no_holder_and_delays_nothing(place: Path) -> None:
     (place / "push.sock.lock").write_text("12345\n")
     lock = SocketLock(place / "push.sock")
     assert (place / "push.sock.lock").read_text() == f"{os.getpid()}\n"
@@ -156,7 +157,7 @@ def test_the_same_endpoint_twice_is_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("missing/push.sock", "push.sock.lock: no such file or directory; make its directory writable for uid"),
         ("file/push.sock", "push.sock.lock: not a directory; make its directory writable for uid"),
@@ -165,10 +166,10 @@ def test_the_same_endpoint_twice_is_refused(place: Path) -> None:
         ("x" * 120, "the path must begin with a / and have at most 107 bytes"),
     ],
 )
-def test_a_path_that_cannot_be_bound_is_explained_and_left_alone(place: Path, path: str, says: str) -> None:
+def test_a_path_that_cannot_be_bound_is_explained_and_left_alone(place: Path, path: str, message: str) -> None:
     (place / "file").write_text("precious")
     (place / "folder").mkdir()
-    assert says in refusal(f"ipc://{place}/{path}")
+    assert message in refusal(f"ipc://{place}/{path}")
     assert (place / "file").read_text() == "precious"
     assert sorted(one.name for one in place.iterdir()) == ["file", "folder"]
 
@@ -209,7 +210,7 @@ def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     assert refusal(endpoint) == f"{endpoint}: pushes are accepted at ipc:///PATH or tcp://HOST:PORT"
 
 
-def test_keys_that_nobody_could_use_are_refused(place: Path) -> None:
+def test_keys_that_no_client_could_use_are_refused(place: Path) -> None:
     with pytest.raises(EndpointError, match=r"^--push\.keys is for TCP clients, but there is no TCP endpoint"):
         PushSocket([f"ipc://{place}/push.sock"], keys=str(place))
     assert not list(place.iterdir())
@@ -229,14 +230,14 @@ def test_keys_that_are_no_use_are_refused_before_a_port_is_bound(place: Path, sp
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:0", "tcp://127.0.0.1:*", "tcp://localhost:0", "tcp://[::1]:0"])
-def test_a_loopback_port_is_bound_and_told(runtime: Path, bind: Callable[..., PushSocket], endpoint: str) -> None:
+def test_a_loopback_port_is_bound_and_logged(runtime: Path, bind: Callable[..., PushSocket], endpoint: str) -> None:
     (bound,) = bind(endpoint).endpoints
     host, _, port = bound.removeprefix("tcp://").rpartition(":")
     assert int(port) > 0
     socket.create_connection((host.strip("[]"), int(port))).close()
 
 
-def test_a_port_that_is_taken_is_named(runtime: Path) -> None:
+def test_an_occupied_port_is_named(runtime: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         assert refusal(endpoint) == f"{endpoint}: address already in use; name another with --push.endpoint"
@@ -359,9 +360,7 @@ def test_the_directory_that_the_daemon_chose_is_opened_to_the_group(runtime: Pat
 
 
 @pytest.mark.parametrize(("gid", "bits"), [(GROUP, 0o700), (os.getgid() if UID == 0 else -1, 0o750)])
-def test_a_directory_that_the_user_chose_and_the_group_cannot_enter_is_said_so_and_left(
-    place: Path, gid: int, bits: int
-) -> None:
+def test_a_chosen_directory_that_the_group_cannot_enter_is_logged_and_left(place: Path, gid: int, bits: int) -> None:
     os.chown(place, -1, gid)
     place.chmod(bits)
     if UID != 0 and bits == 0o750:
@@ -378,7 +377,7 @@ def test_a_directory_that_the_user_chose_and_the_group_cannot_enter_is_said_so_a
 
 
 @pytest.mark.parametrize("group", ["nobody-has-this", "-1", "1.5", " "])
-def test_a_group_that_there_is_not_is_said_so(shared: Path, group: str) -> None:
+def test_a_group_that_does_not_exist_is_reported(shared: Path, group: str) -> None:
     with pytest.raises(
         EndpointError, match=f"^--push.group: there is no group {group}; make it with: groupadd --system"
     ):
@@ -386,7 +385,7 @@ def test_a_group_that_there_is_not_is_said_so(shared: Path, group: str) -> None:
     assert not (shared / "push.sock").exists()
 
 
-def test_a_number_that_can_be_no_group_is_said_so(place: Path) -> None:
+def test_a_number_that_can_be_no_group_is_reported(place: Path) -> None:
     place.chmod(0o755)
     with pytest.raises(EndpointError, match="cannot give it to group 99999999999: not a member of it"):
         PushSocket([f"ipc://{place}/push.sock"], group="99999999999")
@@ -412,7 +411,7 @@ def test_in_the_systems_directory_the_group_trackside_pushes_without_being_named
     bound.close()
 
 
-def test_a_system_without_the_group_is_told_to_make_it(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_the_group_is_advised_to_make_it(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.GROUP", "nobody-has-this")
     with pytest.raises(EndpointError) as caught:
         PushSocket()
@@ -435,13 +434,13 @@ except EndpointError as error:
 """
 
 
-def test_who_is_not_in_the_group_is_told_so(place: Path) -> None:
+def test_a_user_outside_the_group_gets_an_error_that_names_it(place: Path) -> None:
     code = NOT_A_MEMBER.replace("import os, sys", "import os, sys, trackside_daemon.ingest.endpoint", 1)
     uid = 12345 if UID == 0 else UID
     os.chown(place, uid, -1)
-    told = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=True)
+    reported = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=True)
     name = grp.getgrgid(1).gr_name
-    assert told.stdout == (
+    assert reported.stdout == (
         f"{place}: uid {uid} cannot give it to group {name}: not a member of it; add this user with: usermod --append"
         f" --groups {name} USER, or name another group with --push.group\n"
     )

@@ -190,25 +190,25 @@ class SessionsHarness:
         self.good = FakeSession("good", name="good")
         self.sent = 0
         self.pushed: list[float] = []
-        self.say(self.good.frames("hello", self.good.hello()))
+        self.receive(self.good.frames("hello", self.good.hello()))
 
-    def say(self, frames: list[bytes]) -> list[Batch]:
+    def receive(self, frames: list[bytes]) -> list[Batch]:
         answers, batches = self.sessions.receive(Connection(b"peer"), frames, self.house.now)
         for answer in answers:
             open_envelope(answer[1:])
         for batch in batches:
             self.house.state.update(batch)
             if batch.receipt is not None:
-                told = self.sessions.committed(batch.receipt)
-                assert told is not None
-                open_envelope(told[1:])
+                reported = self.sessions.committed(batch.receipt)
+                assert reported is not None
+                open_envelope(reported[1:])
         return batches
 
     def push(self) -> None:
         """Push a valid batch, whose samples must be in the resulting batches."""
         self.sent += 1
         self.house.after += 0.001
-        batches = self.say(self.good.batch(self.sent, after=self.house.after))
+        batches = self.receive(self.good.batch(self.sent, after=self.house.after))
         assert [batch.receipt.refused for batch in batches if batch.receipt is not None] == [""]
         values = [sample.value for batch in batches for sample in batch.samples if sample.metric.name.endswith("_loss")]
         assert values == [float(self.sent)]
@@ -223,7 +223,7 @@ class SessionsHarness:
 def test_no_message_raises_and_the_good_ones_between_lose_nothing(found: list[list[bytes]]) -> None:
     desk = SessionsHarness()
     for frames in found:
-        desk.say(frames)
+        desk.receive(frames)
         desk.push()
         desk.tick()
     for openmetrics in (False, True):
@@ -275,7 +275,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
                     victim.frames("bye", victim.bye(), chance.randrange(4)),
                 ]
             )
-            desk.say(spoilt(chance, good))
+            desk.receive(spoilt(chance, good))
             desk.push()
 
     abuse(total // 2)
@@ -309,7 +309,7 @@ def test_every_refusal_is_counted_by_its_reason(count: Callable[[int, int], int]
     number = count(50, 2000)
     for _ in range(number):
         for frames in bad.values():
-            desk.say(frames)
+            desk.receive(frames)
     desk.tick()
     refused = desk.house.state.values(desk.house.now.monotonic, daemon.INGEST_REJECTED)[0]
     assert {reason[0]: value for reason, value in refused.items() if value} == dict.fromkeys(bad, float(number))

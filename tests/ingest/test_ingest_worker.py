@@ -96,7 +96,7 @@ def test_a_descriptor_arrives_with_its_own_record(channels: tuple[Channel, Chann
         os.close(files[0])
 
 
-def test_a_channel_that_nobody_reads_keeps_what_it_has_and_waits_for_nobody(channels: tuple[Channel, Channel]) -> None:
+def test_an_unread_channel_keeps_what_it_has_and_waits_for_no_reader(channels: tuple[Channel, Channel]) -> None:
     ours, theirs = channels
     for number in range(100):
         ours.add(Kind.MESSAGE, [b"%d" % number, bytes(100_000)])
@@ -124,7 +124,7 @@ def test_the_end_of_the_other_process_is_noticed(channels: tuple[Channel, Channe
         theirs.flush()
 
 
-def test_messages_and_answers_pass_with_who_sent_them(
+def test_messages_and_answers_pass_with_their_sender(
     served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
 ) -> None:
     client = connect()
@@ -192,7 +192,7 @@ def test_no_more_pidfds_than_a_few_wait_for_a_hello(
     assert [peer is not None and peer.pidfd >= 0 for peer in peers] == [False, True, True]
 
 
-def test_after_the_end_of_a_worker_the_same_connection_goes_on_with_the_next(
+def test_after_the_end_of_a_worker_the_same_connection_continues_with_the_next(
     served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
     client = connect()
@@ -235,7 +235,7 @@ def test_a_worker_that_hangs_is_killed(served: ServedSocket) -> None:
     eventually(ticked)
 
 
-def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(served: ServedSocket) -> None:
+def test_a_worker_that_is_not_read_is_not_mistaken_for_one_that_hangs(served: ServedSocket) -> None:
     served.worker.hang_seconds = 0.0
     for _ in range(10):
         served.worker.tick(reads=False)
@@ -244,7 +244,7 @@ def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(served: Serve
     assert served.worker.restarts == 0
 
 
-def test_a_worker_whose_messages_wait_to_be_handled_is_not_taken_for_one_that_hangs(
+def test_a_worker_with_messages_that_wait_is_not_mistaken_for_one_that_hangs(
     served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
 ) -> None:
     client = connect()
@@ -326,7 +326,7 @@ def test_a_zeromq_that_is_too_old_is_an_error_of_one_line(
 
 
 class TestConnections:
-    """Pairs of sockets stand for connections; peers are told apart by `_peer`."""
+    """Pairs of sockets stand for connections; `_peer` distinguishes peers."""
 
     @pytest.fixture
     def peers(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], int]]:

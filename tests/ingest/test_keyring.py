@@ -80,7 +80,7 @@ def test_a_further_client_is_added_and_nothing_that_is_there_changes(directory: 
 
 
 @pytest.mark.parametrize("left", ["clients/gpu7.key", "authorized/gpu7.pub"])
-def test_a_name_that_has_a_key_is_refused_also_when_half_of_it_was_taken_away(directory: Path, left: str) -> None:
+def test_a_name_that_has_a_key_is_refused_also_when_half_of_it_was_removed(directory: Path, left: str) -> None:
     for one in ("clients/gpu7.key", "authorized/gpu7.pub"):
         if one != left:
             (directory / one).unlink()
@@ -122,7 +122,7 @@ def test_when_the_last_file_cannot_be_made_none_is(directory: Path) -> None:
     assert refusal(directory, "gpu8") == f"{directory}/authorized/gpu8.pub: not a directory"
 
 
-def test_a_daemons_key_that_is_spoilt_is_said_and_kept(directory: Path) -> None:
+def test_a_daemons_key_that_is_spoilt_is_reported_and_kept(directory: Path) -> None:
     (directory / "daemon.key").write_text("")
     assert "daemon.key: not a key file for this: it has no secret-key" in refusal(directory, "gpu8")
 
@@ -134,14 +134,14 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -
     assert {(one.stat().st_uid, one.stat().st_gid) for one in tmp_path.rglob("*")} == {(12345, 54321)}
 
 
-def test_a_pyzmq_without_encryption_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyzmq_without_encryption_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq, "has", lambda _: False)
     assert refusal(tmp_path, "gpu7").startswith("this pyzmq was built without CURVE")
     with pytest.raises(KeyFileError, match=r"^this pyzmq was built without CURVE"):
         require_curve()
 
 
-def test_a_client_that_is_added_is_known_and_one_that_is_taken_away_is_not(directory: Path) -> None:
+def test_a_client_that_is_added_is_known_and_a_removed_one_is_not(directory: Path) -> None:
     ring = Keyring(directory)
     first = public(directory, "gpu7")
     assert ring.name(first) == "gpu7"
@@ -174,7 +174,7 @@ def test_a_directory_that_has_not_changed_for_long_is_not_read_again(
 
 
 @pytest.mark.parametrize("text", ["", "rubbish", 'public-key = "short"'])
-def test_a_spoilt_file_lets_nobody_in_keeps_nobody_out_and_is_told_once(
+def test_a_spoilt_file_admits_no_client_keeps_none_out_and_is_logged_once(
     directory: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (directory / "authorized" / "broken.pub").write_text(text)
@@ -186,7 +186,7 @@ def test_a_spoilt_file_lets_nobody_in_keeps_nobody_out_and_is_told_once(
     ]
 
 
-def test_without_the_directory_of_clients_nobody_is_known(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_directory_of_clients_no_client_is_known(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     known = public(directory, "gpu7")
     ring = Keyring(directory)
     assert ring.name(known)
@@ -197,7 +197,7 @@ def test_without_the_directory_of_clients_nobody_is_known(directory: Path, caplo
     assert ring.name(known)
 
 
-def test_a_daemon_without_a_key_is_told_how_to_make_one(tmp_path: Path) -> None:
+def test_a_daemon_without_a_key_gets_an_error_that_explains_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError) as caught:
         Keyring(tmp_path)
     expected = f"{tmp_path}/daemon.key: no such file or directory; make it with: trackside keys {tmp_path}"

@@ -16,29 +16,29 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
-def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
+def receive(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
     """Receive a message; return the answers and the records for the history."""
     answers, batches = desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now)
     desk.house.accept(batches)
-    desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+    desk.receipts += [batch.receipt for batch in batches if batch.receipt is not None]
     return answers, [record for batch in batches for record in batch.records]
 
 
-def greet(desk: Any, who: FakeSession, **more: Any) -> list[Record]:
-    return say(desk, who.frames("hello", replace(who.hello(), late=True, **more)))[1]
+def greet(desk: Any, session: FakeSession, **more: Any) -> list[Record]:
+    return receive(desk, session.frames("hello", replace(session.hello(), late=True, **more)))[1]
 
 
-def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
-    who = FakeSession()
-    (opened,) = greet(desk, who)
+def test_late_values_are_stored_and_not_on_the_page(desk: Any) -> None:
+    session = FakeSession()
+    (opened,) = greet(desk, session)
     assert isinstance(opened, SessionOpened)
-    _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
-    assert isinstance(taken, BatchIngested)
-    assert len(taken.columns) == 1
-    assert taken.late
-    _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
+    _, (accepted,) = receive(desk, session.batch(1, {"loss": 0.5}))
+    assert isinstance(accepted, BatchIngested)
+    assert len(accepted.columns) == 1
+    assert accepted.late
+    _, records = receive(desk, session.frames("bye", session.bye("failed"), 2))
     assert [type(record) for record in records] == [BatchIngested, Event, RunState]
-    assert records[2] == RunState(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[arg-type, union-attr]
+    assert records[2] == RunState(session.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[arg-type, union-attr]
     assert desk.house.has("train") == {"run_info", "state", "end_timestamp_seconds"}
     assert desk.house.runs_in("failed") == ["train"]
     assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]
@@ -46,50 +46,50 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
 
 def test_what_its_clients_have_dropped_is_on_the_page_by_rank(desk: Any) -> None:
     for rank, dropped in ((0, 7), (1, 0), (0, 5)):
-        who = FakeSession(rank=rank, world=2, local_world=2)
-        greet(desk, who)
-        bye = who.bye()
-        say(desk, who.frames("bye", replace(bye, totals=replace(bye.totals, dropped=dropped)), 1))
+        session = FakeSession(rank=rank, world=2, local_world=2)
+        greet(desk, session)
+        bye = session.bye()
+        receive(desk, session.frames("bye", replace(bye, totals=replace(bye.totals, dropped=dropped)), 1))
     assert desk.house.get("client_dropped_total", "train", "0") == 12
     assert desk.house.get("client_dropped_total", "train", "1") is None
 
 
 def test_what_has_ended_long_ago_is_not_on_the_page_at_all(desk: Any) -> None:
-    who = FakeSession()
-    greet(desk, who)
+    session = FakeSession()
+    greet(desk, session)
     desk.house.after = 901.0
-    say(desk, who.frames("bye", who.bye("failed"), 1))
+    receive(desk, session.frames("bye", session.bye("failed"), 1))
     assert desk.house.page() == {}
 
 
 def test_a_run_of_the_same_name_takes_the_place_of_one_that_was_missed(desk: Any) -> None:
     gone, lives = FakeSession("gone"), FakeSession("lives")
     greet(desk, gone)
-    say(desk, gone.frames("bye", gone.bye("failed"), 1))
+    receive(desk, gone.frames("bye", gone.bye("failed"), 1))
     desk.greet(lives)
     assert desk.house.runs_in("starting") == ["train"]
     assert desk.house.runs_in("failed") == []
     late = FakeSession("late")
     greet(desk, late)
-    say(desk, late.frames("bye", late.bye("failed"), 1))
+    receive(desk, late.frames("bye", late.bye("failed"), 1))
     assert desk.house.runs_in("failed") == [], "nor does one that lives give way"
 
 
 def test_of_several_ranks_that_were_missed_the_worst_end_is_the_run_s(desk: Any) -> None:
     for rank, status in enumerate(("finished", "failed", "finished")):
-        who = FakeSession(rank=rank, world=3, local_world=3)
-        greet(desk, who)
-        say(desk, who.frames("bye", who.bye(status), 1))
+        session = FakeSession(rank=rank, world=3, local_world=3)
+        greet(desk, session)
+        receive(desk, session.frames("bye", session.bye(status), 1))
     assert desk.house.runs_in("failed") == ["train"]
     assert len({one.labels for one in desk.house.page() if one.family == "end_timestamp_seconds"}) == 3
 
 
 def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> None:
-    who = FakeSession()
-    greet(desk, who)
-    pushes = who.pushes({"loss": 0.5})
+    session = FakeSession()
+    greet(desk, session)
+    pushes = session.pushes({"loss": 0.5})
     pushes.blocks[0].values = b"x"
-    say(desk, who.frames("batch", pushes, 1))
+    receive(desk, session.frames("batch", pushes, 1))
     assert desk.commit() == [Answer("nack", 1, "block")]
 
 
@@ -100,23 +100,23 @@ def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> 
 def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
     desk: Any, past: tuple[int, float | None] | None, started: int, attempt: int
 ) -> None:
-    who = FakeSession()
+    session = FakeSession()
     if past is not None:
-        desk.past[who.identity.run] = past
-    (opened,) = greet(desk, who, started=round((WALL + started) * 1e9))
+        desk.past[session.identity.run] = past
+    (opened,) = greet(desk, session, started=round((WALL + started) * 1e9))
     assert isinstance(opened, SessionOpened)
     assert opened.session.attempt == attempt
 
 
 def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
-    who = FakeSession(boot="another")
-    hello = who.hello()
-    (opened,) = greet(desk, who, clock=replace(hello.clock, wall=hello.clock.wall - 10**15))
+    session = FakeSession(boot="another")
+    hello = session.hello()
+    (opened,) = greet(desk, session, clock=replace(hello.clock, wall=hello.clock.wall - 10**15))
     assert isinstance(opened, SessionOpened)
     assert opened.offset == 0.0
 
 
-def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
+def test_before_the_first_message_it_is_known_what_will_be_late(desk: Any) -> None:
     gone, lives = FakeSession(), FakeSession()
     for batch in desk.sessions.open_spooled({gone.id: gone.hello()}, desk.house.now):
         desk.house.accept([batch])
@@ -124,28 +124,28 @@ def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
         desk.past[opened.hello.identity.run] = (opened.session.attempt, opened.hello.clock.wall / 1e9)
     desk.greet(lives)
     assert desk.sessions._sessions[lives.id].ref.attempt == 1
-    assert greet(desk, gone) == [], "told once"
+    assert greet(desk, gone) == [], "reported once"
 
 
-def test_a_client_that_lives_though_its_spool_was_opened_goes_on_with_its_attempt(desk: Any) -> None:
-    who = FakeSession()
-    for batch in desk.sessions.open_spooled({who.id: who.hello()}, desk.house.now):
+def test_a_client_that_lives_though_its_spool_was_opened_continues_with_its_attempt(desk: Any) -> None:
+    session = FakeSession()
+    for batch in desk.sessions.open_spooled({session.id: session.hello()}, desk.house.now):
         desk.house.accept([batch])
         (opened,) = batch.records
         desk.past[opened.hello.identity.run] = (opened.session.attempt, opened.hello.clock.wall / 1e9)
-    desk.greet(who)
-    assert desk.sessions._sessions[who.id].ref.attempt == 0
+    desk.greet(session)
+    assert desk.sessions._sessions[session.id].ref.attempt == 0
     assert not [one for one in desk.house.records if isinstance(one, Event) and one.kind == "run_restarted"]
 
 
 def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: Any) -> None:
-    who = FakeSession()
-    desk.greet(who)
-    pushes: Pushes = who.pushes({"loss": 0.5}, step=7)
+    session = FakeSession()
+    desk.greet(session)
+    pushes: Pushes = session.pushes({"loss": 0.5}, step=7)
     at = pushes.clock.monotonic - 10**9
     pushes.events = [TrainingEvent("checkpoint", at, 7, '{"bytes": 3}'), TrainingEvent("odd", at, None, "[1]")]
     pushes.alerts = [TrainingAlert("stuck", at, "for long", "critical", 7)]
-    _, records = say(desk, who.frames("batch", pushes, 1))
+    _, records = receive(desk, session.frames("batch", pushes, 1))
     first, second, raised = (one for one in records if isinstance(one, Event))
     assert (first.kind, first.step, first.fields, first.rank) == ("checkpoint", 7, {"bytes": 3}, 0)
     assert first.time == pytest.approx(pushes.clock.wall / 1e9 - 1)
@@ -156,18 +156,18 @@ def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: An
 
 
 def test_a_batch_of_a_minute_ago_counts_and_is_no_news(desk: Any) -> None:
-    who = FakeSession()
-    desk.greet(who)
+    session = FakeSession()
+    desk.greet(session)
     desk.house.after = 61.0
-    say(desk, who.frames("batch", who.pushes({"loss": 0.5}, step=1, pushes=5), 1))
+    receive(desk, session.frames("batch", session.pushes({"loss": 0.5}, step=1, pushes=5), 1))
     assert desk.house.get("client_pushes_total") == 5
     assert desk.house.get("loss") is None
 
 
 def test_the_alert_of_a_rank_that_died_without_a_daemon_has_its_cause(desk: Any) -> None:
-    who, watch, found = FakeSession(), RunWatch(), []
-    bye = replace(who.bye("failed"), cause="exit status 1: no data")
-    for frames in (who.frames("hello", replace(who.hello(), late=True)), who.frames("bye", bye, 1)):
+    session, watch, found = FakeSession(), RunWatch(), []
+    bye = replace(session.bye("failed"), cause="exit status 1: no data")
+    for frames in (session.frames("hello", replace(session.hello(), late=True)), session.frames("bye", bye, 1)):
         for batch in desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now).batches:
             found += [one for one in watch.accept(batch) if one.alert == "TrainingProcessDied"]
     assert [one.summary for one in found] == ["rank 0 of run train died: exit status 1: no data"]

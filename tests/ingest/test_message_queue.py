@@ -76,11 +76,11 @@ def test_owners_get_equal_shares_in_bytes(passed: Passed, monkeypatch: pytest.Mo
 
 def test_a_flood_has_an_end_and_leaves_room_for_others(passed: Passed) -> None:
     parts = [b"alice", bytes(1 << 20)]
-    taken = 0
+    accepted = 0
     while passed.queue.has_room("alice", parts):
         passed.queue.add("alice", Kind.MESSAGE, parts)
-        taken += 1
-    assert taken == WAITING_BYTES // len(parts[1]) - 1
+        accepted += 1
+    assert accepted == WAITING_BYTES // len(parts[1]) - 1
     assert passed.queue.has_room("bob", [bytes(2 * WAITING_BYTES)]), (
         "one message of each owner is accepted, whatever its size"
     )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.linux.oom import OomWatch
 
-NOBODY = 65534
+UNUSED_UID = 65534
 CLIENT = """
 import os, signal, sys
 from wire_messages import Client, FakeSession
@@ -148,7 +148,7 @@ def test_the_process_at_the_other_end_is_found(call: Callable[..., Caller]) -> N
 
 
 @pytest.mark.parametrize(("what", "by"), [("start", 1), ("start", -1), ("pid", 1)])
-def test_one_that_is_another_than_it_says_is_refused(
+def test_a_process_that_differs_from_its_hello_is_refused(
     call: Callable[..., Caller], watch: ProcessWatch, what: str, by: int
 ) -> None:
     caller = call()
@@ -194,7 +194,7 @@ def test_a_descriptor_that_is_another_connections_by_now_is_refused(ends: tuple[
     ],
 )
 @pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
-def test_its_end_is_told_and_how_it_came(
+def test_its_end_and_how_it_came_are_reported(
     call: Callable[..., Caller], watch: ProcessWatch, how: str, code: int, *, reap: bool
 ) -> None:
     caller = call()
@@ -262,7 +262,7 @@ def test_many_processes_of_one_user_leave_room_for_those_of_another(
 
 
 @pytest.mark.parametrize("other", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
-def test_who_says_to_be_elsewhere_is_not_followed(
+def test_a_process_of_another_machine_or_namespace_is_not_followed(
     call: Callable[..., Caller], watch: ProcessWatch, other: dict[str, str | int]
 ) -> None:
     caller = call()
@@ -285,7 +285,7 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     )
 
 
-def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
+def test_a_process_that_is_not_reaped_in_time_ended_in_an_unknown_way(
     call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
@@ -296,7 +296,7 @@ def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
     assert watch.ended(moment(PATIENCE_SECONDS)) == [EndedProcess(process(caller), Exit(None), moment())]
 
 
-def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
+def test_on_an_older_kernel_a_zombie_shows_its_exit_and_a_reaped_process_does_not(
     call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_exit, "PIDFD_GET_INFO", 0)
@@ -311,7 +311,7 @@ def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can look as another user")
-def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well(call: Callable[..., Caller]) -> None:
+def test_the_exit_of_another_users_zombie_is_unknown_rather_than_good(call: Callable[..., Caller]) -> None:
     caller = call()
     peer = caller.connection.peer
     assert peer is not None
@@ -324,8 +324,8 @@ def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well
     child = os.fork()
     if child == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(UNUSED_UID)
+        os.setuid(UNUSED_UID)
         os.write(writes, repr(code()).encode())
         os._exit(0)
     os.waitpid(child, 0)

@@ -27,10 +27,10 @@ def exists(desk: Any) -> dict[int, bool | None]:
     """The processes that the daemon sees (True), sees to be gone, or cannot see (None), by pid; it sees all others."""
     found: dict[int, bool | None] = {}
 
-    def look(identity: Identity, _: object) -> bool | None:
+    def is_alive(identity: Identity, _: object) -> bool | None:
         return found.get(identity.pid, True)
 
-    desk.house.runs.exists = look
+    desk.house.runs.exists = is_alive
     desk.house.runs._liveness.is_gone = lambda identity: found.get(identity.pid, True) is False
     return found
 
@@ -39,17 +39,17 @@ def training(pid: int, **identity: Any) -> FakeSession:
     return FakeSession("d11", name="d11", **{"pid": pid, "start": pid, **identity})
 
 
-def hello(desk: Any, who: FakeSession, *parents: int) -> Hello:
+def hello(desk: Any, session: FakeSession, *parents: int) -> Hello:
     about = ProcessInfo(parents=tuple((parent, parent) for parent in parents))
-    return replace(who.hello(desk.house.after), about=about)
+    return replace(session.hello(desk.house.after), about=about)
 
 
-def greet(desk: Any, who: FakeSession, *parents: int, **more: Any) -> str:
+def greet(desk: Any, session: FakeSession, *parents: int, **more: Any) -> str:
     """Receive a hello; return the run that the session gets, empty if it is to greet again."""
-    body = replace(hello(desk, who, *(parents or (SHELL,))), **more)
-    (answer, *_) = desk.say(*who.frames("hello", body))
+    body = replace(hello(desk, session, *(parents or (SHELL,))), **more)
+    (answer, *_) = desk.receive(*session.frames("hello", body))
     assert answer.kind in {"welcome", "hello?"}
-    return str(desk.sessions._sessions[who.id].ref.run)
+    return str(desk.sessions._sessions[session.id].ref.run)
 
 
 def events(desk: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -61,7 +61,7 @@ def events(desk: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.usefixtures("exists")
-def test_a_second_live_process_gets_a_run_of_its_own_and_both_are_told(
+def test_a_second_live_process_gets_a_run_of_its_own_and_both_are_warned(
     desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = training(7), training(8)
@@ -74,8 +74,8 @@ def test_a_second_live_process_gets_a_run_of_its_own_and_both_are_told(
     host = first.identity.host
     assert welcome.run == "d11~2"
     assert welcome.why.startswith(f"process 7 on {host} pushes as rank 0 of the run d11, too; give each process an id")
-    for who in (first, second):
-        desk.say(*who.batch(1))
+    for session in (first, second):
+        desk.receive(*session.batch(1))
     stored = [(one.session.run, one.session.name) for one in desk.house.records if isinstance(one, BatchIngested)]
     assert stored == [("d11", "d11"), ("d11~2", "d11-2")]
     assert events(desk) == [
@@ -97,7 +97,7 @@ def test_a_second_job_of_several_ranks_is_one_run_and_one_that_has_ended_is_not_
     ranks = [training(10 * job + rank, rank=rank, world=2, local_world=2) for job in (1, 2) for rank in (0, 1)]
     assert [greet(desk, one) for one in ranks] == ["d11", "d11", "d11~2", "d11~2"]
     for one in ranks[2:]:
-        desk.say(*one.frames("bye", one.bye(), 1))
+        desk.receive(*one.frames("bye", one.bye(), 1))
     assert greet(desk, training(30, rank=0, world=2, local_world=2)) == "d11~3"
 
 
@@ -118,7 +118,7 @@ def test_a_process_that_follows_another_is_no_second_one(desk: Any, exists: dict
     greet(desk, before)
     exists[7] = False  # it was killed
     assert greet(desk, after) == "d11"
-    desk.say(*after.frames("bye", after.bye(), 1))
+    desk.receive(*after.frames("bye", after.bye(), 1))
     assert greet(desk, training(9)) == "d11", "the session of a live process has ended"
     restarted = training(10, attempt=5)
     assert greet(desk, restarted) == "d11", "its launcher has counted a restart"
@@ -133,7 +133,7 @@ def test_of_a_process_that_cannot_be_seen_the_next_word_decides(desk: Any, exist
     assert greet(desk, second) == "", "it may be a restart of what has just died"
     desk.house.after = 1.0
     assert greet(desk, second) == ""
-    desk.say(*first.batch(1))
+    desk.receive(*first.batch(1))
     assert greet(desk, second) == "d11~2"
 
 
@@ -141,17 +141,17 @@ def test_one_that_was_silent_and_speaks_again_is_the_second(desk: Any, exists: d
     first, second = training(7, boot="another"), training(8, boot="third")
     exists[7] = exists[8] = None
     greet(desk, first)
-    desk.say(*first.batch(1))
+    desk.receive(*first.batch(1))
     assert greet(desk, second) == ""
     desk.house.after = QUIET_SECONDS + 1
     assert greet(desk, second) == "d11"
-    desk.say(*second.batch(1))
-    (answer,) = desk.say(*first.batch(2))
+    desk.receive(*second.batch(1))
+    (answer,) = desk.receive(*first.batch(2))
     assert answer.kind == "hello?"
     desk.kept[first.id] = StoredSession(1, 0, owner=f"uid:{os.getuid()}", run="d11")
     assert greet(desk, first) == "", "whether the second is live"
     desk.house.after += 1.0
-    desk.say(*second.batch(2))
+    desk.receive(*second.batch(2))
     assert greet(desk, first) == "d11~2"
     stored = [one.session.run for one in desk.house.records if isinstance(one, BatchIngested)]
     assert stored == ["d11"] * 3
@@ -160,21 +160,21 @@ def test_one_that_was_silent_and_speaks_again_is_the_second(desk: Any, exists: d
 @pytest.mark.usefixtures("exists")
 def test_after_a_restart_of_the_daemon_each_has_the_run_that_it_had(desk: SessionsHarness) -> None:
     first, second = training(7), training(8)
-    for who, run in ((second, "d11~2"), (first, "d11")):
-        desk.kept[who.id] = StoredSession(3, 0, owner=f"uid:{os.getuid()}", run=run)
+    for session, run in ((second, "d11~2"), (first, "d11")):
+        desk.kept[session.id] = StoredSession(3, 0, owner=f"uid:{os.getuid()}", run=run)
     assert (greet(desk, second), greet(desk, first)) == ("d11~2", "d11")
     assert events(desk) == []
 
 
 @pytest.mark.usefixtures("exists")
-def test_an_older_client_says_nothing_of_its_parents_and_is_left_alone(desk: Any) -> None:
+def test_an_older_client_reports_no_parents_and_is_left_alone(desk: Any) -> None:
     desk.greet(training(7))
     assert greet(desk, training(8)) == "d11"
     desk.greet(third := training(9))
     assert desk.sessions._sessions[third.id].ref.run == "d11"
 
 
-def test_two_that_ended_without_a_daemon_and_had_begun_together_are_kept_apart(desk: Any) -> None:
+def test_two_that_ended_without_a_daemon_and_had_begun_together_stay_apart(desk: Any) -> None:
     sessions = [training(7), training(8)]
     hellos = {one.id: hello(desk, one, SHELL) for one in sessions}
     for batch in desk.sessions.open_spooled(hellos, desk.house.now):
@@ -185,7 +185,7 @@ def test_two_that_ended_without_a_daemon_and_had_begun_together_are_kept_apart(d
     assert [run for run, _ in events(desk)] == ["d11", "d11~2"]
 
 
-def test_what_a_spool_holds_stays_in_its_attempt_while_the_run_goes_on(desk: Any) -> None:
+def test_messages_of_a_spool_stay_in_its_attempt_while_the_run_continues(desk: Any) -> None:
     ended, lives = training(7), training(8)
     for batch in desk.sessions.open_spooled({ended.id: hello(desk, ended, SHELL)}, desk.house.now):
         desk.house.accept([batch])

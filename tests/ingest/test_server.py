@@ -123,53 +123,55 @@ def connect(ingest: Ingest) -> Iterator[Callable[[], Client]]:
         client.close()
 
 
-def test_a_push_is_taken_shown_and_acknowledged(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+def test_a_push_is_accepted_shown_and_acknowledged(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    client, session = connect(), FakeSession()
+    client.greet(session)
     for number in range(1, 101):
-        client.send(*who.batch(number))
+        client.send(*session.batch(number))
     client.await_ack(100)
     assert ingest.losses() == [100.0]
 
 
 def test_several_clients_are_answered_each_on_its_own_connection(connect: Callable[[], Client]) -> None:
     talks = [(connect(), FakeSession(str(index), name=str(index))) for index in range(5)]
-    for client, who in talks:
-        client.greet(who)
+    for client, session in talks:
+        client.greet(session)
     for number in (1, 2, 3):
-        for client, who in talks:
-            client.send(*who.batch(number))
+        for client, session in talks:
+            client.send(*session.batch(number))
     for client, _ in talks:
         client.await_ack(3)
 
 
 def test_one_connection_may_carry_several_sessions(connect: Callable[[], Client]) -> None:
     client, speakers = connect(), [FakeSession(str(index)) for index in range(3)]
-    for who in speakers:
-        client.greet(who)
-    for who in speakers:
-        client.send(*who.batch(1))
-    assert {client.socket.recv_multipart()[1] for _ in speakers} == {who.frames("ack", None, 1)[1] for who in speakers}
+    for session in speakers:
+        client.greet(session)
+    for session in speakers:
+        client.send(*session.batch(1))
+    assert {client.socket.recv_multipart()[1] for _ in speakers} == {
+        session.frames("ack", None, 1)[1] for session in speakers
+    }
 
 
 def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     ingest.state.go_on.clear()
     total = 3 * PUSHES_WAITING
     for number in range(1, total + 1):
-        client.send(*who.batch(number))
+        client.send(*session.batch(number))
     eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
-    taken = ingest.sessions._sessions[who.id].accepted
-    assert taken <= PUSHES_WAITING
-    client.send(*FakeSession().frames("beat", Heartbeat(who.hello().clock)))
+    accepted = ingest.sessions._sessions[session.id].accepted
+    assert accepted <= PUSHES_WAITING
+    client.send(*FakeSession().frames("beat", Heartbeat(session.hello().clock)))
     assert client.socket.poll(50) == 0, "what comes now is left to ZeroMQ and to the client"
-    assert ingest.sessions._sessions[who.id].accepted == taken
+    assert ingest.sessions._sessions[session.id].accepted == accepted
     ingest.state.go_on.set()
-    heard: list[tuple[str, int]] = []
-    while ("ack", total) not in heard or ("hello?", 0) not in heard:
-        heard.append(client.receive())
-    acks = [number for kind, number in heard if kind == "ack"]
+    received: list[tuple[str, int]] = []
+    while ("ack", total) not in received or ("hello?", 0) not in received:
+        received.append(client.receive())
+    acks = [number for kind, number in received if kind == "ack"]
     assert acks == sorted(set(acks))
     assert ingest.losses() == [float(total)]
 
@@ -177,20 +179,20 @@ def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect
 def test_while_nothing_can_be_written_greetings_and_beats_are_read_and_numbered_messages_left(
     ingest: Ingest, connect: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, who = connect(), FakeSession()
+    client, session = connect(), FakeSession()
     monkeypatch.setattr(ingest.server, "_has_room", lambda: False)
     monkeypatch.setattr(ingest.server, "_is_stuck", lambda: True)
-    client.greet(who)
-    client.send(*who.batch(1))
-    client.send(*who.frames("beat", Heartbeat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
-    client.greet(who)  # after the beat, so that it has been read
+    client.greet(session)
+    client.send(*session.batch(1))
+    client.send(*session.frames("beat", Heartbeat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
+    client.greet(session)  # after the beat, so that it has been read
     eventually(lambda: ingest.losses() == [5.0])
-    assert ingest.sessions._sessions[who.id].accepted == 0
+    assert ingest.sessions._sessions[session.id].accepted == 0
     monkeypatch.undo()
-    client.send(*who.batch(1))
-    assert client.receive() == ("hello?", 0), "the history has not been told of it"
-    client.greet(who)
-    client.send(*who.batch(1))
+    client.send(*session.batch(1))
+    assert client.receive() == ("hello?", 0), "the history has not received it"
+    client.greet(session)
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
 
 
@@ -201,42 +203,42 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
         monkeypatch.undo()
         raise sqlite3.DatabaseError("database disk image is malformed")
 
-    client, who = connect(), FakeSession()
-    client.greet(who)
-    client.send(*who.batch(1))
+    client, session = connect(), FakeSession()
+    client.greet(session)
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
     monkeypatch.setattr(ingest.history.writer._store, "apply", damaged)
-    client.send(*who.batch(2))
-    eventually(lambda: not ingest.sessions._sessions[who.id].greeted)
-    client.send(*who.batch(3))
+    client.send(*session.batch(2))
+    eventually(lambda: not ingest.sessions._sessions[session.id].greeted)
+    client.send(*session.batch(3))
     while (answer := client.receive()) != ("hello?", 0):
         assert answer == ("ack", 2), "the writer writes it again, into the new file"
-    client.send(*who.frames("hello", who.hello(acked=1)))
+    client.send(*session.frames("hello", session.hello(acked=1)))
     kind, committed = client.receive()
     assert (kind, committed in {1, 2}) == ("welcome", True)
     for number in range(committed + 1, 4):
-        client.send(*who.batch(number))
+        client.send(*session.batch(number))
     client.await_ack(3, first=committed)
-    assert ingest.history.session(who.id) == StoredSession(3, 0, owner=f"uid:{os.getuid()}", run="id-1")
+    assert ingest.history.session(session.id) == StoredSession(3, 0, owner=f"uid:{os.getuid()}", run="id-1")
     assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
 
 
-def test_a_client_goes_on_with_the_next_daemon_and_nothing_is_taken_twice(
+def test_a_client_goes_on_with_the_next_daemon_and_nothing_is_accepted_twice(
     ingest: Ingest, connect: Callable[[], Client], place: Path
 ) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     for number in (1, 2, 3):
-        client.send(*who.batch(number))
+        client.send(*session.batch(number))
     client.await_ack(3)
     ingest.stop()
     again = Ingest(place)
     try:
-        client.send(*who.frames("hello", who.hello(acked=1)))  # two of the answers were lost
+        client.send(*session.frames("hello", session.hello(acked=1)))  # two of the answers were lost
         assert client.receive() == ("welcome", 3)
-        client.send(*who.batch(3))
+        client.send(*session.batch(3))
         assert client.receive() == ("ack", 3)
-        client.send(*who.batch(4))
+        client.send(*session.batch(4))
         assert client.receive() == ("ack", 4)
         assert again.history.writer._samples == 1, "the number 4 alone was written"
     finally:
@@ -244,12 +246,12 @@ def test_a_client_goes_on_with_the_next_daemon_and_nothing_is_taken_twice(
 
 
 def test_a_stop_in_the_midst_acknowledges_all_that_it_took(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     ingest.state.go_on.clear()
     for number in range(1, 51):
-        client.send(*who.batch(number))
-    eventually(lambda: ingest.sessions._sessions[who.id].accepted == 50)
+        client.send(*session.batch(number))
+    eventually(lambda: ingest.sessions._sessions[session.id].accepted == 50)
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
     ingest.state.go_on.set()
@@ -258,11 +260,11 @@ def test_a_stop_in_the_midst_acknowledges_all_that_it_took(ingest: Ingest, conne
 
 
 def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     ingest.state.go_on.clear()
     for number in range(1, 3 * PUSHES_WAITING):
-        client.send(*who.batch(number))
+        client.send(*session.batch(number))
     eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
@@ -271,11 +273,11 @@ def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], 
     assert not stopper.is_alive()
 
 
-def test_a_client_that_vanishes_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    gone, who = Client(ingest.endpoint), FakeSession("gone")
-    gone.greet(who)
+def test_a_client_that_vanishes_delays_no_other(ingest: Ingest, connect: Callable[[], Client]) -> None:
+    gone, session = Client(ingest.endpoint), FakeSession("gone")
+    gone.greet(session)
     for number in range(1, 51):
-        gone.send(*who.batch(number))
+        gone.send(*session.batch(number))
     gone.close()
     other = FakeSession("other", name="other")
     client = connect()
@@ -284,40 +286,40 @@ def test_a_client_that_vanishes_holds_nobody_up(ingest: Ingest, connect: Callabl
     assert client.receive() == ("ack", 1)
 
 
-def test_a_client_that_never_listens_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
+def test_a_client_that_never_listens_delays_no_other(ingest: Ingest, connect: Callable[[], Client]) -> None:
     deaf, loud = connect(), FakeSession("deaf")
     deaf.greet(loud)
     beat = FakeSession().frames("beat", Heartbeat(loud.hello().clock))
     for _ in range(5000):  # each is answered hello?, which nobody reads
         deaf.send(*beat)
-    client, who = connect(), FakeSession("other", name="other")
-    client.greet(who)
-    client.send(*who.batch(1))
+    client, session = connect(), FakeSession("other", name="other")
+    client.greet(session)
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
 
 
-def test_nonsense_is_counted_and_the_connection_goes_on(
+def test_nonsense_is_counted_and_the_connection_continues(
     quick_ticks: None, ingest: Ingest, connect: Callable[[], Client]
 ) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     client.send(b"")
     client.send(b"nonsense", b"", b"", b"")
-    client.send(*who.batch(1)[:2], bytes(MESSAGE_BYTES + 1))
+    client.send(*session.batch(1)[:2], bytes(MESSAGE_BYTES + 1))
     assert client.receive() == ("nack", 1)
-    client.send(*who.batch(2))
+    client.send(*session.batch(2))
     assert client.receive() == ("ack", 2)
     eventually(lambda: ingest.refused() == {("frames",): 2.0, ("size",): 1.0})
 
 
-def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_nobody_else(
+def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_no_other(
     ingest: Ingest, connect: Callable[[], Client]
 ) -> None:
-    client, who = connect(), FakeSession()
-    client.greet(who)
+    client, session = connect(), FakeSession()
+    client.greet(session)
     rude = connect()
     rude.send(b"trackside/1", b"", bytes(3 * MESSAGE_BYTES))
-    client.send(*who.batch(1))
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
     assert ingest.refused() == {}
 
@@ -326,7 +328,7 @@ def test_the_counters_are_on_the_page_from_the_beginning(ingest: Ingest) -> None
     eventually(lambda: ingest.state.values(0.0, daemon.INGEST_REJECTED)[0])
 
 
-def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) -> None:
+def test_ticks_go_on_without_any_message(quick_ticks: None, place: Path) -> None:
     ticks = threading.Semaphore(0)
 
     class Ticking(Sessions):
@@ -370,10 +372,10 @@ def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
 def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     ingest = Ingest(place, "tcp://127.0.0.1:0")
-    client, who = Client(ingest.endpoint), FakeSession()
+    client, session = Client(ingest.endpoint), FakeSession()
     try:
-        client.greet(who)
-        client.send(*who.batch(1))
+        client.greet(session)
+        client.send(*session.batch(1))
         assert client.receive() == ("ack", 1)
     finally:
         client.close()

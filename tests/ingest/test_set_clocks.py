@@ -90,15 +90,15 @@ def stored(daemon: InProcessDaemon) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seconds", MOVES)
-@pytest.mark.parametrize("whose", ["client", "daemon", "machine"])
+@pytest.mark.parametrize("owner", ["client", "daemon", "machine"])
 def test_what_is_newest_and_how_long_it_took_do_not_depend_on_a_clock(
-    daemon: InProcessDaemon, training: ScriptedTraining, whose: str, seconds: float
+    daemon: InProcessDaemon, training: ScriptedTraining, owner: str, seconds: float
 ) -> None:
     rates = RateTracker(daemon.state)
     train(daemon, training, 0, SET_AFTER)
     before = page(daemon)
     rates.record(daemon.now.monotonic)
-    move(seconds, None if whose == "client" else daemon, None if whose == "daemon" else training)
+    move(seconds, None if owner == "client" else daemon, None if owner == "daemon" else training)
     train(daemon, training, SET_AFTER, 91)
     now = page(daemon)
     rates.record(daemon.now.monotonic)
@@ -133,7 +133,7 @@ def test_what_is_newest_and_how_long_it_took_do_not_depend_on_a_clock(
     assert found["measures"].step_seconds.value == pytest.approx(EACH, rel=0.01)
     assert found["measures"].step_rate.value == pytest.approx(1 / EACH, rel=0.01)
     assert found["performance"]["step"]["p99"] == pytest.approx([EACH] * 4, rel=0.01)
-    assert len(found["moves"]) == (whose != "client")
+    assert len(found["moves"]) == (owner != "client")
 
 
 def restarted(daemon: InProcessDaemon, place: Path) -> InProcessDaemon:
@@ -145,16 +145,16 @@ def restarted(daemon: InProcessDaemon, place: Path) -> InProcessDaemon:
 
 
 @pytest.mark.parametrize("seconds", MOVES)
-@pytest.mark.parametrize("whose", ["client", "machine"])
+@pytest.mark.parametrize("owner", ["client", "machine"])
 def test_a_clock_that_is_set_while_no_daemon_runs_changes_no_duration(
-    tmp_path: Path, whose: str, seconds: float
+    tmp_path: Path, owner: str, seconds: float
 ) -> None:
     daemon = InProcessDaemon(tmp_path)
     training = ScriptedTraining(daemon, tmp_path / "spool")
     train(daemon, training, 0, SET_AFTER)
     training.send(everything=True)
     daemon = restarted(daemon, tmp_path)
-    move(seconds, None if whose == "client" else daemon, training)
+    move(seconds, None if owner == "client" else daemon, training)
     training.greet(daemon)
     train(daemon, training, SET_AFTER, STEPS)
     assert page(daemon)["last"] == pytest.approx(daemon.now.wall, abs=0.5)
@@ -165,7 +165,7 @@ def test_a_clock_that_is_set_while_no_daemon_runs_changes_no_duration(
     assert found["run"]["ended"] == pytest.approx(daemon.now.wall, abs=0.01)
     assert found["diagnosis"]["ledger"]["compute"] == pytest.approx((STEPS - 1) * EACH, abs=0.01)
     assert found["measures"].step_rate.value == pytest.approx(1 / EACH, rel=0.01)
-    assert len(found["moves"]) == (whose == "machine")
+    assert len(found["moves"]) == (owner == "machine")
     assert {one.alert for one in daemon.alerts} == {"RunFinished"}
 
 
@@ -186,14 +186,14 @@ def test_detectors_continue_over_a_restart_after_which_the_clock_was_set(tmp_pat
 
 
 @pytest.mark.parametrize("seconds", MOVES)
-@pytest.mark.parametrize("whose", ["client", "machine"])
+@pytest.mark.parametrize("owner", ["client", "machine"])
 def test_what_an_ended_process_left_has_the_times_at_which_it_pushed(
-    tmp_path: Path, whose: str, seconds: float
+    tmp_path: Path, owner: str, seconds: float
 ) -> None:
     daemon = InProcessDaemon(tmp_path)
     training = ScriptedTraining(daemon, tmp_path / "spool", silent=True)
     train(daemon, training, 0, SET_AFTER)
-    move(seconds, None if whose == "client" else daemon, training)
+    move(seconds, None if owner == "client" else daemon, training)
     train(daemon, training, SET_AFTER, STEPS)
     training.finish()
     daemon.after += 5.0

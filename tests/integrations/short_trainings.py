@@ -90,7 +90,7 @@ class Rolling(Trainer):
         return model(inputs["prompt_ids"], torch.ones(len(inputs["prompt_ids"])))["loss"]
 
 
-class Looking(TrainerCallback):
+class RecordingCallback(TrainerCallback):
     """A callback that records the wrapped methods of a trainer, and a copy of one."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ def main(folder: Path) -> None:
     except RuntimeError as error:
         found["raised"] = str(error)
 
-    looking, callback = Looking(), TracksideCallback()
+    looking, callback = RecordingCallback(), TracksideCallback()
     own = looking.trainer = trainer("own", folder, callback, looking, save_strategy="steps", save_steps=2)
     run = trackside.init("mine")
     own.train()

@@ -48,7 +48,7 @@ def looped() -> Iterator[Trained]:
 
 
 @pytest.fixture(scope="module")
-def said(looped: Trained) -> dict[str, Any]:
+def printed_values(looped: Trained) -> dict[str, Any]:
     """The values that the small loops have printed."""
     return dict(json.loads(looped.printed[3].splitlines()[-1]))
 
@@ -79,10 +79,10 @@ def test_observe_acts_on_the_run_of_the_tracker(looped: Trained) -> None:
     assert looped.layers("plain") == {kind: ["weight", "bias"] for kind in ("weights", "gradients")}
 
 
-def test_a_saved_state_is_a_checkpoint_that_one_rank_tells_of(looped: Trained, said: dict[str, Any]) -> None:
+def test_a_saved_state_is_a_checkpoint_that_one_rank_reports(looped: Trained, printed_values: dict[str, Any]) -> None:
     for name, step, folder in (
         ("characters", STEPS, str(looped.folder / "out")),
-        ("plain", 4, said["plain"]["folder"]),
+        ("plain", 4, printed_values["plain"]["folder"]),
     ):
         [event] = looped.events(name, "checkpoint")
         assert (event["rank"], event["step"], event["fields"]["path"]) == (0, step, folder)
@@ -90,29 +90,31 @@ def test_a_saved_state_is_a_checkpoint_that_one_rank_tells_of(looped: Trained, s
         whole, others = sum(sizes.values()), sizes.get("random_states_1.pkl", 0)  # which rank 1 writes when it will
         assert whole - others <= event["fields"]["bytes"] <= whole
         assert event["fields"]["seconds"] > 0
-    assert Path(said["others"]).is_dir()
+    assert Path(printed_values["others"]).is_dir()
 
 
-def test_the_run_is_named_as_the_project_and_ends_with_the_training(looped: Trained, said: dict[str, Any]) -> None:
+def test_the_run_is_named_as_the_project_and_ends_with_the_training(
+    looped: Trained, printed_values: dict[str, Any]
+) -> None:
     plain = looped.run("plain")
-    assert (plain["state"], plain["tags"], said["plain"]["open"]) == ("finished", ["small"], False)
-    assert looped.points("plain", "loss") == dict(enumerate(said["plain"]["losses"]))
+    assert (plain["state"], plain["tags"], printed_values["plain"]["open"]) == ("finished", ["small"], False)
+    assert looped.points("plain", "loss") == dict(enumerate(printed_values["plain"]["losses"]))
     assert looped.points("plain", "by_hand") == {4: 1.0}
     assert looped.config("plain") == {"author": "me", "width": 3}
 
 
 def test_a_state_that_is_loaded_before_the_run_is_opened_continues_its_run(
-    looped: Trained, said: dict[str, Any]
+    looped: Trained, printed_values: dict[str, Any]
 ) -> None:
     assert [one["attempt"] for one in looped.page("carried")["attempt_list"]] == [0, 1, 2]
     assert looped.points("carried", "loss") == {0: 1.0, 1: 1.0, 2: 1.0}
     late = looped.run("late")
-    assert json.loads(said["carried"]) == {"run": late["id"]}
+    assert json.loads(printed_values["carried"]) == {"run": late["id"]}
     assert len(looped.page("late")["attempt_list"]) == 1
 
 
-def test_a_run_that_the_user_has_opened_is_the_users(looped: Trained, said: dict[str, Any]) -> None:
-    assert said["given"]
+def test_a_run_that_the_user_has_opened_is_the_users(looped: Trained, printed_values: dict[str, Any]) -> None:
+    assert printed_values["given"]
     assert looped.points("given", "loss") == {1: 1.0}
     assert looped.run("given")["state"] == "stopped"
 
@@ -122,7 +124,7 @@ def test_what_breaks_the_script_ends_the_run(looped: Trained) -> None:
     assert (failing["state"], failing["cause"]) == ("failed", "KeyError: 'wanted'")
 
 
-def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
+def test_a_script_like_accelerates_own_needs_two_lines(looped: Trained) -> None:
     assert len(added(shown("Accelerate"))) <= 3
     _, plain, changed, _ = looped.printed
     assert plain == changed
@@ -140,7 +142,7 @@ def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
 
 
 def test_nothing_of_the_integration_has_failed(looped: Trained) -> None:
-    warned = [line for text in looped.said for line in text.splitlines() if line.startswith("trackside:")]
+    warned = [line for text in looped.errors for line in text.splitlines() if line.startswith("trackside:")]
     way = "load the checkpoint before the run is opened, or set TRACKSIDE_RUN_ID"
     ids = [looped.run(name)["id"] for name in ("carried", "late")]
     assert warned.pop().startswith("trackside: Accelerate: the run of a checkpoint: ")

@@ -41,7 +41,7 @@ def fitted(request: pytest.FixtureRequest) -> Iterator[Trained]:
 
 
 @pytest.fixture(scope="module")
-def said(fitted: Trained) -> dict[str, Any]:
+def printed_values(fitted: Trained) -> dict[str, Any]:
     """The values that the small fits have printed."""
     return dict(json.loads(fitted.printed[0].splitlines()[-1]))
 
@@ -64,7 +64,9 @@ def test_what_the_example_prints_stands_on_the_page(fitted: Trained) -> None:
     assert page['trackside_alerts_total{alert="NonFinite",run="lightning_fit",severity="critical"}'] == 1.0
 
 
-def test_checkpoints_are_told_with_their_size_and_how_long_they_took(fitted: Trained, said: dict[str, Any]) -> None:
+def test_checkpoints_are_reported_with_their_size_and_how_long_they_took(
+    fitted: Trained, printed_values: dict[str, Any]
+) -> None:
     written = sorted((fitted.folder / "out").rglob("*.ckpt"))
     events = [one["fields"] for one in fitted.events("lightning_fit", "checkpoint")]
     assert {one["path"]: one["bytes"] for one in events} == {str(path): path.stat().st_size for path in written}
@@ -72,15 +74,17 @@ def test_checkpoints_are_told_with_their_size_and_how_long_they_took(fitted: Tra
     assert fitted.intact("lightning_fit") == {path.name: "lightning" for path in written}
     assert [one["step"] for one in fitted.events("both", "checkpoint")] == [4, 8]
     assert sorted(one["fields"]["bytes"] for one in fitted.events("both", "checkpoint")) == sorted(
-        said["both"]["bytes"]
+        printed_values["both"]["bytes"]
     )
-    assert said["both"]["given_back"]
+    assert printed_values["both"]["given_back"]
     [logged] = fitted.events("logged", "checkpoint")
     assert logged["fields"]["bytes"] > 0
 
 
-def test_an_accumulated_step_counts_once_and_its_loss_is_the_mean(fitted: Trained, said: dict[str, Any]) -> None:
-    losses = said["both"]["losses"]
+def test_an_accumulated_step_counts_once_and_its_loss_is_the_mean(
+    fitted: Trained, printed_values: dict[str, Any]
+) -> None:
+    losses = printed_values["both"]["losses"]
     epochs = [losses[first : first + 7] for first in range(0, 14, 7)]
     means = [sum(part) / len(part) for one in epochs for part in (one[:2], one[2:4], one[4:6], one[6:])]
     points = fitted.points("both", "loss")
@@ -94,9 +98,9 @@ def test_an_accumulated_step_counts_once_and_its_loss_is_the_mean(fitted: Traine
     assert page[f"trackside_training_progress_ratio{{{of}}}"] == 1.0
 
 
-def test_callback_and_logger_push_to_one_run_and_nothing_twice(fitted: Trained, said: dict[str, Any]) -> None:
-    logged, called = said["both"]["logged"], said["both"]["called"]
-    assert list(fitted.points("both", "learning_rate").values()) == said["both"]["rates"]
+def test_callback_and_logger_push_to_one_run_and_nothing_twice(fitted: Trained, printed_values: dict[str, Any]) -> None:
+    logged, called = printed_values["both"]["logged"], printed_values["both"]["called"]
+    assert list(fitted.points("both", "learning_rate").values()) == printed_values["both"]["rates"]
     for key in ("train_loss", "val_loss"):
         points = fitted.points("both", key)
         assert points.keys() <= set(range(1, 9))
@@ -108,19 +112,19 @@ def test_callback_and_logger_push_to_one_run_and_nothing_twice(fitted: Trained, 
     config = fitted.config("both")
     assert (config["author"], config["width"], config["nan_at"]) == ("me", 3, 2)
     assert config["trainer"]["accumulate_grad_batches"] == 2
-    assert said["both"]["bases"] == [True, True]
+    assert printed_values["both"]["bases"] == [True, True]
 
 
-def test_the_logger_alone_pushes_what_is_logged(fitted: Trained, said: dict[str, Any]) -> None:
-    assert list(fitted.points("logged", "train_loss").items()) == list(enumerate(said["logged"]["losses"]))
-    assert fitted.points("logged", "val_loss") == {6: said["logged"]["called"]}  # of the test after the fit
+def test_the_logger_alone_pushes_what_is_logged(fitted: Trained, printed_values: dict[str, Any]) -> None:
+    assert list(fitted.points("logged", "train_loss").items()) == list(enumerate(printed_values["logged"]["losses"]))
+    assert fitted.points("logged", "val_loss") == {6: printed_values["logged"]["called"]}  # of the test after the fit
     assert set(fitted.points("logged", "epoch").values()) == {0.0}
     assert fitted.daemon.series()['trackside_training_steps_total{rank="0",run="logged"}'] == 7
     assert fitted.run("logged")["state"] == "finished"
     assert fitted.config("logged")["width"] == 3
 
 
-def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
+def test_a_fit_that_fails_reports_its_error(fitted: Trained) -> None:
     two = eventually(lambda: (run := fitted.run("two"))["cause"] and run)
     assert (two["state"], two["cause"]) == ("failed", "KeyError: 'third'")
     assert list(fitted.points("two", "learning_rate/1.0").items()) == [(2, 0.2), (4, 0.2)]
@@ -129,10 +133,10 @@ def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
     assert silent["cause"].startswith("MemoryError")
 
 
-def test_a_test_after_a_fit_goes_on_with_its_run(fitted: Trained, said: dict[str, Any]) -> None:
+def test_a_test_after_a_fit_continues_its_run(fitted: Trained, printed_values: dict[str, Any]) -> None:
     attempts = [one["state"] for one in fitted.page("tested")["attempt_list"]]
     assert attempts == ["finished"] * 2
-    assert fitted.points("tested", "val_loss")[7] == pytest.approx(said["tested"][-1])
+    assert fitted.points("tested", "val_loss")[7] == pytest.approx(printed_values["tested"][-1])
     assert fitted.points("tested", "loss").keys() == set(range(1, 8))
 
 
@@ -148,8 +152,8 @@ def test_with_the_logger_alone_a_resume_is_the_next_attempt_too(fitted: Trained)
     assert list(fitted.points("logged_on", "train_loss")) == list(range(14))
 
 
-def test_the_logger_is_one_of_fabric_too(fitted: Trained, said: dict[str, Any]) -> None:
-    assert list(fitted.points("fabric", "loss").values()) == pytest.approx(said["fabric"])
+def test_the_logger_is_one_of_fabric_too(fitted: Trained, printed_values: dict[str, Any]) -> None:
+    assert list(fitted.points("fabric", "loss").values()) == pytest.approx(printed_values["fabric"])
     page = fitted.daemon.series()
     assert page['trackside_training_samples_total{rank="0",run="fabric"}'] == 5 * 4
     assert fitted.run("fabric")["state"] == "finished"
@@ -162,15 +166,15 @@ def test_watch_is_an_argument(fitted: Trained) -> None:
     assert "param_norm" not in {one["key"] for one in fitted.page("both")["metrics"]}
 
 
-def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict[str, Any]) -> None:
-    assert said["given"]
+def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, printed_values: dict[str, Any]) -> None:
+    assert printed_values["given"]
     assert fitted.points("given", "loss").keys() == {1, 2}
     assert fitted.points("given", "after") == {2: 1.0}
     assert fitted.run("given")["state"] == "stopped"
     assert not [one for one in fitted.daemon.api("runs").json()["runs"] if one["name"] == "mine"]
 
 
-def test_a_script_like_that_of_the_readme_takes_two_lines(fitted: Trained) -> None:
+def test_a_script_like_that_of_the_readme_needs_two_lines(fitted: Trained) -> None:
     assert len(added(shown("Lightning"))) <= 3
     plain, changed = fitted.printed[2:4]
     assert plain == changed
@@ -217,4 +221,4 @@ def test_the_loop_of_a_fabric_is_a_run_with_the_name_of_the_logger(fitted: Train
 
 
 def test_nothing_of_the_integration_has_failed(fitted: Trained) -> None:
-    assert not [line for text in fitted.said for line in text.splitlines() if line.startswith("trackside:")]
+    assert not [line for text in fitted.errors for line in text.splitlines() if line.startswith("trackside:")]

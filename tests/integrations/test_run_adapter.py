@@ -15,7 +15,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRACKSIDE_RUN_ID", raising=False)
 
 
-def opened(state: object, **arguments: Any) -> str:
+def resumed_run_id(state: object, **arguments: Any) -> str:
     """Return the id of the run that is opened after a checkpoint with this state was loaded."""
     adapter = RunAdapter("resumed", {"enabled": False, **arguments})
     adapter.resume(state)
@@ -26,25 +26,25 @@ def test_a_checkpoint_carries_the_id_of_its_run() -> None:
     before = RunAdapter("resumed", {"enabled": False})
     assert before.state() == {}
     run = before.open()
-    assert opened(before.state()) == run.id
+    assert resumed_run_id(before.state()) == run.id
 
 
 @pytest.mark.parametrize(
     "run", ["", "x" * 129, "two\nlines", "\x1b[2J", "\udcff", "ünïcode", 7, ["a"], {"a": 1}, b"bytes", True]
 )
 def test_an_id_that_no_client_writes_begins_a_new_run(run: object, caplog: pytest.LogCaptureFixture) -> None:
-    assert len(opened({"run": run})) == 12
+    assert len(resumed_run_id({"run": run})) == 12
     [line] = caplog.messages
     assert line.isprintable()
 
 
 @pytest.mark.parametrize("state", [None, {}, [], "run", 3, {"run": None}])
 def test_a_checkpoint_without_an_id_begins_a_new_run(state: object, caplog: pytest.LogCaptureFixture) -> None:
-    assert len(opened(state)) == 12
+    assert len(resumed_run_id(state)) == 12
     assert not caplog.messages
 
 
 def test_an_id_that_the_user_sets_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert opened({"run": "checkpoint"}, id="argument") == "argument"
+    assert resumed_run_id({"run": "checkpoint"}, id="argument") == "argument"
     monkeypatch.setenv("TRACKSIDE_RUN_ID", "variable")
-    assert opened({"run": "checkpoint"}) == "variable"
+    assert resumed_run_id({"run": "checkpoint"}) == "variable"

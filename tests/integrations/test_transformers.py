@@ -43,13 +43,13 @@ class Trained(NamedTuple):
         all: Results of all of them; the example's checkpoints are in its folder's ``out``.
         logged: The log history of Trainer in the example.
         found: The values that the short trainings have printed.
-        said: The messages that they wrote to standard error.
+        errors: The messages that they wrote to standard error.
     """
 
     all: All
     logged: list[dict[str, Any]]
     found: dict[str, Any]
-    said: str
+    errors: str
 
     def series(self, key: str, rank: int = 0, name: str = "gpt2-tiny") -> dict[int, float]:
         """Return a run's samples of a key, by step."""
@@ -74,10 +74,10 @@ def trained() -> Iterator[Trained]:
     with all_trained(EXAMPLE, in_turn(SHORT, ALONE, PUBLIC), changed=texts, environ=OLD) as every:
         state = json.loads((every.folder / f"out/checkpoint-{STEPS}/trainer_state.json").read_text())
         found = json.loads(every.printed[1].splitlines()[-1])
-        yield Trained(every, state["log_history"], found, every.said[-1])
+        yield Trained(every, state["log_history"], found, every.errors[-1])
 
 
-def test_every_step_of_every_rank_has_its_own_loss_and_what_trainer_logs_is_kept(trained: Trained) -> None:
+def test_every_step_of_every_rank_has_its_own_loss_and_values_that_trainer_logs_are_stored(trained: Trained) -> None:
     losses = [trained.series("loss", rank) for rank in range(RANKS)]
     assert [list(one) for one in losses] == [list(range(1, STEPS + 1))] * RANKS
     assert losses[0] != losses[1]
@@ -100,14 +100,14 @@ def test_every_step_of_every_rank_has_its_own_loss_and_what_trainer_logs_is_kept
     assert {key for key in named if "train" in key or "eval" in key} == {"eval/loss"}
 
 
-def test_a_nan_that_trainer_takes_out_is_seen_and_told(trained: Trained) -> None:
+def test_a_nan_that_trainer_filters_out_is_seen_and_reported(trained: Trained) -> None:
     assert not any(math.isnan(one.get("loss", 0.0)) for one in trained.logged)
     for rank in range(RANKS):
         losses = trained.series("loss", rank)
         assert [step for step, loss in losses.items() if not math.isfinite(loss)] == [NAN]
         assert trained.on_page("nonfinite_total", rank=rank, key="loss") == 1
-    told = [one for one in trained.all.daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]
-    assert [(one["labels"]["run"], one["labels"]["key"]) for one in told] == [("gpt2-tiny", "loss")]
+    reported = [one for one in trained.all.daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]
+    assert [(one["labels"]["run"], one["labels"]["key"]) for one in reported] == [("gpt2-tiny", "loss")]
 
 
 def test_evaluations_and_checkpoints_are_there_with_time_and_size(trained: Trained) -> None:
@@ -120,13 +120,13 @@ def test_evaluations_and_checkpoints_are_there_with_time_and_size(trained: Train
     saved = trained.all.events("gpt2-tiny", "checkpoint")
     assert [one["step"] for one in saved] == [10, 20, 30]
     for one in saved:
-        told = one["fields"]
-        folder = Path(told["path"])
+        reported = one["fields"]
+        folder = Path(reported["path"])
         assert folder == trained.all.folder / f"out/checkpoint-{one['step']}"
         sizes = {file.name: file.stat().st_size for file in folder.rglob("*") if file.is_file()}
         whole, others = sum(sizes.values()), sizes["rng_state_1.pth"]  # which rank 1 writes when it will
-        assert told["bytes"] in range(whole - others, whole + 1)
-        assert 0 < told["seconds"] < trained.on_page("phase_seconds_total", phase="checkpoint")
+        assert reported["bytes"] in range(whole - others, whole + 1)
+        assert 0 < reported["seconds"] < trained.on_page("phase_seconds_total", phase="checkpoint")
 
 
 def test_steps_amounts_phases_progress_and_configuration(trained: Trained) -> None:
@@ -146,7 +146,7 @@ def test_steps_amounts_phases_progress_and_configuration(trained: Trained) -> No
     assert config["parameters"] > 20_000
 
 
-def test_a_public_script_takes_one_line_and_its_last_evaluation_is_the_run_s(trained: Trained) -> None:
+def test_a_public_script_needs_one_line_and_its_last_evaluation_is_the_run_s(trained: Trained) -> None:
     assert len(added(shown("Transformers"))) == 1
     folder = trained.all.folder / "clm"
     alone, logged = (
@@ -184,7 +184,7 @@ def test_rollouts_as_those_of_grpo_have_phases_samples_and_tokens(trained: Train
     assert trained.found["rolling"] == ["evaluate", "predict"]
 
 
-def test_a_run_of_the_users_own_is_joined_and_not_ended_and_a_resumed_checkpoint_is_told(trained: Trained) -> None:
+def test_a_run_of_the_users_own_is_joined_and_not_ended_and_a_resumed_checkpoint_is_reported(trained: Trained) -> None:
     assert trained.found["opened"]
     assert "own" not in {one["name"] for one in trained.all.daemon.api("runs").json()["runs"]}
     assert trained.on_page("steps_total", "mine") == 5
@@ -215,7 +215,7 @@ def test_a_torn_checkpoint_is_left_out_of_the_resume(trained: Trained) -> None:
     assert list(trained.series("loss", name="torn")) == [1, 2, 3, 4, 5]
 
 
-def test_who_keeps_the_callback_does_not_keep_the_model(trained: Trained) -> None:
+def test_a_reference_to_the_callback_does_not_keep_the_model(trained: Trained) -> None:
     assert trained.found["freed"]
 
 
@@ -226,13 +226,13 @@ def test_watch_is_an_argument(trained: Trained) -> None:
     assert "param_norm" not in {one["key"] for one in trained.all.page("mine")["metrics"]}
 
 
-def test_what_fails_is_said_once_and_costs_only_itself(trained: Trained) -> None:
+def test_a_failure_is_logged_once_and_costs_only_itself(trained: Trained) -> None:
     assert trained.found["raised"] == "out of luck"
     assert trained.all.run("failing")["state"] == "failed"
     assert trained.found["broken"] == 2
-    told = [line for line in trained.said.splitlines() if line.startswith("trackside: ")]
-    assert len(told) == 2, told
-    assert told[0].startswith("trackside: Transformers: not all of the configuration can be read (")
-    assert told[1].startswith("trackside: Transformers: a step: TypeError: ")
-    assert "Traceback" not in trained.said
-    assert "trackside: " not in trained.all.said[0]
+    reported = [line for line in trained.errors.splitlines() if line.startswith("trackside: ")]
+    assert len(reported) == 2, reported
+    assert reported[0].startswith("trackside: Transformers: not all of the configuration can be read (")
+    assert reported[1].startswith("trackside: Transformers: a step: TypeError: ")
+    assert "Traceback" not in trained.errors
+    assert "trackside: " not in trained.all.errors[0]

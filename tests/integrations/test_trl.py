@@ -61,7 +61,7 @@ def logged(tuned: Trained, folder: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_it_trains_the_same_and_each_logged_value_is_kept(tuned: Trained, name: str) -> None:
+def test_it_trains_the_same_and_each_logged_value_is_stored(tuned: Trained, name: str) -> None:
     log = logged(tuned, f"out-{name}")
     assert log == logged(tuned, f"alone-{name}")
     steps = [one for one in log if "loss" in one]

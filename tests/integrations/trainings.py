@@ -35,13 +35,13 @@ class Trained(NamedTuple):
         daemon: The daemon, still running.
         folder: The folder that was passed for ``{folder}``.
         printed: The output of each; for scripts run by in_turn.py, the output of each script.
-        said: The messages of each process on standard error.
+        errors: The messages of each process on standard error.
     """
 
     daemon: Daemon
     folder: Path
     printed: list[str]
-    said: list[str]
+    errors: list[str]
 
     def run(self, name: str) -> dict[str, Any]:
         """Return a run as the API shows it."""
@@ -120,11 +120,11 @@ def trained(
             for command in commands
         ]
         try:
-            printed, said = zip(*(process.communicate(timeout=DEADLINE) for process in started), strict=True)
+            printed, errors = zip(*(process.communicate(timeout=DEADLINE) for process in started), strict=True)
             ended = tuple(process.returncode for process in started)
-            assert ended == (status or (0,) * len(commands)), "\n".join(said)
+            assert ended == (status or (0,) * len(commands)), "\n".join(errors)
             each = [part for text in printed for part in text.split(f"{THEN}\n")]
-            yield Trained(daemon, folder, each, list(said))
+            yield Trained(daemon, folder, each, list(errors))
         finally:
             for process in started:
                 process.kill()

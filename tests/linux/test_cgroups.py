@@ -98,7 +98,7 @@ def test_what_is_mounted_below_the_hosts_sys_goes_first(tmp_path: Path) -> None:
     assert below.v2[0] == Path("/host/sys/fs/cgroup/job")
 
 
-def test_mount_points_can_be_looked_for_elsewhere(tmp_path: Path) -> None:
+def test_mount_points_can_be_sought_elsewhere(tmp_path: Path) -> None:
     cgroup = found(tmp_path, "0::/job\n", V2.format(root="/", point="/sys/fs/cgroup"), root=tmp_path)
     assert cgroup is not None
     assert cgroup.v2[0] == tmp_path / "sys/fs/cgroup/job"
@@ -112,7 +112,7 @@ def test_what_mountinfo_escapes_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b"])
-def test_what_anybody_mounts_anywhere_and_calls_a_cgroup_costs_nobody_else(tmp_path: Path, name: str) -> None:
+def test_a_false_cgroup_that_any_user_mounts_anywhere_costs_no_other(tmp_path: Path, name: str) -> None:
     mounts = f"31 23 0:27 / /mnt/{name} rw - tmpfs none rw\n32 23\n" + V2.format(root="/", point=f"/cg/{name}")
     cgroup = found(tmp_path, f"0::/job/{name}\n", mounts)
     assert cgroup == Cgroup(f"/job/{name}", {}, tuple(Path(f"/cg/{name}") / one for one in (f"job/{name}", "job", "")))

@@ -46,23 +46,27 @@ def test_the_limit_is_raised_to_the_hard_one(soft: int, hard: int, expected: str
 def test_it_is_never_raised_too_high_nor_lowered(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None
 ) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(resource, "setrlimit", lambda _, new: told.append(new))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: reported.append(new))
     raise_limit()
-    assert told == ([raised] if raised else [])
+    assert reported == ([raised] if raised else [])
 
 
-def test_who_may_not_raise_it_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: object) -> None:
+def test_a_process_that_may_not_raise_it_goes_on_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def refuse(_: int, limits: tuple[int, int]) -> None:
+        asked.append(limits)
         raise PermissionError
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    monkeypatch.setattr(resource, "setrlimit", refuses)
+    monkeypatch.setattr(resource, "setrlimit", refuse)
     raise_limit()
+    assert asked == [(1024, 1024)]
 
 
-def test_the_daemon_may_open_as_many_as_its_hard_limit_says() -> None:
+def test_the_daemon_may_open_as_many_as_its_hard_limit_allows() -> None:
     launcher = ["sh", "-c", 'ulimit -Sn 300; ulimit -Hn 3000; exec "$@"', "sh"]
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), launcher=launcher)

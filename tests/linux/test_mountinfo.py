@@ -26,6 +26,6 @@ def test_a_line_that_is_none_costs_only_itself() -> None:
     assert [one.number for one in parse(b"\n36\nx 35 98:0 / / rw - a b rw\n" + LINE + b"37 35 - ext3\n")] == [36]
 
 
-def test_what_the_kernel_writes_in_octal_and_what_is_no_utf8_is_kept() -> None:
+def test_octal_escapes_of_the_kernel_and_names_that_are_no_utf8_are_retained() -> None:
     [line] = parse(LINE.replace(b"/mnt2", rb"/a\040b\011c\012d\134e\043f" + b"\xe9"))
     assert os.fsencode(line.point) == b"/a b\tc\nd\\e#f\xe9"

@@ -87,7 +87,7 @@ def test_a_kill_in_the_cgroup_is_evidence_with_v1_beside_a_v2_without_controller
 
 
 @pytest.mark.parametrize("elsewhere", ["parent", "machine"])
-def test_a_kill_elsewhere_is_none_while_the_own_cgroup_tells(v2: Machine, elsewhere: str) -> None:
+def test_a_kill_elsewhere_is_none_while_the_own_cgroup_reports(v2: Machine, elsewhere: str) -> None:
     kills = OomKills(v2.proc)
     watched = kills.watch(PID, 10.0)
     v2.v2("pod", 3) if elsewhere == "parent" else v2.machine_wide(1)
@@ -103,7 +103,7 @@ def test_when_the_cgroup_is_gone_a_kill_that_a_tick_has_seen_is_remembered(v1: M
     assert kills.killed(watched, 12.0)
 
 
-def test_when_the_cgroup_is_gone_the_one_above_tells_with_v2(v2: Machine) -> None:
+def test_when_the_cgroup_is_gone_the_one_above_reports_with_v2(v2: Machine) -> None:
     kills = OomKills(v2.proc)
     watched = kills.watch(PID, 10.0)
     (v2.cgroups / "pod" / "train" / "memory.events").write_text("")  # a cgroup that is gone cannot be read any more
@@ -148,7 +148,7 @@ def test_a_container_that_sees_its_own_cgroup_as_the_root_finds_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cgroup", ["4:memory:/docker/abcd\n", "4:memory:/docker/abc/../other\n", "0::/\n", ""])
-def test_a_cgroup_outside_of_what_is_mounted_is_not_looked_for(tmp_path: Path, cgroup: str) -> None:
+def test_a_cgroup_outside_of_what_is_mounted_is_not_sought(tmp_path: Path, cgroup: str) -> None:
     machine = Machine(tmp_path, cgroup, IN_A_CONTAINER)
     kills = OomKills(machine.proc)
     assert kills.watch(PID, 10.0).paths == (machine.proc / "vmstat",)

@@ -33,7 +33,7 @@ def test_a_worker_limits_itself() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")
-def test_a_worker_keeps_its_priority_for_short_work() -> None:
+def test_a_worker_retains_its_priority_for_short_work() -> None:
     code = (
         "import os, psutil; from trackside_daemon.linux.process_limits import limit_this_process\n"
         "limit_this_process(quick_seconds=0.01)\n"

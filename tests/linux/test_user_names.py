@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 UID = os.getuid()
 USER = pwd.getpwuid(UID).pw_name
-NOBODY = 4242424242
+UNUSED_UID = 4242424242
 
 
 class Directory:
@@ -59,9 +59,9 @@ def test_a_user_is_a_number_until_the_name_is_there(directory: Directory) -> Non
     eventually(lambda: users.name(UID) == USER)
 
 
-def test_users_are_asked_for_by_one_thread_once_each_and_nobody_waits(directory: Directory) -> None:
+def test_users_are_asked_for_by_one_thread_once_each_without_any_wait(directory: Directory) -> None:
     users = UserNames()
-    crowd = range(NOBODY, NOBODY + 50)
+    crowd = range(UNUSED_UID, UNUSED_UID + 50)
     directory.known = {uid: f"user-{uid}" for uid in crowd}
     for _ in range(3):
         assert [users.name(uid) for uid in crowd] == [str(uid) for uid in crowd]
@@ -71,18 +71,18 @@ def test_users_are_asked_for_by_one_thread_once_each_and_nobody_waits(directory:
     assert len(directory.threads - {threading.get_ident()}) == 1
 
 
-def test_who_had_no_name_is_asked_for_again_after_a_while(directory: Directory) -> None:
+def test_a_uid_that_had_no_name_is_asked_for_again_after_a_while(directory: Directory) -> None:
     now = [0.0]
     users = UserNames(lambda: now[0])
     directory.answers.set()
-    users.name(NOBODY)
-    eventually(lambda: directory.asked == [NOBODY])
+    users.name(UNUSED_UID)
+    eventually(lambda: directory.asked == [UNUSED_UID])
     now[0] = RETRY_SECONDS - 1
-    directory.known[NOBODY] = "late"
-    assert users.name(NOBODY) == str(NOBODY)
+    directory.known[UNUSED_UID] = "late"
+    assert users.name(UNUSED_UID) == str(UNUSED_UID)
     now[0] = RETRY_SECONDS
-    eventually(lambda: users.name(NOBODY) == "late")
-    assert directory.asked == [NOBODY, NOBODY]
+    eventually(lambda: users.name(UNUSED_UID) == "late")
+    assert directory.asked == [UNUSED_UID, UNUSED_UID]
 
 
 def test_a_number_that_no_user_can_have_is_no_user() -> None:

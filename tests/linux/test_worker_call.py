@@ -58,7 +58,7 @@ def test_it_answers_and_what_libraries_print_is_no_answer(worker: Callable[..., 
     assert one.pid is None
 
 
-def test_work_that_cannot_be_done_is_one_line_and_the_process_goes_on(worker: Callable[..., Worker[int]]) -> None:
+def test_failed_work_is_one_line_and_the_process_continues(worker: Callable[..., Worker[int]]) -> None:
     with worker(memory=1 << 29) as one:
         assert one.ask(1, DEADLINE) == 2
         pid = one.pid

@@ -26,7 +26,9 @@ from trackside_daemon.model.capture_limits import Asked, OptionError
         ("flight_recorder", {"shapes": True}, "--shapes: a capture of kind flight_recorder has none"),
     ],
 )
-def test_what_a_kind_does_not_take_is_refused_in_one_line(kind: KindName, given: dict[str, Any], expected: str) -> None:
+def test_an_option_that_a_kind_lacks_is_refused_in_one_line(
+    kind: KindName, given: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(OptionError) as refused:
         Asked(kind, **given).options()
     assert refused.value.text("--") == expected

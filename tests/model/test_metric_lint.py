@@ -111,7 +111,7 @@ def test_every_family_in_the_code_is_documented(metrics: Metrics) -> None:
     assert set(metrics) == set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
 
 
-def test_no_name_is_taken_twice(metrics: Metrics) -> None:
+def test_no_name_is_used_twice(metrics: Metrics) -> None:
     assert len(documented()) == len(metrics)
     assert len({metric.family for metric in metrics.values()}) == len(metrics)
 

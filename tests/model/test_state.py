@@ -55,31 +55,31 @@ def test_families_are_in_order_of_name_and_series_in_order_of_arrival(state: Sta
     assert list(page(state)) == [("a", "x"), ("b", "z"), ("b", "y"), ("b", "a")]
 
 
-def test_a_whole_number_is_kept_as_a_float(state: State) -> None:
+def test_a_whole_number_is_stored_as_a_float(state: State) -> None:
     state.update(Batch("s", [Sample(GAUGE, ("x",), 2**60)]))
     (value,) = page(state).values()
     assert (type(value), value) == (float, 2.0**60)
 
 
-def test_a_distribution_is_kept_as_it_is(state: State) -> None:
+def test_a_distribution_is_stored_as_it_is(state: State) -> None:
     state.update(Batch("s", [Sample(HISTOGRAM, ("x",), Distribution((1, 2), 3.0))]))
     assert page(state) == {("c", "x"): Distribution((1, 2), 3.0)}
 
 
-def test_a_complete_batch_takes_away_what_it_does_not_have(state: State) -> None:
+def test_a_complete_batch_removes_what_it_does_not_have(state: State) -> None:
     state.update(batch("s", complete=True, x=1.0, y=1.0))
     state.update(batch("t", z=1.0))
     state.update(batch("s", complete=True, y=2.0))
     assert page(state) == {("a", "y"): 2.0, ("a", "z"): 1.0}
 
 
-def test_an_incomplete_batch_takes_nothing_away(state: State) -> None:
+def test_an_incomplete_batch_removes_nothing(state: State) -> None:
     state.update(batch("s", complete=True, x=1.0))
     state.update(batch("s", y=1.0))
     assert page(state) == {("a", "x"): 1.0, ("a", "y"): 1.0}
 
 
-def test_an_empty_complete_batch_takes_a_source_away_without_a_trace(state: State) -> None:
+def test_an_empty_complete_batch_removes_a_source_without_a_trace(state: State) -> None:
     state.update(batch("s", complete=True, until=5.0, x=1.0))
     state.update(Batch("s", complete=True))
     assert page(state) == {}
@@ -120,7 +120,7 @@ def test_a_complete_batch_as_the_last_gives_back_what_another_source_took_meanwh
     assert page(state, wanted=lambda source: source == "s") == {("a", "x"): 3.0, ("a", "y"): 3.0}
 
 
-def test_a_complete_batch_as_the_last_takes_away_what_an_incomplete_one_added_between(state: State) -> None:
+def test_a_complete_batch_as_the_last_removes_what_an_incomplete_one_added_between(state: State) -> None:
     state.update(batch("s", complete=True, x=1.0))
     state.update(batch("s", y=2.0))
     state.update(batch("s", complete=True, x=3.0))
@@ -178,12 +178,12 @@ def test_a_sample_with_a_wrong_number_of_labels_never_reaches_the_page(state: St
     )
 )
 def test_whatever_comes_the_page_is_what_a_plain_reading_of_the_rules_gives(
-    said: list[tuple[str, dict[str, int], bool, int | None, int]],
+    reported: list[tuple[str, dict[str, int], bool, int | None, int]],
 ) -> None:
     state, now = State(), 0
     expected: dict[str, tuple[str, int]] = {}
     until: dict[str, int | None] = {}
-    for source, values, complete, ends, passes in said:
+    for source, values, complete, ends, passes in reported:
         if complete:
             expected = {name: one for name, one in expected.items() if one[0] != source or name in values}
         expected.update({name: (source, value) for name, value in values.items()})

@@ -45,7 +45,7 @@ def test_it_is_spelt_as_on_the_page(kind: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, nan, inf])
-def test_what_is_not_known_is_a_dash(value: float | None) -> None:
+def test_an_unknown_value_is_a_dash(value: float | None) -> None:
     assert [percent(value), byte_size(value), duration(value), with_unit(value, "W")] == ["-"] * 4
 
 
@@ -76,14 +76,14 @@ def test_a_line_of_csv_has_no_formula_and_may_have_signed_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "told"),
+    ("ratio", "reported"),
     [(2.4123, "2.41 times"), (96.4, "96.4 times"), (999.2, "999 times"), (2e9, "more than 1,000 times"), (inf, None)],
 )
-def test_how_many_times(ratio: float, told: str | None) -> None:
-    assert factor(ratio) == (told or "more than 1,000 times")
+def test_how_many_times(ratio: float, reported: str | None) -> None:
+    assert factor(ratio) == (reported or "more than 1,000 times")
 
 
-def test_times_something_that_is_near_zero_are_said_as_a_distance() -> None:
+def test_multiples_of_a_number_near_zero_are_written_as_a_distance() -> None:
     assert times(0.5, 2e-9) == "more than 1,000 times the 2e-09"
     assert times(0.5, -0.1) == "by 0.6 above the -0.1"
 

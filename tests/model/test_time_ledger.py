@@ -61,12 +61,12 @@ def test_start_and_end_are_the_time_before_the_first_and_after_the_last_push() -
     assert whole([span()]) == {"compute": 90, "start": 5, "idle_after": 5}
 
 
-def test_phases_are_taken_from_the_time_between_the_pushes() -> None:
+def test_phases_are_subtracted_from_the_time_between_the_pushes() -> None:
     entries = whole([span(phases={"data": 20, "checkpoint": 8, "save": 2, "validation": 9, "forward": 30})])
     assert entries == {"compute": 51, "data": 20, "checkpoint": 10, "eval": 9, "start": 5, "idle_after": 5}
 
 
-def test_phases_before_the_first_push_and_after_the_last_one_are_taken_from_there() -> None:
+def test_phases_before_the_first_push_and_after_the_last_one_are_subtracted_there() -> None:
     outside = span(
         phases={"eval": 7, "data": 9, "save": 2}, before={"eval": 1, "data": 3}, after={"eval": 3, "save": 2}
     )

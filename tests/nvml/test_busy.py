@@ -97,7 +97,7 @@ def test_each_sample_covers_the_time_since_the_one_before(ring: Ring, busy: Any)
     assert busy() == pytest.approx(0.85 + 0.5)
 
 
-def test_a_sample_that_is_told_again_is_counted_once(ring: Ring, busy: Any) -> None:
+def test_a_sample_that_is_returned_again_is_counted_once(ring: Ring, busy: Any) -> None:
     ring.add(0)
     busy()
     ring.add(100)
@@ -114,7 +114,7 @@ def test_no_new_samples_change_nothing(ring: Ring, busy: Any, status: int) -> No
     assert [busy(), busy()] == [0.5, 0.5]
 
 
-def test_time_whose_samples_were_overwritten_is_neither_invented_nor_left_out_in_silence(
+def test_time_with_overwritten_samples_is_neither_invented_nor_left_out_in_silence(
     ring: Ring, busy: Any, unsupported: Unsupported
 ) -> None:
     ring.add(100)
@@ -127,7 +127,7 @@ def test_time_whose_samples_were_overwritten_is_neither_invented_nor_left_out_in
     assert "shorter --sample.interval" in unsupported.reasons()["busy"]
 
 
-def test_after_a_loss_busy_seconds_are_told_again_when_a_cycle_has_missed_nothing(ring: Ring, busy: Any) -> None:
+def test_after_a_loss_busy_seconds_are_reported_again_when_a_cycle_has_missed_nothing(ring: Ring, busy: Any) -> None:
     ring.add(100)
     busy()
     ring.add(100, apart=30_000_000)
@@ -138,16 +138,16 @@ def test_after_a_loss_busy_seconds_are_told_again_when_a_cycle_has_missed_nothin
     assert busy() == 0.5
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(1, True), (10, True), (20, False), (60, False)])
+@pytest.mark.parametrize(("seconds", "reported"), [(1, True), (10, True), (20, False), (60, False)])
 def test_at_long_intervals_there_are_no_busy_seconds_rather_than_too_few(
-    ring: Ring, busy: Any, seconds: int, told: bool
+    ring: Ring, busy: Any, seconds: int, reported: bool
 ) -> None:
     ring.add(*[100] * 100, apart=1_000_000 // 6)
     busy()
     for cycle in range(1, 4):
         ring.add(*[100] * (6 * seconds), apart=1_000_000 // 6)
         ring.samples = ring.samples[-100:]
-        assert busy() == (pytest.approx(cycle * seconds, rel=1e-3) if told else None)
+        assert busy() == (pytest.approx(cycle * seconds, rel=1e-3) if reported else None)
 
 
 def test_busy_time_before_a_loss_is_no_gap(ring: Ring, busy: Any, unsupported: Unsupported) -> None:

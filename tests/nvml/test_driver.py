@@ -46,8 +46,8 @@ def test_the_gpu_and_the_driver_report_their_identity(library: Any) -> None:
     reading = Driver(pynvml).read()
     gpu = reading.gpus[1]
     assert (gpu.index, gpu.uuid) == (1, "GPU-1")
-    told = {label: value for label, value in gpu.info.items() if value}
-    assert told == {"name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:02:00.0", "source": "nvml"}
+    reported = {label: value for label, value in gpu.info.items() if value}
+    assert reported == {"name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:02:00.0", "source": "nvml"}
     assert reading.driver == {"driver_version": "580.95.05", "nvml_version": "580.95.05", "cuda_version": "13.1"}
 
 
@@ -105,12 +105,12 @@ def test_a_sentinel_is_no_energy_and_no_utilization(library: Any) -> None:
     assert not {"energy_joules_total", "utilization_ratio"} & set(values(Driver(pynvml).read().gpus[0]))
 
 
-def test_a_name_that_is_not_utf8_is_kept_as_far_as_it_can_be_read(library: Any) -> None:
+def test_a_name_that_is_not_utf8_is_retained_as_far_as_it_can_be_read(library: Any) -> None:
     library.names = b"NVIDIA \xff100"
     assert Driver(pynvml).read().gpus[0].info["name"] == "NVIDIA \ufffd100"
 
 
-def test_a_gpu_that_cannot_be_told_from_others_is_down(library: Any) -> None:
+def test_a_gpu_that_cannot_be_distinguished_from_others_is_down(library: Any) -> None:
     library.status["nvmlDeviceGetUUID", 0] = NO_PERMISSION
     first, second = Driver(pynvml).read().gpus
     assert (first.uuid, first.values) == ("", [("up", (), 0.0)])
@@ -123,7 +123,7 @@ def test_a_name_that_the_driver_refuses_is_empty(library: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "absent", "says"),
+    ("status", "absent", "message"),
     [
         (DRIVER_NOT_LOADED, True, "modprobe nvidia"),
         (MISMATCH, False, "upgraded under a running kernel module; reboot"),
@@ -131,14 +131,14 @@ def test_a_name_that_the_driver_refuses_is_empty(library: Any) -> None:
         (999, False, "error 999"),
     ],
 )
-def test_a_refused_init_names_cause_and_remedy(library: Any, status: int, absent: bool, says: str) -> None:
+def test_a_refused_init_names_cause_and_remedy(library: Any, status: int, absent: bool, message: str) -> None:
     library.status["nvmlInitWithFlags"] = status
     reading = Driver(pynvml).read()
-    assert says in reading.error
+    assert message in reading.error
     assert reading.absent is absent
 
 
-def test_a_driver_unloaded_later_is_told_as_one_that_never_was(library: Any) -> None:
+def test_a_driver_unloaded_later_is_reported_as_one_that_never_was(library: Any) -> None:
     driver = Driver(pynvml)
     driver.read()
     library.status["nvmlDeviceGetCount_v2"] = DRIVER_NOT_LOADED

@@ -168,7 +168,7 @@ def test_an_error_of_a_gpu_that_nvml_does_not_name_is_counted_without_a_uuid(
     assert events.xids() == {"": {79: (1, NOON)}}
 
 
-def test_a_change_of_mig_devices_is_told_once(events: GpuEvents, reports: Reports) -> None:
+def test_a_change_of_mig_devices_is_reported_once(events: GpuEvents, reports: Reports) -> None:
     events.watch(handles(0, 1))
     reports.awaited()
     reports.end((1, MIG_CHANGE, 0))
@@ -282,7 +282,7 @@ def test_a_reading_has_the_counts_since_the_worker_began(driver: Driver, reports
     assert first.xids["GPU-1"][79][0] == 1
 
 
-def test_the_pipe_keeps_the_numbers_of_xid_errors() -> None:
+def test_the_pipe_retains_the_numbers_of_xid_errors() -> None:
     reading = Reading(xids={"GPU-1": {79: (1, NOON)}})
     assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
 
@@ -301,7 +301,7 @@ def test_a_gpu_that_reports_no_xid_errors_has_a_reason(driver: Driver, reports: 
     assert "does not support" in driver.read().gpus[0].unsupported["xid"]
 
 
-def test_a_gpu_whose_mig_devices_changed_is_read_anew(library: Any, driver: Driver, reports: Reports) -> None:
+def test_a_gpu_with_changed_mig_devices_is_read_anew(library: Any, driver: Driver, reports: Reports) -> None:
     library.status["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
     driver.read()
     reports.awaited()
@@ -385,8 +385,8 @@ def test_a_gpu_that_reports_no_xid_errors_has_a_reason_until_it_does(
     library.status["nvmlDeviceRegisterEvents", 0] = UNKNOWN
     driver.read()
     reports.awaited()
-    told = driver.read().gpus
-    assert told[0].unsupported["xid"] == "the driver returned unknown to the request for events; the worker retries"
-    assert "xid" not in told[1].unsupported
+    reported = driver.read().gpus
+    assert reported[0].unsupported["xid"] == "the driver returned unknown to the request for events; the worker retries"
+    assert "xid" not in reported[1].unsupported
     driver._events.unwatched = {}
     assert "xid" not in driver.read().gpus[0].unsupported

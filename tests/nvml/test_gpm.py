@@ -30,7 +30,7 @@ class Monitor:
     """Counters of a GPU: a sample holds its sequence number.
 
     Attributes:
-        taken: Moments by the address of a sample.
+        accepted: Moments by the address of a sample.
         windows: The moments of the two samples of each question.
         refused: Status by metric.
     """
@@ -39,14 +39,14 @@ class Monitor:
         self.allocated = 0
         self.moments = 0
         self.freed: list[int] = []
-        self.taken: dict[int, int] = {}
+        self.sampled: dict[int, int] = {}
         self.windows: list[tuple[int, int]] = []
         self.asked: list[list[int]] = []
         self.refused: dict[int, int] = {}
         library.functions |= {
             "nvmlGpmSampleAlloc": self.allocate,
             "nvmlGpmSampleFree": self.free,
-            "nvmlGpmSampleGet": self.take,
+            "nvmlGpmSampleGet": self.sample,
             "nvmlGpmMetricsGet": self.measure,
         }
 
@@ -57,14 +57,14 @@ class Monitor:
     def free(self, _: Any, __: str, sample: Any) -> None:
         self.freed.append(address(sample))
 
-    def take(self, _: Any, __: str, ___: Any, sample: Any) -> None:
+    def sample(self, _: Any, __: str, ___: Any, sample: Any) -> None:
         self.moments += 1
-        self.taken[address(sample)] = self.moments
+        self.sampled[address(sample)] = self.moments
 
     def measure(self, _: Any, __: str, out: Any) -> None:
         request = out._obj
         assert request.version == pynvml.NVML_GPM_METRICS_GET_VERSION
-        self.windows.append((self.taken[address(request.sample1)], self.taken[address(request.sample2)]))
+        self.windows.append((self.sampled[address(request.sample1)], self.sampled[address(request.sample2)]))
         metrics = request.metrics[: request.numMetrics]
         self.asked.append([metric.metricId for metric in metrics])
         for metric in metrics:
@@ -193,12 +193,12 @@ def test_cycles_are_counted_as_they_are(monitor: Monitor, clock: Clock) -> None:
 def test_samples_are_freed_with_their_reader(monitor: Monitor, clock: Clock) -> None:
     reader = gpm.GpmReader(gpm.RATIOS, clock)
     reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Unsupported())
-    taken = set(monitor.taken)
+    accepted = set(monitor.sampled)
     assert not monitor.freed
     del reader
     gc.collect()
     assert len(monitor.freed) == 2
-    assert taken < set(monitor.freed)
+    assert accepted < set(monitor.freed)
 
 
 def test_a_sample_that_cannot_be_freed_fails_no_one(library: Any, monitor: Monitor, clock: Clock) -> None:
@@ -243,8 +243,8 @@ def test_pcie_is_measured_in_bytes_a_second_where_gpm_is_read_by_default(monitor
     for _ in range(2):
         clock.now += 1
         values = reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), unsupported)
-    told = {family: value for family, _, value in values if family.startswith("pcie_")}
-    assert told == {
+    reported = {family: value for family, _, value in values if family.startswith("pcie_")}
+    assert reported == {
         "pcie_transmit_bytes_per_second": UNITS * 1024 * 1024,
         "pcie_receive_bytes_per_second": UNITS * 1024 * 1024,
     }

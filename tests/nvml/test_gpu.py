@@ -14,7 +14,7 @@ from trackside_daemon.nvml.worker.library import CountedNvml
 
 FAST, SLOW = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetPersistenceMode"
 NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 3, 10, 15, 999
-WHO = {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
+IDENTIFYING = {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"}
 
 
 class Watched:
@@ -105,7 +105,7 @@ def test_a_name_that_cannot_be_read_costs_only_the_name(library: Any) -> None:
 def answers_nothing(library: Any, index: int) -> None:
     """Make all calls but those of its identity fail with the error UNKNOWN."""
     for function in (*library.values, *FUNCTIONS, "nvmlDeviceGetSamples"):
-        if function.startswith("nvmlDeviceGet") and function not in WHO:
+        if function.startswith("nvmlDeviceGet") and function not in IDENTIFYING:
             library.status[function, index] = UNKNOWN
 
 
@@ -130,6 +130,6 @@ def test_a_gpu_that_answers_one_thing_is_up(library: Any) -> None:
 
 def test_a_gpu_that_supports_nothing_is_up(library: Any) -> None:
     for function in (*library.values, *FUNCTIONS):
-        if function.startswith("nvmlDeviceGet") and function not in WHO:
+        if function.startswith("nvmlDeviceGet") and function not in IDENTIFYING:
             library.status[function] = NOT_SUPPORTED
     assert Driver(pynvml).read().gpus[0].values == [("up", (), 1.0)]

@@ -119,7 +119,7 @@ def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Wor
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "message"),
     [
         ("import sys; sys.exit('no such thing')", "it exited with status 1: no such thing"),
         ("import sys; sys.stdin.readline(); sys.exit(3)", "it exited with status 3"),
@@ -131,10 +131,10 @@ def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Wor
         ("raise RuntimeError('first\\nsecond')", "status 1: second"),
     ],
 )
-def test_a_worker_that_fails_is_told_of_in_one_line(worker: Workers, script: str, says: str) -> None:
+def test_a_worker_that_fails_is_reported_in_one_line(worker: Workers, script: str, message: str) -> None:
     text = unavailable_reason(worker(script))
     assert text.startswith("the NVML worker failed: ")
-    assert says in text
+    assert message in text
 
 
 def test_a_worker_that_writes_without_a_request_is_replaced(worker: Workers) -> None:
@@ -160,7 +160,7 @@ def _why(nvml: Nvml, patience: float = LONG) -> NvmlUnavailable:
     return caught.value
 
 
-def _says(reading: str) -> str:
+def _script_printing(reading: str) -> str:
     return f"import sys; sys.stdin.readline(); print('{reading}', flush=True); sys.stdin.read()"
 
 
@@ -169,13 +169,13 @@ def _says(reading: str) -> str:
     [
         ("import sys; sys.stdin.readline(); sys.exit(3)", "exit"),
         ("import os, sys; sys.stdin.readline(); os.kill(os.getpid(), 11)", "crash"),
-        (_says("hello"), "error"),
-        (_says('{"error": "18", "reason": "lib_rm_version_mismatch"}'), "library_mismatch"),
-        (_says('{"error": "15", "reason": "gpu_is_lost"}'), "gpu_lost"),
-        (_says('{"error": "999", "reason": "unknown"}'), "error"),
-        (_says('{"error": "9", "absent": true, "reason": "no_driver"}'), ""),
-        (_says('{"error": "no GPU", "absent": true, "reason": "no_gpu"}'), ""),
-        (_says('{"error": "another daemon", "reason": "locked"}'), ""),
+        (_script_printing("hello"), "error"),
+        (_script_printing('{"error": "18", "reason": "lib_rm_version_mismatch"}'), "library_mismatch"),
+        (_script_printing('{"error": "15", "reason": "gpu_is_lost"}'), "gpu_lost"),
+        (_script_printing('{"error": "999", "reason": "unknown"}'), "error"),
+        (_script_printing('{"error": "9", "absent": true, "reason": "no_driver"}'), ""),
+        (_script_printing('{"error": "no GPU", "absent": true, "reason": "no_gpu"}'), ""),
+        (_script_printing('{"error": "another daemon", "reason": "locked"}'), ""),
     ],
 )
 def test_replaced_workers_are_counted_by_reason_except_without_a_gpu(worker: Workers, script: str, reason: str) -> None:

@@ -31,7 +31,7 @@ def test_a_gpu_that_never_reported_its_name_has_none() -> None:
     assert call(KnownGpus(), up(0, "A"), down(1)) == ([up(0, "A"), down(1)], [])
 
 
-def test_indexes_that_moved_up_take_no_name_along() -> None:
+def test_indexes_that_moved_up_carry_no_name_along() -> None:
     roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"), up(2, "C"))
     assert call(roster, up(0, "B"), up(1, "C")) == ([up(0, "B"), up(1, "C")], [down(0, "A", INFO)])

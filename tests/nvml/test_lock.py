@@ -61,8 +61,8 @@ def test_a_second_process_gets_an_error_with_the_holder_and_the_remedy(
 ) -> None:
     with pytest.raises(Locked) as caught:
         lock(name)
-    who = f"process {holder.pid} of user {getpass.getuser()}, started by process {os.getpid()},"
-    assert str(caught.value) == f"{who} {WAYS_OUT}"
+    holder_text = f"process {holder.pid} of user {getpass.getuser()}, started by process {os.getpid()},"
+    assert str(caught.value) == f"{holder_text} {WAYS_OUT}"
 
 
 def test_the_kernel_releases_the_lock_of_a_process_that_was_killed(holder: subprocess.Popen[bytes], name: str) -> None:
@@ -91,9 +91,9 @@ def test_many_other_processes_do_not_disturb_the_holder(name: str) -> None:
 def test_a_user_without_a_name_is_a_number(
     monkeypatch: pytest.MonkeyPatch, holder: subprocess.Popen[bytes], name: str
 ) -> None:
-    def nobody(uid: int) -> None:
+    def unknown_user(uid: int) -> None:
         raise KeyError(uid)
 
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", unknown_user)
     with pytest.raises(Locked, match=f"of user {os.getuid()},"):
         lock(name)

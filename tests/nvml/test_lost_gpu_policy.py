@@ -137,7 +137,7 @@ def test_a_hang_before_any_gpu_is_no_gpus_fault(machine: Machine, clock: Clock) 
     assert machine.nvml.quarantined == frozenset()
 
 
-def test_a_lost_gpu_costs_one_worker_and_keeps_its_name(machine: Machine) -> None:
+def test_a_lost_gpu_costs_one_worker_and_retains_its_name(machine: Machine) -> None:
     before = pid(machine.nvml)
     machine.set_faults(gpu1="lost")
     assert machine.up() == WITHOUT_ONE
@@ -190,7 +190,7 @@ def test_losses_of_a_gpu_cost_a_worker_less_and_less_often_until_it_has_been_wel
         now += wait
 
 
-def test_a_gpu_that_is_not_counted_any_longer_is_told_as_gone(machine: Machine) -> None:
+def test_a_gpu_that_is_not_counted_any_longer_is_reported_as_gone(machine: Machine) -> None:
     machine.set_faults(gpu2="gone")
     machine.nvml.read(LONG)
     machine.nvml.read(LONG)
@@ -205,7 +205,7 @@ def test_a_gpu_that_is_not_counted_any_longer_is_told_as_gone(machine: Machine) 
     assert machine.nvml.last.gone == []
 
 
-def test_a_pause_forgets_who_is_gone(machine: Machine) -> None:
+def test_a_pause_forgets_the_gpus_that_are_gone(machine: Machine) -> None:
     machine.nvml.pause()
     machine.set_faults(gpu2="gone")
     machine.nvml.resume()

@@ -38,7 +38,7 @@ class Board:
 
     Attributes:
         slots: Its MIG devices by their place.
-        taken: GPU instances and the moments at which they were sampled, by the address of the sample.
+        sampled: GPU instances and the moments at which they were sampled, by the address of the sample.
         windows: The two of each question.
     """
 
@@ -46,7 +46,7 @@ class Board:
         self.on = 1
         self.slots: dict[int, Slot] = {}
         self.moments = 0
-        self.taken: dict[int, tuple[int, int]] = {}
+        self.sampled: dict[int, tuple[int, int]] = {}
         self.windows: list[tuple[tuple[int, int], tuple[int, int]]] = []
         self._parents = {name: library.__getattr__(name) for name in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")}
         library.functions |= {
@@ -92,11 +92,11 @@ class Board:
     def sample(self, *call: Any) -> None:
         *_, instance, sample = call
         self.moments += 1
-        self.taken[address(sample)] = instance, self.moments
+        self.sampled[address(sample)] = instance, self.moments
 
     def measure(self, *call: Any) -> None:
         request = call[-1]._obj
-        self.windows.append((self.taken[address(request.sample1)], self.taken[address(request.sample2)]))
+        self.windows.append((self.sampled[address(request.sample1)], self.sampled[address(request.sample2)]))
         for metric in request.metrics[: request.numMetrics]:
             metric.value = 10 * self.windows[-1][1][0]
 
@@ -217,7 +217,7 @@ def test_all_is_retried_when_the_mode_changes_and_only_then(read: Any, board: Bo
     assert "busy" not in unsupported
 
 
-def test_an_a100_whose_instances_have_no_gpm_reports_the_rest(
+def test_an_a100_with_instances_without_gpm_reports_the_rest(
     read: Any, library: Any, board: Board, unsupported: Unsupported
 ) -> None:
     board.slots = {0: Slot("MIG-a", 1)}
@@ -269,7 +269,9 @@ def test_devices_that_are_just_being_made_are_back_in_the_cycle_after(
     assert by_family(read(), "mig_info") == devices
 
 
-def test_a_device_whose_name_is_not_utf8_is_described_by_its_attributes(read: Any, library: Any, board: Board) -> None:
+def test_a_device_with_a_name_that_is_not_utf8_is_described_by_its_attributes(
+    read: Any, library: Any, board: Board
+) -> None:
     board.slots = {0: Slot("MIG-a", 1)}
     broken = board.text
 

@@ -69,7 +69,7 @@ def test_a_pause_without_an_end_lasts(worker: Workers, clock: Clock) -> None:
     assert nvml.restarts["pause"] == 0
 
 
-def test_a_second_pause_takes_the_place_of_the_first(worker: Workers, clock: Clock) -> None:
+def test_a_second_pause_replaces_the_first(worker: Workers, clock: Clock) -> None:
     nvml = worker(COUNTS)
     nvml.pause()
     nvml.pause(10)

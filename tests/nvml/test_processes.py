@@ -80,7 +80,7 @@ def test_each_process_has_its_memory(read: Any, library: Any) -> None:
     ]
 
 
-def test_a_process_whose_memory_is_not_known_is_counted_and_has_none(read: Any, library: Any) -> None:
+def test_a_process_of_unknown_memory_is_counted_and_has_none(read: Any, library: Any) -> None:
     library.functions[COMPUTE] = lists((4242, UNKNOWN))
     assert read() == [("processes", (), 1)]
 
@@ -234,7 +234,7 @@ def accounted(most: dict[int, int]) -> Callable[..., int]:
     return answer
 
 
-def test_the_most_memory_is_told_of_processes_that_are_accounted(read: Any, library: Any) -> None:
+def test_the_most_memory_is_reported_of_processes_that_are_accounted(read: Any, library: Any) -> None:
     library.values["nvmlDeviceGetAccountingMode"] = 1
     library.functions[COMPUTE] = lists((4242, 500), (4243, 500), (4244, 500))
     library.functions["nvmlDeviceGetAccountingStats"] = accounted({4242: 900, 4244: UNKNOWN})

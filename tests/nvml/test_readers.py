@@ -61,7 +61,7 @@ def test_a_driver_without_the_second_version_reports_memory_by_the_first(library
     assert reading.calls["nvmlDeviceGetMemoryInfo"] == {"function_not_found": 1, "success": 2}
 
 
-def test_a_memory_that_cannot_be_told_now_is_not_told_by_the_first_version(library: Any) -> None:
+def test_a_memory_that_cannot_be_read_now_is_not_read_by_the_first_version(library: Any) -> None:
     library.status["nvmlDeviceGetMemoryInfo_v2"] = RESET_REQUIRED
     library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
     assert set(of(read(), "memory_")) == {"memory_controller_utilization_ratio"}
@@ -74,7 +74,7 @@ def test_a_gpu_of_unified_memory_has_no_memory_of_its_own(library: Any) -> None:
     assert gpu.unsupported["memory"] == UNSUPPORTED
 
 
-def test_thresholds_are_told_as_far_as_there_are_any(library: Any) -> None:
+def test_thresholds_are_reported_as_far_as_there_are_any(library: Any) -> None:
     library.values |= {("nvmlDeviceGetTemperatureThreshold", 0): 96, ("nvmlDeviceGetTemperatureThreshold", 3): 85}
     assert of(read(), "temperature_threshold") == {
         "temperature_threshold_celsius:shutdown": 96,
@@ -143,11 +143,15 @@ def test_clocks_are_in_hertz(library: Any) -> None:
     }
 
 
-@pytest.mark.parametrize(("state", "told"), [(0, {"performance_state": 0}), (8, {"performance_state": 8}), (32, {})])
-def test_an_unknown_performance_state_is_absent_and_no_fault(library: Any, state: int, told: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("state", "reported"), [(0, {"performance_state": 0}), (8, {"performance_state": 8}), (32, {})]
+)
+def test_an_unknown_performance_state_is_absent_and_no_fault(
+    library: Any, state: int, reported: dict[str, float]
+) -> None:
     library.values["nvmlDeviceGetPerformanceState"] = state
     reading = Driver(pynvml).read()
-    assert of(reading.gpus[0], "performance_state") == told
+    assert of(reading.gpus[0], "performance_state") == reported
     assert not reading.rejected
 
 
@@ -242,7 +246,7 @@ def test_persistence_is_a_flag(library: Any) -> None:
     assert of(read(), "persistence_") == {"persistence_mode": 1}
 
 
-def test_a_gpu_that_requires_a_reset_keeps_what_it_still_answers(library: Any) -> None:
+def test_a_gpu_that_requires_a_reset_retains_what_it_still_answers(library: Any) -> None:
     for function in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetClockInfo"):
         library.status[function] = RESET_REQUIRED
     library.fields |= {(230, 0): (UINT, 1), (82, 0): Refused(RESET_REQUIRED)}

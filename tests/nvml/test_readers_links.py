@@ -23,7 +23,7 @@ def one_gpu(library: Any) -> None:
     library.count = 1
 
 
-def test_a_pcie_link_is_told_with_the_best_that_it_could_be(library: Any) -> None:
+def test_a_pcie_link_is_reported_with_the_best_that_it_could_be(library: Any) -> None:
     library.values |= {
         "nvmlDeviceGetCurrPcieLinkGeneration": 1,
         "nvmlDeviceGetMaxPcieLinkGeneration": 5,
@@ -96,14 +96,14 @@ class Clock:
 def each_cycle(library: Any, start: str, *changes: tuple[tuple[int, int], Any], extra: str = "") -> list[Any]:
     """Return the series that start with *start* in a first cycle, and in one after each change of a field."""
     driver = Driver(pynvml, selected_groups([extra]), clock=Clock())
-    told = [of(driver.read().gpus[0], start)]
+    reported = [of(driver.read().gpus[0], start)]
     for field, answer in changes:
         library.fields[field] = answer
-        told.append(of(driver.read().gpus[0], start))
-    return told
+        reported.append(of(driver.read().gpus[0], start))
+    return reported
 
 
-def test_a_sum_over_links_is_not_told_in_a_cycle_in_which_one_does_not_answer(library: Any) -> None:
+def test_a_sum_over_links_is_not_reported_in_a_cycle_in_which_one_does_not_answer(library: Any) -> None:
     library.fields |= {(91, 0): (UINT, 4), **{(161, link): (ULL, 100) for link in range(4)}}
     crashed, back = ((161, 2), Refused(UNKNOWN)), ((161, 2), (ULL, 101))
     assert each_cycle(library, "nvlink_errors", crashed, back) == [
@@ -146,7 +146,7 @@ def test_a_total_of_errors_is_not_replaced_by_the_sum_over_links(library: Any, s
 def test_bytes_come_from_one_field_only(library: Any, status: int, start: str, extra: str, links: int) -> None:
     library.fields |= {(91, 0): (UINT, 1), (138, links): (ULL, 1), (202, links): (ULL, 5000)}
     (first, *_), *others = (
-        list(told.values()) for told in each_cycle(library, start, ((138, links), Refused(status)), extra=extra)
+        list(reported.values()) for reported in each_cycle(library, start, ((138, links), Refused(status)), extra=extra)
     )
     assert (first, others) == (1024, [[]])
 
@@ -223,13 +223,13 @@ def test_an_unhealthy_fabric_names_its_problem(library: Any, summary: int) -> No
         "healthMask": mask(degraded=1, recovery=0, configuration=5),
         "healthSummary": summary,
     }
-    told = of(read(), "fabric_")
-    assert told["fabric_healthy"] == 0
-    assert {condition for condition, value in told.items() if condition.startswith("fabric_problem") and value} == {
+    reported = of(read(), "fabric_")
+    assert reported["fabric_healthy"] == 0
+    assert {condition for condition, value in reported.items() if condition.startswith("fabric_problem") and value} == {
         "fabric_problem:degraded_bandwidth",
         "fabric_problem:incorrect_configuration",
     }
-    assert "fabric_problem:route_recovery" not in told
+    assert "fabric_problem:route_recovery" not in reported
 
 
 def test_an_older_driver_reports_health_by_its_mask(library: Any) -> None:
@@ -240,8 +240,8 @@ def test_an_older_driver_reports_health_by_its_mask(library: Any) -> None:
         return 0
 
     library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
-    told = of(read(), "fabric_")
-    assert (told["fabric_healthy"], told["fabric_problem:route_unhealthy"]) == (0, 1)
+    reported = of(read(), "fabric_")
+    assert (reported["fabric_healthy"], reported["fabric_problem:route_unhealthy"]) == (0, 1)
 
 
 def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(library: Any) -> None:
@@ -257,8 +257,8 @@ def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(lib
 
 def test_a_gpu_that_did_not_join_the_fabric_reports_it(library: Any) -> None:
     library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "status": NOT_SUPPORTED}
-    told = of(read(), "fabric_")
-    assert told["fabric_problem:registration_failed"] == 1
+    reported = of(read(), "fabric_")
+    assert reported["fabric_problem:registration_failed"] == 1
 
 
 def test_a_gpu_without_a_fabric_is_neither_healthy_nor_ill(library: Any) -> None:
@@ -266,6 +266,6 @@ def test_a_gpu_without_a_fabric_is_neither_healthy_nor_ill(library: Any) -> None
     assert of(read(), "fabric_") == {"fabric_state": 0}
 
 
-def test_a_fabric_of_which_nothing_is_known_is_not_called_healthy(library: Any) -> None:
+def test_an_unknown_fabric_is_not_called_healthy(library: Any) -> None:
     library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED}
     assert "fabric_healthy" not in of(read(), "fabric_")

@@ -279,7 +279,7 @@ def test_troubles_come_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "trouble", "says"),
+    ("profile", "trouble", "message"),
     [
         ("h200", "hot", "no simulated profile 'h200'; the profiles are h100, a100, l40s"),
         *(
@@ -289,8 +289,8 @@ def test_troubles_come_together() -> None:
         ("h100", "hot:2", "'hot:2' is for a GPU that is not simulated; give an index from 0 to 1"),
     ],
 )
-def test_invalid_simulations_are_errors(profile: str, trouble: str, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
+def test_invalid_simulations_are_errors(profile: str, trouble: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         simulate(2, 0.0, profile, [trouble])
 
 

@@ -45,7 +45,7 @@ def test_a_driver_that_is_not_loaded_is_found_when_it_is(watch: Watch, scenario:
     assert_both_are_up(watch.read())
 
 
-def test_a_machine_whose_gpus_are_gone_reports_it_and_finds_them_again(watch: Watch, scenario: Scenario) -> None:
+def test_a_machine_with_gpus_that_are_gone_reports_it_and_finds_them_again(watch: Watch, scenario: Scenario) -> None:
     scenario.gpus(0)
     with pytest.raises(NvmlAbsent, match="NVML sees no GPU"):
         watch.nvml.read(LONG)
@@ -154,17 +154,17 @@ def test_after_an_upgrade_of_the_driver_a_new_process_loads_the_new_library(watc
 
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize(
-    ("manner", "says"), [("crash", "it was killed: Segmentation fault"), ("exit", "it exited with status 1")]
+    ("manner", "message"), [("crash", "it was killed: Segmentation fault"), ("exit", "it exited with status 1")]
 )
 def test_a_library_that_ends_its_process_costs_a_worker(
-    watch: Watch, scenario: Scenario, manner: str, says: str, call: int
+    watch: Watch, scenario: Scenario, manner: str, message: str, call: int
 ) -> None:
     watch.read()
     scenario.set(f"0 {RATES} {manner} {call}")
     for _ in range(call - 1):
         watch.nvml.read(LONG)
     text = watch.unavailable_reason()
-    assert says in text
+    assert message in text
     scenario.remove(f"0 {RATES}")
     assert_both_are_up(watch.read())
     assert watch.nvml.restarts[manner] == 1
@@ -275,7 +275,7 @@ def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario:
         (tmp_path / f"nvidia{index}").touch()
     scenario.set(f"system device-files {tmp_path}")
     watch.read()
-    assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
+    assert open_files(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
     worker = watch.pid
     assert watch.nvml.pause(60)
     assert not Path(f"/proc/{worker}").exists()
@@ -283,7 +283,7 @@ def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario:
         watch.nvml.read(LONG)
     watch.ahead += 61
     assert_both_are_up(watch.read())
-    assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
+    assert open_files(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
 
 
 def test_a_request_to_unbind_the_driver_starts_a_pause(watch: Watch, scenario: Scenario) -> None:
@@ -291,7 +291,7 @@ def test_a_request_to_unbind_the_driver_starts_a_pause(watch: Watch, scenario: S
     watch.read()
     numbers = count(1)
 
-    def is_told() -> bool:
+    def is_notified() -> bool:
         scenario.set(f"system system-event:{next(numbers)} 1 0")
         try:
             watch.nvml.read(LONG)
@@ -299,13 +299,13 @@ def test_a_request_to_unbind_the_driver_starts_a_pause(watch: Watch, scenario: S
             return True
         return False
 
-    eventually(is_told)
+    eventually(is_notified)
     assert watch.nvml.restarts["gpu_unbind"] == 1
     watch.ahead += 61
     assert_both_are_up(watch.read())
 
 
-def opened(process: int, directory: Path) -> set[str]:
+def open_files(process: int, directory: Path) -> set[str]:
     """Return the files in the directory that the process has open."""
     links = (entry.readlink() for entry in Path(f"/proc/{process}/fd").iterdir())
     return {link.name for link in links if link.parent == directory and link.name.startswith("nvidia")}
@@ -314,11 +314,11 @@ def opened(process: int, directory: Path) -> set[str]:
 def until_events_are_awaited(watch: Watch, scenario: Scenario) -> None:
     """Cause Xid errors until one is counted: NVML drops those from before the worker waits for them."""
 
-    def is_told() -> bool:
+    def is_notified() -> bool:
         scenario.xid(0, 1)
         return 1 in watch.read().xids.get(FIRST, {})
 
-    eventually(is_told)
+    eventually(is_notified)
 
 
 def test_an_xid_is_counted_once_at_its_gpu_also_by_the_workers_that_follow(watch: Watch, scenario: Scenario) -> None:

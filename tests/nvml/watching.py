@@ -33,14 +33,14 @@ class Watch:
     def read(self) -> Reading:
         """Return the next reading, without waiting for a back-off or a worker's end."""
 
-        def look() -> Reading | None:
+        def try_read() -> Reading | None:
             try:
                 return self.nvml.read(LONG)
             except NvmlUnavailable:
                 self.ahead += 1.0
                 return None
 
-        found = eventually(look)
+        found = eventually(try_read)
         assert found is not None
         return found
 

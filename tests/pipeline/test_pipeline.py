@@ -40,7 +40,7 @@ class Watched(State):
 
     def __init__(self) -> None:
         super().__init__()
-        self.taken: list[str] = []
+        self.accepted: list[str] = []
         self.go_on = threading.Event()
         self.go_on.set()
         self.holds = threading.Event()
@@ -48,7 +48,7 @@ class Watched(State):
     def update(self, batch: Batch) -> None:
         self.holds.set()
         assert self.go_on.wait(DEADLINE)
-        self.taken.append(batch.source)
+        self.accepted.append(batch.source)
         if batch.source == "bad":
             raise RuntimeError("broken")
         super().update(batch)
@@ -118,7 +118,7 @@ def test_what_is_sampled_goes_before_what_is_pushed(pipeline: Pipeline, state: W
     pipeline.tick([Batch("tick 1"), Batch("tick 2")])
     state.go_on.set()
     pipeline.stop()
-    assert state.taken == ["first", "tick 1", "tick 2", "pipeline", "history", "push 1", "push 2"]
+    assert state.accepted == ["first", "tick 1", "tick 2", "pipeline", "history", "push 1", "push 2"]
 
 
 def test_a_batch_is_acknowledged_after_the_page_has_it(
@@ -158,7 +158,7 @@ def test_failures_are_on_the_page_at_0_with_the_first_tick(pipeline: Pipeline, s
     assert failures(state) == QUIET
 
 
-def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, state: Watched) -> None:
+def test_it_reports_that_there_is_no_room_without_waiting(pipeline: Pipeline, state: Watched) -> None:
     hold(pipeline, state)
     pipeline.push([Batch(str(number)) for number in range(PUSHES_WAITING - 1)])
     assert pipeline.has_room()
@@ -167,7 +167,7 @@ def test_it_says_when_there_is_no_room_and_nobody_waits(pipeline: Pipeline, stat
     state.go_on.set()
     pipeline.stop()
     assert pipeline.has_room()
-    assert state.taken[-1] == "last"
+    assert state.accepted[-1] == "last"
 
 
 def test_a_few_large_pushes_leave_no_room(pipeline: Pipeline, state: Watched) -> None:
@@ -190,13 +190,13 @@ def test_a_tick_never_waits_and_the_oldest_gives_way(pipeline: Pipeline, state: 
         pipeline.tick([Batch(f"tick {number}")])
     state.go_on.set()
     pipeline.stop()
-    ticks = [source for source in state.taken if source not in {"first", "push"}]
+    ticks = [source for source in state.accepted if source not in {"first", "push"}]
     whole, rest = divmod(TICKS_WAITING, 3)  # of a tick, its batch and those of the pipeline and the history itself
     assert ticks[rest::3] == [f"tick {number}" for number in range(TICKS_WAITING - whole, TICKS_WAITING)]
     assert len(ticks) == TICKS_WAITING
 
 
-def test_a_stop_takes_and_acknowledges_what_is_queued(
+def test_a_stop_stores_and_acknowledges_what_is_queued(
     pipeline: Pipeline, history: Recorder, state: Watched, acknowledged: Acknowledged
 ) -> None:
     hold(pipeline, state)
@@ -220,7 +220,7 @@ def test_what_is_pushed_after_the_end_neither_waits_nor_is_acknowledged(
     assert acknowledged.receipts == []
 
 
-def test_a_full_history_leaves_no_room_and_nobody_waits(state: Watched, place: Path) -> None:
+def test_a_full_history_leaves_no_room_without_waiting(state: Watched, place: Path) -> None:
     history = Recorder(place, Bounds(0))  # never started: nothing leaves its queue
     pipeline = Pipeline(state, history)
     pipeline.start()
@@ -230,17 +230,17 @@ def test_a_full_history_leaves_no_room_and_nobody_waits(state: Watched, place: P
     assert not pipeline.has_room()
     pipeline.push([Batch("s", receipt=-1)])
     pipeline.stop()
-    assert state.taken[-1] == "s"
+    assert state.accepted[-1] == "s"
     history.close()
 
 
-def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: Path) -> None:
-    told: list[int] = []
+def test_a_history_that_fails_once_continues_and_is_counted(state: Watched, place: Path) -> None:
+    reported: list[int] = []
 
     def acknowledge(receipt: int) -> None:
         if receipt == 1:
             raise RuntimeError("no socket")
-        told.append(receipt)
+        reported.append(receipt)
 
     history = Recorder(place, Bounds(0), acknowledge=acknowledge)
     made = Pipeline(state, history)
@@ -249,7 +249,7 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
     made.push([Batch("s", receipt=1)])
     eventually(lambda: history.writer.failures["history"] == 1)
     made.push([Batch("s", receipt=2)])
-    eventually(lambda: told == [2])
+    eventually(lambda: reported == [2])
     made.stop()
     history.stop()
     history.close()
@@ -263,28 +263,28 @@ def test_while_ranks_are_restored_batches_have_the_first_seconds_and_then_half_o
 
     def restore() -> bool:
         nonlocal moment
-        state.taken.append("restored")
+        state.accepted.append("restored")
         moment += 7.0
         made.push([Batch("while it was restored")])
-        return state.taken.count("restored") < 2
+        return state.accepted.count("restored") < 2
 
     made = Pipeline(state, history, restore=restore)
     made.start()
 
     def passes(source: str) -> None:
         made.push([Batch(source)])
-        eventually(lambda: source in state.taken)
+        eventually(lambda: source in state.accepted)
 
     passes("at the start")
     moment += module.RESTORE_AFTER
     passes("after the start")
-    eventually(lambda: state.taken[-1] == "while it was restored")
+    eventually(lambda: state.accepted[-1] == "while it was restored")
     passes("soon after it")
     moment += 7.0
     passes("long after it")
-    eventually(lambda: state.taken.count("while it was restored") == 2)
+    eventually(lambda: state.accepted.count("while it was restored") == 2)
     made.stop()
-    assert state.taken == [
+    assert state.accepted == [
         "at the start",
         "after the start",
         "restored",
@@ -306,7 +306,7 @@ class Nags:
         return [Finding("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
 
 
-def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: Recorder) -> None:
+def test_findings_of_watchers_follow_the_same_path_as_all_else(state: Watched, history: Recorder) -> None:
     now = [1000.0]
     made = Pipeline(state, history, [Nags()], ActiveAlerts(), wall=lambda: now[0])
     labels = ("Nag", "warning", *[""] * 6)
@@ -337,10 +337,10 @@ def test_a_clock_that_is_set_back_stops_no_measurements(state: Watched, history:
     made = Pipeline(state, history, [Measures()], ActiveAlerts(), wall=lambda: next(now))
     made.accept(Batch("nothing"))
     made.accept(Batch("nothing"))
-    assert state.taken.count("measured") == 2
+    assert state.accepted.count("measured") == 2
 
 
-def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:
+def test_a_watcher_that_fails_is_counted_and_blocks_no_other(state: Watched, history: Recorder) -> None:
     made = Pipeline(state, history, [Nags(), Nags()], ActiveAlerts())
     made.accept(Batch("worse"))
     made.accept(Batch("wrong"))

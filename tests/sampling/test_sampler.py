@@ -128,7 +128,7 @@ def test_a_collector_that_fails_stops_no_other() -> None:
     assert about(batches)["success", "sound"] == 1
 
 
-def test_the_time_that_a_collector_takes_is_told() -> None:
+def test_the_duration_of_a_collector_is_reported() -> None:
     clock = Clock()
 
     def slowly() -> list[Sample]:
@@ -206,7 +206,7 @@ def test_one_that_fails_now_and_then_does_not_fill_the_log(caplog: pytest.LogCap
     assert messages(caplog) == [("WARNING", "collector a fails: OSError: late; --no-collector.a turns it off")]
 
 
-def test_what_the_kernel_refuses_is_told_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_of_the_kernel_is_logged_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
     collector, counts = Collects("disk"), Collects("nvml")
     collector.error = OSError(errno.EACCES, os.strerror(errno.EACCES), "/proc/diskstats")
     counts.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -253,8 +253,8 @@ def test_what_has_nothing_to_collect_fails_no_more_than_it_succeeds() -> None:
     collector.error = OSError("late")
     assert succeeded in about(sampled.tick(101.0))
     collector.error = NothingToCollect("paused until 10:00:00")
-    told = about(sampled.tick(102.0))
-    assert (told["success", "gpu"], succeeded in told) == (0, False)
+    reported = about(sampled.tick(102.0))
+    assert (reported["success", "gpu"], succeeded in reported) == (0, False)
     collector.error = None
     assert succeeded in about(sampled.tick(103.0))
 
@@ -278,8 +278,8 @@ def test_ticks_stay_on_the_grid_and_missed_ones_are_skipped_and_counted(now: flo
     sampled = sampler(Collects("a"), Collects("b"), clock=clock)
     clock.now = now
     assert sampled._next(10.0) == tick
-    told = about(sampled.tick(tick))
-    assert (told["skipped_total", "a"], told["skipped_total", "b"]) == (skipped, skipped)
+    reported = about(sampled.tick(tick))
+    assert (reported["skipped_total", "a"], reported["skipped_total", "b"]) == (skipped, skipped)
 
 
 def test_a_source_that_is_still_busy_skips_its_tick_and_no_other_failure_does() -> None:
@@ -287,12 +287,12 @@ def test_a_source_that_is_still_busy_skips_its_tick_and_no_other_failure_does() 
     sampled = sampler(slow, broken)
     broken.error = OSError("disk on fire")
     for slow.error in (StillBusy("no answer for 1.2 s"), None, StillBusy("no answer for 1.1 s")):
-        told = about(sampled.tick(100.0))
-    assert (told["skipped_total", "slow"], told["skipped_total", "broken"]) == (2, 0)
-    assert told["success", "slow"] == 0
+        reported = about(sampled.tick(100.0))
+    assert (reported["skipped_total", "slow"], reported["skipped_total", "broken"]) == (2, 0)
+    assert reported["success", "slow"] == 0
 
 
-def test_a_source_that_stays_busy_is_told_once_and_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_that_stays_busy_is_logged_once_and_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     slow = Collects("slow")
     slow.error = StillBusy("no answer for 1.2 s")
     sampled = sampler(slow)
@@ -302,7 +302,7 @@ def test_a_source_that_stays_busy_is_told_once_and_is_no_warning(caplog: pytest.
     assert messages(caplog) == [("INFO", "collector slow is still busy: no answer for 1.2 s")]
 
 
-def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
+def test_a_collector_that_hangs_costs_only_itself_and_is_logged_once(
     stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampled = sampler(Collects("a"), stuck, Collects("b"), clock=clock)
@@ -310,10 +310,10 @@ def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
         for times in (1, 2, 3):
             batches = sampled.tick(100.0)
             assert [batch.source for batch in batches] == ["a", "b", "sampler"]
-            told = about(batches)
-            assert [told["success", name] for name in ("a", "stuck", "b")] == [1, 0, 1]
-            assert [told["skipped_total", name] for name in ("a", "stuck", "b")] == [0, times, 0]
-            assert told["duration_seconds", "stuck"] == 10
+            reported = about(batches)
+            assert [reported["success", name] for name in ("a", "stuck", "b")] == [1, 0, 1]
+            assert [reported["skipped_total", name] for name in ("a", "stuck", "b")] == [0, times, 0]
+            assert reported["duration_seconds", "stuck"] == 10
     line = (
         "collector stuck has not answered for 10.0 s; it is left out until it does; --no-collector.stuck turns it off"
     )
@@ -321,7 +321,7 @@ def test_a_collector_that_hangs_costs_only_itself_and_says_so_once(
     assert len(stuck.threads) == 1
 
 
-def test_what_a_collector_says_after_it_hung_is_too_old_and_then_it_works_again(
+def test_an_answer_of_a_collector_after_it_hung_is_too_old_and_then_it_works_again(
     stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampled = sampler(stuck, Collects("b"), clock=clock)
@@ -340,7 +340,7 @@ def test_what_a_collector_says_after_it_hung_is_too_old_and_then_it_works_again(
     assert messages(caplog) == [("INFO", "collector stuck works again")]
 
 
-def test_a_collector_that_is_always_slower_than_a_tick_waits_is_told_a_tick_late_and_says_so_once(
+def test_a_collector_that_is_always_too_slow_for_a_tick_is_shown_a_tick_late_and_logged_once(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = Hangs("slow", clock, seconds=0.75)
@@ -353,9 +353,9 @@ def test_a_collector_that_is_always_slower_than_a_tick_waits_is_told_a_tick_late
             batches = sampled.tick(101.0)
             assert [batch.source for batch in batches] == ["slow", "b", "sampler"]
             assert batches[0].samples == [Sample(ANSWER, (), answer)]
-            told = about(batches)
-            assert (told["success", "slow"], told["skipped_total", "slow"]) == (1, 1)
-            assert told["duration_seconds", "slow"] == 0.75
+            reported = about(batches)
+            assert (reported["success", "slow"], reported["skipped_total", "slow"]) == (1, 1)
+            assert reported["duration_seconds", "slow"] == 0.75
         why = "takes 0.75 s but a tick waits only 0.02 s, so its samples arrive one tick late"
         assert sampled.states()["slow"] == {"state": "slow", "why": why}
         slow.answer(sampled)
@@ -388,7 +388,7 @@ def test_a_collector_that_is_late_once_is_no_news(clock: Clock, caplog: pytest.L
     assert messages(caplog) == []
 
 
-def test_a_collector_that_takes_longer_than_its_samples_are_shown_gives_none_and_says_why(
+def test_a_collector_slower_than_its_samples_are_shown_gives_none_and_logs_why(
     stuck: Hangs, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sampled = sampler(stuck, clock=clock)
@@ -411,8 +411,8 @@ def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang
     hanging = [Hangs(name, clock) for name in ("x", "y", "z")]
     sampled = sampler(*hanging, Collects("b"), clock=clock)
     for _ in range(3):
-        told = about(sampled.tick(100.0))
-        assert [told["success", name] for name in ("x", "y", "z", "b")] == [0, 0, 0, 1]
+        reported = about(sampled.tick(100.0))
+        assert [reported["success", name] for name in ("x", "y", "z", "b")] == [0, 0, 0, 1]
         for one in hanging:
             one.answer(sampled)
             one.released.clear()
@@ -444,8 +444,8 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
     stuck.answer(sampled)
     sampled.tick(104.0)
     stuck.is_done(sampled)
-    told = about(sampled.tick(105.0))
-    assert (told["success", "gpu"], told["success", "stuck"]) == (1, 1)
+    reported = about(sampled.tick(105.0))
+    assert (reported["success", "gpu"], reported["success", "stuck"]) == (1, 1)
     assert len(workers) == 6
     assert len(set(workers)) == 1
     nvml.close()
@@ -456,8 +456,8 @@ def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypat
     begun = CollectorPass([collector], clock, clock)
     begun._running = Running(collector, clock.now)
     clock.now += 3600
-    looks = iter((False, True))
-    monkeypatch.setattr(begun.finished, "wait", lambda _seconds: next(looks))
+    polls = iter((False, True))
+    monkeypatch.setattr(begun.finished, "wait", lambda _seconds: next(polls))
     assert begun.wait(0.5) is None
 
 
@@ -498,4 +498,4 @@ def test_a_new_interval_holds_from_the_next_tick_on() -> None:
 
 
 def test_a_sampler_that_never_began_can_be_stopped() -> None:
-    sampler(Collects("a")).stop()
+    sampler(Collects("a")).stop()  # it neither raises nor waits for a thread that does not run

@@ -30,8 +30,8 @@ def test_a_claimed_process_of_another_user_is_not_measured_followed_or_ended(
     victim: dict[str, Any], owner: Owner
 ) -> None:
     house = RunsHarness()
-    who = FakeSession(**victim)
-    session, batches = house.runs.open(None, who.hello(), house.now, owner=owner)
+    speaker = FakeSession(**victim)
+    session, batches = house.runs.open(None, speaker.hello(), house.now, owner=owner)
     assert session is not None
     house.accept(batches)
     house.wait(0.0)

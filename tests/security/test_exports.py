@@ -87,9 +87,7 @@ def test_an_export_controls_no_terminal_and_is_exact_in_a_pipe(hostile: list[str
         assert f"{HOSTILE},größe\n" in piped.replace('"', "").replace("\r", "")
 
 
-def test_no_file_that_is_named_after_a_run_looks_like_an_option_or_is_hidden(
-    hostile: list[str], tmp_path: Path
-) -> None:
+def test_no_file_that_is_named_after_a_run_resembles_an_option_or_is_hidden(hostile: list[str], tmp_path: Path) -> None:
     processes.run(command("report", "a", "--format=md", "--plots=plots", *hostile), cwd=tmp_path, check=True)
     names = [path.name for path in tmp_path.rglob("*")]
     assert len(names) >= 3

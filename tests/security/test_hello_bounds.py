@@ -47,9 +47,9 @@ def grown(desk: SessionsHarness, identity: dict[str, Any], bye: dict[str, Any], 
     """Return by how many bytes a session over the limit lets the memory grow, with what goes to the history."""
 
     def session() -> None:
-        who = FakeSession("id-1", **identity)
-        assert [answer.kind for answer in desk.say(*who.frames("hello", who.hello(**more)))] == ["welcome"]
-        desk.say(*who.frames("bye", replace(who.bye(), **bye), 1))
+        speaker = FakeSession("id-1", **identity)
+        assert [answer.kind for answer in desk.receive(*speaker.frames("hello", speaker.hello(**more)))] == ["welcome"]
+        desk.receive(*speaker.frames("bye", replace(speaker.bye(), **bye), 1))
 
     session()  # what is allocated once
     tracemalloc.start()
@@ -81,7 +81,7 @@ def test_a_bye_does_not_stay_in_memory(desk: SessionsHarness, bye: dict[str, Any
 
 
 def test_what_a_client_sends_at_most_is_stored(desk: SessionsHarness) -> None:
-    who = FakeSession("id-2")
+    speaker = FakeSession("id-2")
     command = ("A" * (COMMAND_BYTES - 1),)
     packages = {f"{number:256}": "1" * 64 for number in range(PACKAGES)}
     environ = {f"{number:{NAME_LENGTH}}": "1" * NAME_LENGTH for number in range(VARIABLES)}
@@ -90,24 +90,24 @@ def test_what_a_client_sends_at_most_is_stored(desk: SessionsHarness) -> None:
         "tags": tuple(map(str, range(1000))),
         "about": ProcessInfo(command, "/" * 4096, packages=packages, environ=environ),
     }
-    desk.say(*who.frames("hello", who.hello(**sent)))
-    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == who.id)
+    desk.receive(*speaker.frames("hello", speaker.hello(**sent)))
+    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == speaker.id)
     assert {name: getattr(opened.hello, name) for name in sent} == sent
 
 
 def test_numbers_of_a_process_are_those_that_the_system_can_have(desk: SessionsHarness) -> None:
-    who = FakeSession("id-2", pid=2**63 - 1, local_rank=2**63 - 1)
-    desk.greet(who)
-    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == who.id)
+    speaker = FakeSession("id-2", pid=2**63 - 1, local_rank=2**63 - 1)
+    desk.greet(speaker)
+    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == speaker.id)
     assert (opened.hello.identity.pid, opened.hello.identity.local_rank, opened.session.process.pid) == (MOST,) * 3
 
 
 def test_long_texts_do_not_fill_the_log(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for late in (False, True):
-        who = FakeSession("id-2", name=LONG)
-        desk.say(*who.frames("hello", who.hello(late=late)))
-        desk.say(*who.frames("bye", replace(who.bye("failed"), cause=LONG), 1))
+        speaker = FakeSession("id-2", name=LONG)
+        desk.receive(*speaker.frames("hello", speaker.hello(late=late)))
+        desk.receive(*speaker.frames("bye", replace(speaker.bye("failed"), cause=LONG), 1))
     lengths = list(map(len, caplog.messages))
     assert len(lengths) >= 3
     assert max(lengths) < 1000
@@ -135,10 +135,10 @@ def test_attempts_of_one_run_have_the_rate_of_new_runs(desk: SessionsHarness, ca
 def test_late_sessions_are_logged_at_a_rate(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     for _ in range(300):
-        who = FakeSession("id-1")
-        desk.say(*who.frames("hello", who.hello(late=True)))
+        speaker = FakeSession("id-1")
+        desk.receive(*speaker.frames("hello", speaker.hello(late=True)))
         for number in (1, 2):
-            desk.say(*who.frames("bye", who.bye(), number))
+            desk.receive(*speaker.frames("bye", speaker.bye(), number))
     assert len(caplog.messages) == 2 * BURST
 
 
@@ -147,7 +147,7 @@ def test_refused_messages_of_one_user_do_not_silence_the_report_of_another(
 ) -> None:
     monkeypatch.setattr(messages, "LOGGED", 3)
     for number in range(9):
-        desk.say(b"nonsense", peer=b"%d" % number)
+        desk.receive(b"nonsense", peer=b"%d" % number)
     assert len(caplog.messages) == 3
     desk.sessions.receive(Connection(PEER, 4711), [b"nonsense"], desk.house.now)
     assert len(caplog.messages) == 4

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from end_to_end.conftest import finish, start_training  # noqa: F401  a fixture
 from end_to_end.test_delivery import KEYS, PACED, complete
-from end_to_end.test_history import PATIENT, QUIET, counted, kept
+from end_to_end.test_history import PATIENT, QUIET, counted, stored_samples
 from hostile_clients import ENDLESS_MESSAGE, LIMITED, MANY_CONNECTIONS, RANDOM_FRAMES
 from processes import DEADLINE, Daemon, eventually
 
@@ -74,7 +74,7 @@ def test_connections_messages_without_end_and_random_frames_lose_no_sample(
     steps = [int(finish(training)) for training in trainings]
     assert limited.stop() == 0
     for rank, pushed in enumerate(steps):
-        found = kept(limited.history, f"honest{rank}")
+        found = stored_samples(limited.history, f"honest{rank}")
         assert {key: found[0, 0, key] for key in KEYS} == complete(pushed)
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_sample_is_lost(
         eventually(lambda: counted(daemon, RESTARTS) == kills)  # noqa: B023
     steps = int(finish(training))
     assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in kept(daemon.history, "honest").items()} == complete(steps)
+    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "honest").items()} == complete(steps)
     (line,) = [line for line in daemon.log if "ingest worker" in line]
     assert 'msg="the ingest worker has ended: it was killed: Killed; another one starts, and clients resend' in line
 

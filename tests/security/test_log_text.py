@@ -1,4 +1,4 @@
-"""A name cannot disguise a line of the log by characters that nobody sees."""
+"""A name cannot disguise a line of the log by invisible characters."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_what_is_invisible_is_escaped(capsys: pytest.CaptureFixture[str], style:
 def test_the_title_of_a_training_comes_after_its_run() -> None:
     one = alert("UserAlert", severity="warning", summary="NonFinite (critical): the loss of run other is NaN")
     box = LogSink(LogSinkSection.model_validate({"severity": "info"})).outbox()
-    for told in (one, dataclasses.replace(one, severity="critical"), over(one)):
-        box.put(told, 0.0)
+    for reported in (one, dataclasses.replace(one, severity="critical"), over(one)):
+        box.put(reported, 0.0)
     message = box.next_message(0.0)
     assert message is not None
     begins = ("UserAlert (warning)", "UserAlert (now critical)", "UserAlert ended after 2 min 30 s")

@@ -40,22 +40,22 @@ def test_a_batch_has_a_bounded_number_of_items(tmp_path: Path) -> None:
     assert (len(read(tmp_path, "run")), store.refused) == (BATCH_ITEMS, 3)
 
 
-def test_an_owner_whose_images_wait_for_the_history_sends_more_of_them_later() -> None:
+def test_an_owner_with_images_that_wait_for_the_history_sends_more_of_them_later() -> None:
     desk = SessionsHarness()
-    who, other = FakeSession("run-1"), FakeSession("run-2")  # of the same user
-    for one in (who, other):
+    speaker, other = FakeSession("run-1"), FakeSession("run-2")  # of the same user
+    for one in (speaker, other):
         desk.greet(one)
 
     def push(session: FakeSession, number: int, count: int) -> None:
         body = replace(session.pushes({"loss": 1.0}), media=images(count, b"x"))
-        desk.say(*session.frames("batch", body, number))
+        desk.receive(*session.frames("batch", body, number))
 
-    push(who, 1, MEDIA_WAITING + 1)
-    push(who, 2, 1)
+    push(speaker, 1, MEDIA_WAITING + 1)
+    push(speaker, 2, 1)
     push(other, 1, 1)
-    assert len(desk.taken) == 1
+    assert len(desk.receipts) == 1
     push(other, 1, 0)  # samples go on
-    assert len(desk.taken) == 2
+    assert len(desk.receipts) == 2
     desk.commit()
-    push(who, 2, 1)
-    assert [receipt.number for receipt in desk.taken] == [2]
+    push(speaker, 2, 1)
+    assert [receipt.number for receipt in desk.receipts] == [2]

@@ -1,4 +1,4 @@
-"""A user who floods the push socket waits for himself: a message of another precedes what he has waiting."""
+"""A user that floods the push socket waits alone: a message of another precedes what he has waiting."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_message_precedes_those_that_a_flood_has_waiting(
     assert served.worker.restarts == 0
 
 
-def test_a_user_who_is_alone_waits_and_has_no_message_dropped(
+def test_a_user_that_is_alone_waits_and_has_no_message_dropped(
     served: ServedSocket, connect: Callable[[int], zmq.Socket[bytes]]
 ) -> None:
     some = [connect(0) for _ in range(CONNECTIONS)]

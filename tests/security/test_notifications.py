@@ -1,4 +1,4 @@
-"""Notifications: a text of a training mentions nobody and links nowhere in a service that reads mark-up."""
+"""Notifications: a text of a training mentions no person and links nowhere in a service that reads mark-up."""
 
 from __future__ import annotations
 

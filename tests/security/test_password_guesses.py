@@ -60,12 +60,12 @@ async def logins(app: WebConfigMiddleware, guessed: list[str], right: list[tuple
 
 
 @pytest.mark.parametrize("guessed", [["ada"], ["ada", "bob"], [f"name{number}" for number in range(GUESSES)]])
-def test_who_guesses_keeps_no_other_address_out(app: WebConfigMiddleware, guessed: list[str]) -> None:
+def test_an_address_that_guesses_keeps_no_other_out(app: WebConfigMiddleware, guessed: list[str]) -> None:
     right = [("10.0.0.1", "ada", "lovelace"), ("10.0.0.2", "ada", "lovelace"), ("10.0.0.2", "bob", "b")]
     assert asyncio.run(logins(app, guessed, right)) == [200, 200, 200]
 
 
-def test_who_guesses_one_password_keeps_no_other_user_of_the_address_out(app: WebConfigMiddleware) -> None:
+def test_guesses_of_one_password_keep_no_other_user_of_the_address_out(app: WebConfigMiddleware) -> None:
     right = [("10.6.6.6", "eve", "unknown"), ("10.6.6.6", "bob", "b")]
     assert asyncio.run(logins(app, ["ada"], right)) == [401, 200]
 

@@ -28,7 +28,7 @@ def filled(place: Path) -> Path:
 
 @pytest.fixture
 def data(place: Path) -> Path:
-    """A directory of the victim, with old Parquet files that nobody has open."""
+    """A directory of the victim, with old Parquet files that no process has open."""
     directory = place / "data"
     (directory / "sub").mkdir(parents=True)
     for name in ("a.parquet", "sub/b.parquet"):

@@ -92,7 +92,7 @@ def test_no_child_of_a_command_imports_them(planted: Path) -> None:
     assert not planted.exists()
 
 
-def test_trackside_run_imports_none_when_it_looks_why_nothing_was_found(planted: Path, place: Path) -> None:
+def test_trackside_run_imports_none_when_it_checks_why_nothing_was_found(planted: Path, place: Path) -> None:
     environ = clean_environ({"XDG_RUNTIME_DIR": str(place), "XDG_STATE_HOME": str(place)})
     command = [
         str(Path(sys.executable).with_name("trackside")),
@@ -117,7 +117,7 @@ def test_the_prolog_of_slurm_imports_none(planted: Path) -> None:
     assert not planted.exists()
 
 
-def test_a_daemon_that_imports_from_a_directory_of_others_says_so(tmp_path: Path) -> None:
+def test_a_daemon_that_imports_from_a_directory_of_others_logs_it(tmp_path: Path) -> None:
     assert list(import_warnings(tmp_path, ["", "/usr/lib"])) == []
     tmp_path.chmod(0o777)
     assert list(import_warnings(tmp_path, ["/usr/bin", "/usr/lib"])) == []

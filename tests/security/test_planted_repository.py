@@ -258,7 +258,7 @@ def test_the_daemon_drops_a_commit_of_an_older_client_that_is_none(text: str) ->
     assert not any(text in sample.labels for sample in desk.house.page())
 
 
-def test_the_daemon_keeps_a_hash() -> None:
+def test_the_daemon_stores_a_hash() -> None:
     desk = SessionsHarness()
     desk.greet(FakeSession(git_commit=KEY))
     assert any(KEY in sample.labels for sample in desk.house.page())

@@ -27,7 +27,7 @@ SAFE = f"postgres://u:{REDACTED}@db/x"
 
 
 @pytest.mark.parametrize(("name", "run"), [(URL, "id-1"), ("train", URL)])
-def test_the_client_knows_its_run_by_a_name_and_an_id_without_secrets(name: str, run: str) -> None:
+def test_the_client_has_its_run_by_a_name_and_an_id_without_secrets(name: str, run: str) -> None:
     identity = identify(name, run, environ={})
     assert (identity.name, identity.run) == (name.replace(URL, SAFE), run.replace(URL, SAFE))
     assert identify(environ={"TRACKSIDE_RUN_NAME": name, "TRACKSIDE_RUN_ID": run}) == identity
@@ -39,11 +39,11 @@ def test_nothing_on_the_page_and_in_the_log_has_a_secret_of_an_identity(
 ) -> None:
     caplog.set_level("INFO")
     desk = SessionsHarness()
-    who = FakeSession()
-    who.identity = replace(who.identity, **{field: URL})
+    speaker = FakeSession()
+    speaker.identity = replace(speaker.identity, **{field: URL})
     pods = ProcessInfo(k8s_pod=URL, k8s_namespace=URL, k8s_container=URL)
-    desk.say(*who.frames("hello", who.hello(about=pods)))
-    desk.say(*who.batch(1))
+    desk.receive(*speaker.frames("hello", speaker.hello(about=pods)))
+    desk.receive(*speaker.batch(1))
     page = repr(list(desk.house.page()))
     assert SAFE in page
     assert SECRET not in page + caplog.text
@@ -52,13 +52,13 @@ def test_nothing_on_the_page_and_in_the_log_has_a_secret_of_an_identity(
 
 def test_events_alerts_and_ends_have_no_secret_before_they_are_stored(caplog: pytest.LogCaptureFixture) -> None:
     desk = SessionsHarness()
-    who = FakeSession()
-    desk.greet(who)
+    speaker = FakeSession()
+    desk.greet(speaker)
     fields = json.dumps({"hook": "h", "error": URL, "traceback": URL, "password": SECRET})
     events = [TrainingEvent(HOOK_FAILED, clock().monotonic, 1, fields), TrainingEvent("x", 1, 1, f"not JSON: {URL}")]
     alerts = [TrainingAlert(f"title {URL}", clock().monotonic, f"text {URL}")]
-    desk.say(*who.frames("batch", replace(who.pushes({"loss": 1.0}), events=events, alerts=alerts), 1))
-    desk.say(*who.frames("bye", replace(who.bye("failed"), cause=f"RuntimeError: {URL}"), 2))
+    desk.receive(*speaker.frames("batch", replace(speaker.pushes({"loss": 1.0}), events=events, alerts=alerts), 1))
+    desk.receive(*speaker.frames("bye", replace(speaker.bye("failed"), cause=f"RuntimeError: {URL}"), 2))
     found = repr([one for one in desk.house.records if type(one).__name__ in {"Event", "RunState"}])
     assert found.count(SAFE) >= 6
     assert SECRET not in found + caplog.text

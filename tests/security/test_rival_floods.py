@@ -1,4 +1,4 @@
-"""Processes of one user that claim one rank keep nobody waiting: a hello looks at the sessions and the history once."""
+"""Processes of one user that claim one rank keep no client waiting: a hello reads the sessions and the history once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(mon
     desk = SessionsHarness()
     monkeypatch.setattr(desk.house.runs, "exists", lambda *_: True)
     ended: list[str] = []
-    looked: list[str] = []
+    checked: list[str] = []
 
     class Sessions(dict[bytes, object]):
         """Counts how often all of them are looked at."""
 
         def values(self) -> Any:
-            looked.append("all")
+            checked.append("all")
             return super().values()
 
     def has_ended(run: str) -> bool:
@@ -41,11 +41,11 @@ def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(mon
     rivals: Rivals = desk.sessions._greetings._rivals
     got = []
     for pid in range(1, RIVALS + 1):
-        who = FakeSession("train", pid=pid, start=pid)
+        session = FakeSession("train", pid=pid, start=pid)
         rivals._sessions = Sessions(desk.sessions._sessions)  # type: ignore[assignment]
-        body = replace(who.hello(), about=ProcessInfo(parents=((os.getpid(), 1),)))
-        assert desk.say(*who.frames("hello", body))
-        got.append(desk.sessions._sessions[who.id].ref.run)
+        body = replace(session.hello(), about=ProcessInfo(parents=((os.getpid(), 1),)))
+        assert desk.receive(*session.frames("hello", body))
+        got.append(desk.sessions._sessions[session.id].ref.run)
     assert got == ["train", *(f"train~{number}" for number in range(3, 2 * RIVALS + 1, 2))]
-    assert len(looked) == RIVALS
+    assert len(checked) == RIVALS
     assert len(ended) == len({*ended})

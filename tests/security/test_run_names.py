@@ -19,14 +19,14 @@ def desk() -> SessionsHarness:
     return SessionsHarness()
 
 
-def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[bytes]:
+def receive(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[bytes]:
     answers, batches = desk.sessions.receive(connection, frames, desk.house.now)
     desk.house.accept(batches)
     return [answer[1] for answer in answers]
 
 
-def greet(desk: SessionsHarness, connection: Connection, who: FakeSession, *, late: bool = False) -> None:
-    say(desk, connection, who.frames("hello", replace(who.hello(), late=late)))
+def greet(desk: SessionsHarness, connection: Connection, session: FakeSession, *, late: bool = False) -> None:
+    receive(desk, connection, session.frames("hello", replace(session.hello(), late=late)))
 
 
 def names(desk: SessionsHarness) -> list[str]:
@@ -39,24 +39,24 @@ def users(desk: SessionsHarness) -> dict[str, str]:
 
 
 def late_end(desk: SessionsHarness, connection: Connection, run: str) -> None:
-    who = FakeSession(run)
-    greet(desk, connection, who, late=True)
-    say(desk, connection, who.frames("bye", who.bye("failed"), 1))
+    session = FakeSession(run)
+    greet(desk, connection, session, late=True)
+    receive(desk, connection, session.frames("bye", session.bye("failed"), 1))
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_late_session_gets_no_name_of_another_users_run(desk: SessionsHarness, *, ended: bool) -> None:
-    who = FakeSession()
-    greet(desk, ALICE, who)
+    session = FakeSession()
+    greet(desk, ALICE, session)
     if ended:
-        say(desk, ALICE, who.frames("bye", who.bye(), 1))
+        receive(desk, ALICE, session.frames("bye", session.bye(), 1))
     late_end(desk, MALLORY, "id-2")
     assert names(desk) == ["train", "train-2"]
     assert users(desk) == {"train": ALICE_NAME, "train-2": MALLORY_NAME}
     assert desk.house.state_of("train") == ("finished" if ended else "starting")
 
 
-def test_a_missed_end_keeps_its_user_and_gives_way_only_to_the_same(desk: SessionsHarness) -> None:
+def test_a_missed_end_retains_its_user_and_gives_way_only_to_the_same(desk: SessionsHarness) -> None:
     late_end(desk, ALICE, "id-1")
     greet(desk, MALLORY, FakeSession("id-2"))
     assert users(desk) == {"train": ALICE_NAME, "train-2": MALLORY_NAME}
@@ -77,10 +77,10 @@ def test_a_session_that_is_not_on_the_page_gets_no_name_of_another_users_run(des
 @pytest.mark.parametrize("late", [False, True])
 def test_a_name_that_another_users_run_gets_later_is_lost(desk: SessionsHarness, *, late: bool) -> None:
     greet(desk, MALLORY, FakeSession("id-2", name="other", attempt=5))
-    who = FakeSession("id-2")
-    greet(desk, MALLORY, who, late=late)
+    session = FakeSession("id-2")
+    greet(desk, MALLORY, session, late=late)
     greet(desk, ALICE, FakeSession())
-    assert len(say(desk, MALLORY, who.batch(1))) == 1  # it has to greet again
-    greet(desk, MALLORY, who, late=late)
-    assert say(desk, MALLORY, who.batch(1)) == []
+    assert len(receive(desk, MALLORY, session.batch(1))) == 1  # it has to greet again
+    greet(desk, MALLORY, session, late=late)
+    assert receive(desk, MALLORY, session.batch(1)) == []
     assert names(desk) == ["other", "train", "train", "train-2"]

@@ -1,4 +1,4 @@
-"""A run belongs to the user or the key that opened it: nobody else pushes to it, ends it or continues its sessions.
+"""A run belongs to the user or the key that opened it: no other one pushes to it, ends it or continues its sessions.
 
 Users and groups are unused numbers.
 """
@@ -151,25 +151,25 @@ def test_a_run_of_another_user_stays_as_it_is_also_after_a_restart(
 def test_a_client_without_a_key_cannot_name_itself(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon("--push.endpoint=tcp://127.0.0.1:0")
     (endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
-    who = FakeSession("claimed")
+    session = FakeSession("claimed")
     claims = {"User-Id": b"gpu7", "Peer-Address": b"localhost:61002:61002:1"}
     with socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), DEADLINE) as connection:
         zmtp.shake_hands(connection, **claims)
-        zmtp.send(connection, who.frames("hello", who.hello()))
+        zmtp.send(connection, session.frames("hello", session.hello()))
         (info,) = eventually(lambda: [name for name in daemon.series() if "_run_info{" in name])
     assert 'user=""' in info
     assert runs(daemon) == {"claimed": ("", "starting")}
 
 
-def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[Answer]:
+def receive(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[Answer]:
     answers, batches = desk.sessions.receive(connection, frames, desk.house.now)
     desk.house.accept(batches)
-    desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+    desk.receipts += [batch.receipt for batch in batches if batch.receipt is not None]
     return [read(one, connection.id) for one in answers]
 
 
-def greet(desk: SessionsHarness, connection: Connection, who: FakeSession, **more: Any) -> list[Answer]:
-    return say(desk, connection, who.frames("hello", replace(who.hello(), **more)))
+def greet(desk: SessionsHarness, connection: Connection, session: FakeSession, **more: Any) -> list[Answer]:
+    return receive(desk, connection, session.frames("hello", replace(session.hello(), **more)))
 
 
 def opened(desk: SessionsHarness) -> list[str]:
@@ -182,22 +182,22 @@ def desk() -> SessionsHarness:
 
 
 def test_only_its_owner_continues_a_session(desk: SessionsHarness) -> None:
-    who = FakeSession()
-    greet(desk, ALICE, who)
-    for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1)):
-        assert say(desk, MALLORY, frames) == [Answer("hello?")]
-    assert greet(desk, MALLORY, who) == []
+    session = FakeSession()
+    greet(desk, ALICE, session)
+    for frames in (session.batch(1), session.skip(1, 3), session.frames("bye", session.bye(), 1)):
+        assert receive(desk, MALLORY, frames) == [Answer("hello?")]
+    assert greet(desk, MALLORY, session) == []
     assert desk.counts(daemon_families.INGEST_REJECTED) == {"owner": 1.0}
-    assert say(desk, Connection(b"again", VICTIM), who.batch(1)) == []
+    assert receive(desk, Connection(b"again", VICTIM), session.batch(1)) == []
     assert desk.commit() == [Answer("ack", 1)]
     assert desk.house.state_of() == "running"
 
 
 def test_only_its_owner_continues_a_session_of_an_earlier_daemon(desk: SessionsHarness) -> None:
-    who = FakeSession()
-    desk.kept[who.id] = StoredSession(5, 0, owner=ALICE.owner)
-    assert greet(desk, MALLORY, who) == []
-    assert greet(desk, ALICE, who) == [Answer("welcome", 5)]
+    session = FakeSession()
+    desk.kept[session.id] = StoredSession(5, 0, owner=ALICE.owner)
+    assert greet(desk, MALLORY, session) == []
+    assert greet(desk, ALICE, session) == [Answer("welcome", 5)]
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_of_long_ids_the_end_stays(desk: SessionsHarness) -> None:
     assert opened(desk) == ["x" * 256, "x" * (256 - len(f"~{MALLORY.owner}")) + f"~{MALLORY.owner}"]
 
 
-def stored(directory: Path, who: FakeSession, *more: RunState, **columns: Any) -> Recorder:
+def stored(directory: Path, session: FakeSession, *more: RunState, **columns: Any) -> Recorder:
     """Return a history, to be closed, with a session of a run from before owners."""
     history = Recorder(directory, Bounds(0))
     history.start()
     desk = SessionsHarness()
-    greet(desk, ALICE, who)
+    greet(desk, ALICE, session)
     history.writer.put([*map(replace_owner, desk.house.records), *more])
     values = ", ".join(f"{name} = {value}" for name, value in columns.items())
     history.writer.call(lambda store: store.connection.execute(f"UPDATE run SET {values or 'name = name'}")).result()
@@ -243,14 +243,14 @@ def stored(directory: Path, who: FakeSession, *more: RunState, **columns: Any) -
     return history
 
 
-def test_a_training_from_before_owners_goes_on_and_nobody_else_gets_its_run(tmp_path: Path) -> None:
-    who = FakeSession()
-    with closing(stored(tmp_path, who)) as history:
-        assert history.session(who.id) == StoredSession(0, 0, unowned="id-1", run="id-1")
+def test_a_training_from_before_owners_goes_on_and_no_other_user_gets_its_run(tmp_path: Path) -> None:
+    session = FakeSession()
+    with closing(stored(tmp_path, session)) as history:
+        assert history.session(session.id) == StoredSession(0, 0, unowned="id-1", run="id-1")
         desk = SessionsHarness()
         desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
         greet(desk, MALLORY, FakeSession())
-        greet(desk, ALICE, who)
+        greet(desk, ALICE, session)
         greet(desk, ALICE, FakeSession(rank=1))
         assert opened(desk) == [f"id-1~{MALLORY.owner}", "id-1", "id-1"]
 
@@ -259,13 +259,13 @@ def test_a_training_from_before_owners_goes_on_and_nobody_else_gets_its_run(tmp_
 def test_an_ended_or_imported_run_without_an_owner_is_the_users_of_the_daemon(
     tmp_path: Path, columns: dict[str, float]
 ) -> None:
-    who = FakeSession()
+    session = FakeSession()
     ended = [] if columns else [RunState("id-1", 0, "finished", "", WALL)]
-    with closing(stored(tmp_path, who, *ended, **columns)) as history:
+    with closing(stored(tmp_path, session, *ended, **columns)) as history:
         desk = SessionsHarness()
         desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
         greet(desk, MALLORY, FakeSession())
-        greet(desk, MALLORY, who)
+        greet(desk, MALLORY, session)
         greet(desk, Connection(b"own", os.getuid()), FakeSession())
         assert opened(desk) == [f"id-1~{MALLORY.owner}", f"id-1~{MALLORY.owner}", "id-1"]
 
@@ -277,18 +277,18 @@ def replace_owner(record: Any) -> Any:
 
 @pytest.mark.parametrize("world", [1, 8])
 def test_a_run_of_the_same_name_removes_no_run_of_another_user(desk: SessionsHarness, world: int) -> None:
-    who = FakeSession()
-    greet(desk, ALICE, who)
+    session = FakeSession()
+    greet(desk, ALICE, session)
     greet(desk, MALLORY, FakeSession("id-2", world=world, local_world=1))
     assert desk.house.state_of("train") == "starting"
-    say(desk, ALICE, who.frames("bye", who.bye("failed"), 1))
+    receive(desk, ALICE, session.frames("bye", session.bye("failed"), 1))
     greet(desk, MALLORY, FakeSession("id-3", world=world, local_world=1))
     assert desk.house.state_of("train") == "failed"
     assert {name for name in ("train", "train-2", "train-3") if desk.house.has(name)} >= {"train", "train-2"}
 
 
 @needs_users
-def test_a_spool_that_the_daemon_reads_belongs_to_the_user_who_wrote_it(desk: SessionsHarness, spool: Path) -> None:
+def test_a_spool_that_the_daemon_reads_belongs_to_the_user_that_wrote_it(desk: SessionsHarness, spool: Path) -> None:
     spools = OrphanedSpools(["ipc:///nowhere"])
     desk.sessions = Sessions(desk.house.runs, desk.kept.get, owners=RunOwners(spooled=spools.writer))
     own = Connection(b"self", os.getuid())
@@ -304,36 +304,36 @@ def test_a_spool_that_the_daemon_reads_belongs_to_the_user_who_wrote_it(desk: Se
     assert opened(desk)[2:] == ["id-2", f"id-2~uid:{os.getuid()}"]
 
 
-def leave(spool: Path, who: FakeSession, user: int) -> None:
+def leave(spool: Path, session: FakeSession, user: int) -> None:
     """Leave the spool of an ended process of a user, with one message."""
-    left = Spool(who.id, spool)
-    left.append(Record(1, 1, 1, who.batch(1)), lambda: who.frames("hello", who.hello()))
+    left = Spool(session.id, spool)
+    left.append(Record(1, 1, 1, session.batch(1)), lambda: session.frames("hello", session.hello()))
     left.close()
-    for file in spool.glob(f"{who.id.hex()}.*"):
+    for file in spool.glob(f"{session.id.hex()}.*"):
         os.chown(file, user, -1)
 
 
 @pytest.mark.parametrize("name", ["zzzz", "0000000000000002", "0000000000000000"])
 @needs_users
 def test_a_file_of_another_user_in_a_spool_is_not_read(spool: Path, name: str) -> None:
-    who, other = FakeSession(), FakeSession()
-    leave(spool, who, VICTIM)
+    session, other = FakeSession(), FakeSession()
+    leave(spool, session, VICTIM)
     leave(spool, other, ATTACKER)
     (segment,) = spool.glob(f"{other.id.hex()}.*.spool")
-    segment.rename(spool / f"{who.id.hex()}.{name}.spool")
+    segment.rename(spool / f"{session.id.hex()}.{name}.spool")
     spools = OrphanedSpools(["ipc:///nowhere"])
-    assert (list(spools.hellos()), spools.writer(who.id)) == ([who.id], VICTIM)
+    assert (list(spools.hellos()), spools.writer(session.id)) == ([session.id], VICTIM)
     (orphan,) = orphaned_sessions([spool], None)
-    assert (orphan.id, orphan.spool.user) == (who.id, VICTIM)
+    assert (orphan.id, orphan.spool.user) == (session.id, VICTIM)
     assert orphan.spool.next_after(0) is not None
     assert orphan.spool.next_after(1) is None
     # After the restore, too.
-    os.chown(spool / f"{who.id.hex()}.0000000000000001.spool", ATTACKER, -1)
+    os.chown(spool / f"{session.id.hex()}.0000000000000001.spool", ATTACKER, -1)
     assert orphan.spool.next_after(0) is None
     orphan.spool.close()
 
 
-def test_nobody_knows_who_wrote_a_spool_that_the_daemon_has_not_opened(desk: SessionsHarness) -> None:
+def test_the_writer_of_a_spool_that_the_daemon_has_not_opened_is_unknown(desk: SessionsHarness) -> None:
     desk.sessions = Sessions(desk.house.runs, desk.kept.get)
     own = Connection(b"self", os.getuid())
     greet(desk, own, FakeSession())

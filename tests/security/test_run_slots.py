@@ -102,11 +102,11 @@ def died(daemon: Daemon, ended: int) -> list[str]:
 def opened(house: RunsHarness, owner: Owner, *names: str) -> None:
     """Open runs of an owner, each with its name as its id."""
     for name in names:
-        who = FakeSession(name, name=name)
-        session, batches = house.runs.open(None, who.hello(house.after), house.now, owner=owner)
+        speaker = FakeSession(name, name=name)
+        session, batches = house.runs.open(None, speaker.hello(house.after), house.now, owner=owner)
         house.accept(batches)
         if session is not None:
-            house.sessions[who.id] = session
+            house.sessions[speaker.id] = session
 
 
 def shown(house: RunsHarness) -> set[str]:
@@ -145,18 +145,18 @@ def test_a_run_that_a_connection_has_verified_comes_before_one_that_is_only_clai
 def test_each_owner_gets_a_share_of_the_sessions_and_of_the_series() -> None:
     house = RunsHarness(sessions=4, series=4)
     for rank in range(6):
-        who = FakeSession("a", name="a", rank=rank, world=6)
-        session, batches = house.runs.open(None, who.hello(), house.now, owner=ALICE)
+        speaker = FakeSession("a", name="a", rank=rank, world=6)
+        session, batches = house.runs.open(None, speaker.hello(), house.now, owner=ALICE)
         house.accept(batches)
         if session is not None:
-            house.sessions[who.id] = session
-            house.push(who, {"x": 1.0, "y": 1.0})
-    who = FakeSession("b", name="b")
-    session, batches = house.runs.open(None, who.hello(), house.now, owner=BOB)
+            house.sessions[speaker.id] = session
+            house.push(speaker, {"x": 1.0, "y": 1.0})
+    speaker = FakeSession("b", name="b")
+    session, batches = house.runs.open(None, speaker.hello(), house.now, owner=BOB)
     assert session is not None
-    house.sessions[who.id] = session
+    house.sessions[speaker.id] = session
     house.accept(batches)
-    house.push(who, {"x": 1.0, "y": 1.0, "z": 1.0})
+    house.push(speaker, {"x": 1.0, "y": 1.0, "z": 1.0})
     values = [one.labels for one in house.page() if one.family == "value"]
     assert sorted(labels for labels in values if labels[0] == "b") == [("b", "0", "x"), ("b", "0", "y")]
     assert len(values) == 6
@@ -177,9 +177,11 @@ def test_a_run_that_gave_up_its_place_is_stored_and_ends_in_the_history(*, lost:
     desk = SessionsHarness(runs=2)
     alice, bob = Connection(b"a", 1), Connection(b"b", 2)
     leaving = FakeSession("a1", name="a1", pid=2**22)
-    for who, connection in ((FakeSession("a0", name="a0"), alice), (leaving, alice), (FakeSession("b"), bob)):
-        desk.pid = 4321 if who is leaving and not lost else None
-        desk.house.accept(desk.sessions.receive(connection, who.frames("hello", who.hello()), desk.house.now).batches)
+    for speaker, connection in ((FakeSession("a0", name="a0"), alice), (leaving, alice), (FakeSession("b"), bob)):
+        desk.pid = 4321 if speaker is leaving and not lost else None
+        desk.house.accept(
+            desk.sessions.receive(connection, speaker.frames("hello", speaker.hello()), desk.house.now).batches
+        )
     stored = desk.sessions.receive(alice, leaving.batch(1), desk.house.now)
     assert [batch.receipt for batch in stored.batches if batch.receipt is not None]
     desk.tick()

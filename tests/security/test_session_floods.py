@@ -26,20 +26,20 @@ MALLORY, ALICE = Connection(b"mallory", 61003), Connection(b"alice", 61002)
 LINES = 4 * BURST + 3  # of a hook, and of the begin and the end of an attempt; and what is refused
 
 
-def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[list[bytes]]:
+def receive(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[list[bytes]]:
     answers, batches = desk.sessions.receive(connection, frames, desk.house.now)
     desk.house.accept(batches)
     return answers
 
 
-def greets(desk: SessionsHarness, connection: Connection, who: FakeSession) -> bool:
-    return bool(say(desk, connection, who.frames("hello", who.hello())))
+def greets(desk: SessionsHarness, connection: Connection, session: FakeSession) -> bool:
+    return bool(receive(desk, connection, session.frames("hello", session.hello())))
 
 
-def with_events(who: FakeSession, number: int, events: Sequence[TrainingEvent]) -> list[bytes]:
-    pushes = who.pushes({"loss": 1.0})
+def with_events(session: FakeSession, number: int, events: Sequence[TrainingEvent]) -> list[bytes]:
+    pushes = session.pushes({"loss": 1.0})
     alerts = [TrainingAlert("title", clock().monotonic, "text")]
-    return who.frames("batch", replace(pushes, events=list(events), alerts=alerts), number)
+    return session.frames("batch", replace(pushes, events=list(events), alerts=alerts), number)
 
 
 def stored(desk: SessionsHarness) -> list[Event]:
@@ -54,23 +54,23 @@ def test_sessions_of_one_owner_write_few_lines_and_few_events(
     desk = SessionsHarness()
     failed = TrainingEvent(HOOK_FAILED, clock().monotonic, 1, json.dumps({"hook": "h", "error": "x" * 6000}))
     for _ in range(300):
-        who = FakeSession()
-        greets(desk, MALLORY, who)
-        assert not say(desk, MALLORY, with_events(who, 1, [failed] * 32))  # its rows are stored
-        say(desk, MALLORY, who.frames("bye", who.bye(), 2))
+        session = FakeSession()
+        greets(desk, MALLORY, session)
+        assert not receive(desk, MALLORY, with_events(session, 1, [failed] * 32))  # its rows are stored
+        receive(desk, MALLORY, session.frames("bye", session.bye(), 2))
     assert len(caplog.messages) <= LINES
     assert sum(len(repr(one.fields)) for one in stored(desk)) < 1.2e6
     assert "more than 977 KiB of events at once" in caplog.text
     assert desk.counts(INGEST_REJECTED)["rate"] >= 290
     before = len(stored(desk))
-    who = FakeSession("id-2")
-    greets(desk, ALICE, who)
-    say(desk, ALICE, with_events(who, 1, [failed]))
+    session = FakeSession("id-2")
+    greets(desk, ALICE, session)
+    receive(desk, ALICE, with_events(session, 1, [failed]))
     assert [one.kind for one in stored(desk)[before:] if one.run == "id-2"][-2:] == [HOOK_FAILED, USER_ALERT]
     desk.house.after = 60.0
-    who = FakeSession()
-    greets(desk, MALLORY, who)
-    say(desk, MALLORY, with_events(who, 1, [failed]))
+    session = FakeSession()
+    greets(desk, MALLORY, session)
+    receive(desk, MALLORY, with_events(session, 1, [failed]))
     assert stored(desk)[-1].kind == USER_ALERT
 
 
@@ -78,12 +78,12 @@ def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none(monkeypatch
     monkeypatch.setattr(module, "SESSIONS_BURST", 64.0)
     desk = SessionsHarness()
     ranks = [FakeSession(rank=rank, world=64) for rank in range(70)]
-    assert [greets(desk, MALLORY, who) for who in ranks] == [True] * 64 + [False] * 6
+    assert [greets(desk, MALLORY, session) for session in ranks] == [True] * 64 + [False] * 6
     assert greets(desk, MALLORY, ranks[0])
     assert greets(desk, ALICE, FakeSession("id-2"))
     assert desk.counts(INGEST_REJECTED) == {"rate": 6.0}
     desk.house.after = 1.0
-    assert [greets(desk, MALLORY, who) for who in ranks[64:]] == [True] * 6
+    assert [greets(desk, MALLORY, session) for session in ranks[64:]] == [True] * 6
 
 
 def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
@@ -96,8 +96,8 @@ def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
     traceback = TrainingEvent("exception", clock().monotonic, 1, json.dumps({"traceback": "x" * 16_000}))
     for attempt in range(3):
         ranks = [FakeSession(rank=rank, world=number, attempt=attempt) for rank in range(number)]
-        assert all(greets(desk, ALICE, who) for who in ranks)
-        assert not any(say(desk, ALICE, with_events(who, 1, [traceback])) for who in ranks)
+        assert all(greets(desk, ALICE, session) for session in ranks)
+        assert not any(receive(desk, ALICE, with_events(session, 1, [traceback])) for session in ranks)
     assert sum(one.kind == "exception" for one in stored(desk)) == 3 * number
     assert desk.counts(INGEST_REJECTED) == {}
 
@@ -118,24 +118,24 @@ def test_texts_that_are_slow_to_search_for_secrets_keep_no_other_owner_waiting(m
     greets(desk, MALLORY, mallory)
     greets(desk, MALLORY, other)
     greets(desk, ALICE, alice)
-    assert not say(desk, MALLORY, with_events(mallory, 1, [slow]))
-    assert not say(desk, MALLORY, with_events(mallory, 2, [slow]))
-    assert say(desk, MALLORY, with_events(mallory, 3, [slow])), "an answer at once: it has to come again"
-    assert say(desk, MALLORY, with_events(other, 1, [slow]))
-    assert not say(desk, MALLORY, mallory.batch(3)), "rows go on"
-    assert not say(desk, ALICE, with_events(alice, 1, [slow]))
+    assert not receive(desk, MALLORY, with_events(mallory, 1, [slow]))
+    assert not receive(desk, MALLORY, with_events(mallory, 2, [slow]))
+    assert receive(desk, MALLORY, with_events(mallory, 3, [slow])), "an answer at once: it has to come again"
+    assert receive(desk, MALLORY, with_events(other, 1, [slow]))
+    assert not receive(desk, MALLORY, mallory.batch(3)), "rows go on"
+    assert not receive(desk, ALICE, with_events(alice, 1, [slow]))
     assert len(searched) == 3
     desk.house.after = 6.0
-    assert not say(desk, MALLORY, with_events(other, 1, [slow]))
+    assert not receive(desk, MALLORY, with_events(other, 1, [slow]))
     assert len(searched) == 4
 
 
 def test_a_batch_has_a_bounded_size_of_texts() -> None:
     desk = SessionsHarness()
-    who = FakeSession()
-    greets(desk, MALLORY, who)
+    session = FakeSession()
+    greets(desk, MALLORY, session)
     before = len(stored(desk))
     for number, (kind, text) in enumerate((("k", "x" * TEXT_BYTES), ("k" * TEXT_BYTES, "x")), 1):
-        say(desk, MALLORY, with_events(who, number, [TrainingEvent(kind, clock().monotonic, 1, text)]))
+        receive(desk, MALLORY, with_events(session, number, [TrainingEvent(kind, clock().monotonic, 1, text)]))
     assert len(stored(desk)) == before
     assert desk.counts(INGEST_REJECTED) == {"size": 2.0}

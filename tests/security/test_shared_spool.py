@@ -1,4 +1,4 @@
-"""A spool directory that several users share: nobody but the daemon reads a spool of another user, and it has no secrets.
+"""A spool directory that several users share: only the daemon reads a spool of another user, and it has no secrets.
 
 Users and groups are unused numbers.
 """
@@ -127,7 +127,7 @@ def test_without_access_control_lists_the_spool_stays_the_users_own(
 
 
 @needs_users
-def test_a_lock_that_leads_to_another_file_of_the_user_opens_it_to_nobody(place: Path, shared: Path) -> None:
+def test_a_lock_that_leads_to_another_file_of_the_user_opens_it_to_no_other(place: Path, shared: Path) -> None:
     private = place / "private"
     private.touch(0o600)
     lock = shared / f"{'ab' * 16}.lock"

@@ -83,7 +83,7 @@ def test_a_lock_file_has_a_permitted_version_of_each_requirement(name: str, extr
     assert missing == [], "run: make lock"
 
 
-def test_the_library_whose_private_parts_are_used_has_an_upper_limit() -> None:
+def test_the_library_with_used_private_parts_has_an_upper_limit() -> None:
     """The limit is the next minor version after the one that is tested, because uvicorn changes those parts in any."""
     (limit,) = (one.specifier for one in declared("daemon") if one.name == "uvicorn")
     tested = pins("tests/requirements.txt")["uvicorn"]
@@ -145,7 +145,7 @@ def test_a_workflow_has_no_permissions_but_those_of_its_jobs(workflow: dict[str,
             assert job["permissions"]["contents"] == "read"
 
 
-def test_a_workflow_installs_with_hashes_and_takes_no_text_of_others_into_its_scripts(workflow: dict[str, Any]) -> None:
+def test_a_workflow_installs_with_hashes_and_puts_no_text_of_others_into_its_scripts(workflow: dict[str, Any]) -> None:
     scripts = [step["run"] for step in steps(workflow) if "run" in step]
     for line in "\n".join(scripts).splitlines():
         assert "pip install" not in line or "--require-hashes" in line

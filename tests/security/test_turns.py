@@ -1,4 +1,4 @@
-"""Whoever floods the history waits for himself: the others' batches are stored and acknowledged meanwhile."""
+"""A user that floods the history waits alone: the others' batches are stored and acknowledged meanwhile."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_batches_of_one_user_are_acknowledged_although_five_hundred_of_another_w
     writer = Writer(database, Bounds(0), acknowledge=lambda receipt: commits[-1].append(receipt.session), queue=queue)
     monkeypatch.setattr(writer, "_write_jsonl", lambda _: commits.append([]))
 
-    def send(who: Connection, *kinds: str) -> None:
-        session = users[who]
+    def send(speaker: Connection, *kinds: str) -> None:
+        session = users[speaker]
         for number, kind in enumerate(kinds):
             body = session.hello() if kind == "hello" else session.pushes({f"key{key}": 1.0 for key in range(64)})
             frames = session.frames(kind, body, number)
-            for batch in desk.sessions.receive(who, list(frames), desk.house.now).batches:
+            for batch in desk.sessions.receive(speaker, list(frames), desk.house.now).batches:
                 writer.put(batch.records, batch.receipt)
 
     send(ALICE, "hello", *["batch"] * 500)
@@ -56,13 +56,13 @@ def test_batches_of_one_user_are_acknowledged_although_five_hundred_of_another_w
     assert len(commits) > 10
 
 
-def test_a_batch_with_texts_that_no_client_sends_is_refused_and_its_session_goes_on() -> None:
-    desk, who = SessionsHarness(), FakeSession("run")
-    desk.greet(who)
+def test_a_batch_with_texts_that_no_client_sends_is_refused_and_its_session_continues() -> None:
+    desk, speaker = SessionsHarness(), FakeSession("run")
+    desk.greet(speaker)
     for number, size in ((1, TEXT_BYTES + 1), (2, 100)):
         many = "[" + "0," * (size // 2) + "0]"
-        body = replace(who.pushes({"loss": 1.0}), events=[TrainingEvent("any", 1, 1, many)])
-        desk.say(*who.frames("batch", body, number))
+        body = replace(speaker.pushes({"loss": 1.0}), events=[TrainingEvent("any", 1, 1, many)])
+        desk.receive(*speaker.frames("batch", body, number))
     assert [answer[:2] for answer in desk.commit()] == [("nack", 1), ("ack", 2)]
 
 

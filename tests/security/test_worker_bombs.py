@@ -1,4 +1,4 @@
-"""Files of a hostile training that become large in memory, or take long: they cost their worker, and nobody else."""
+"""Files of a hostile training that become large in memory, or take long: they cost their worker, and no other."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_header_that_unpacks_to_gigabytes_is_refused_within_the_limit(tmp_path
     )
 
 
-def test_an_archive_whose_members_unpack_a_thousandfold_is_not_read(tmp_path: Path) -> None:
+def test_an_archive_with_members_that_unpack_a_thousandfold_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "step-1.pt"
     archive(path, 4, 16)
     answer = audited(path)
@@ -71,7 +71,7 @@ def test_a_file_of_holes_does_not_keep_the_process_busy(tmp_path: Path) -> None:
     assert audited(path).unread == "step-1.bin consists of holes"
 
 
-def test_users_take_turns_and_one_whose_audit_fails_goes_to_the_end(tmp_path: Path) -> None:
+def test_users_take_turns_and_one_with_a_failed_audit_goes_to_the_end(tmp_path: Path) -> None:
     following = Following()
     own, other = os.getuid(), 12345
     for run, user in (("bad", other), ("good", own)):

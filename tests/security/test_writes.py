@@ -20,7 +20,7 @@ def daemon(start_daemon: Callable[..., Daemon]) -> Daemon:
     return start_daemon("--no-collector.gpu", "--web.enable-lifecycle", "--web.public-read")
 
 
-def test_only_who_has_the_token_reloads_or_changes_anything(daemon: Daemon) -> None:
+def test_a_request_without_the_token_neither_reloads_nor_changes_anything(daemon: Daemon) -> None:
     key = {"Authorization": f"Bearer {(daemon.directory / 'push.token').read_text().strip()}"}
 
     def reason(path: str, headers: dict[str, str], method: str = "POST") -> tuple[int, str]:

@@ -69,7 +69,7 @@ def run_script(script: str, *arguments: str, place: Path) -> subprocess.Complete
 @pytest.mark.parametrize(
     ("library", "flags"), [("typer", ()), ("pydantic", ()), ("yaml", ("--config.file=trackside.yml",))]
 )
-def test_with_the_bare_client_the_command_says_which_extra_to_install(
+def test_with_the_bare_client_the_command_names_the_extra_to_install(
     place: Path, library: str, flags: tuple[str, ...]
 ) -> None:
     (place / f"{library}.py").write_text(f"raise ModuleNotFoundError('No module', name={library!r})\n")
@@ -115,18 +115,18 @@ def test_what_was_pushed_just_before_the_end_is_acknowledged(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:
     daemon = start_daemon(*QUIET)
-    client, who, stranger = connect(daemon), FakeSession(), FakeSession()
-    client.greet(who)
+    client, session, stranger = connect(daemon), FakeSession(), FakeSession()
+    client.greet(session)
     for number in range(1, 65):
-        client.send(*who.batch(number))
-    client.send(*stranger.frames("beat", Heartbeat(who.hello().clock)))
-    heard = [client.receive()]
-    while heard[-1] != ("hello?", 0):  # the answer to the stranger: all that came before has arrived
-        heard.append(client.receive())
+        client.send(*session.batch(number))
+    client.send(*stranger.frames("beat", Heartbeat(session.hello().clock)))
+    received = [client.receive()]
+    while received[-1] != ("hello?", 0):  # the answer to the stranger: all that came before has arrived
+        received.append(client.receive())
     daemon.process.send_signal(signal.SIGTERM)
-    while ("ack", 64) not in heard:
-        heard.append(client.receive())
-    acks = [number for kind, number in heard if kind == "ack"]
+    while ("ack", 64) not in received:
+        received.append(client.receive())
+    acks = [number for kind, number in received if kind == "ack"]
     assert acks == sorted(set(acks))
     assert daemon.stop() == 0
 
@@ -140,21 +140,21 @@ def test_a_daemon_that_was_killed_does_not_hinder_the_next(start_daemon: Callabl
     assert after.stop() == 0
 
 
-def test_a_client_goes_on_with_the_next_daemon_and_the_page_is_full_at_once(
+def test_a_client_continues_with_the_next_daemon_and_the_page_is_full_at_once(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:
     first = start_daemon(*QUIET)
-    client, who = connect(first), FakeSession()
-    client.greet(who)
-    client.send(*who.batch(1, {"loss": 2.5}, steps=41))
+    client, session = connect(first), FakeSession()
+    client.greet(session)
+    client.send(*session.batch(1, {"loss": 2.5}, steps=41))
     assert client.receive() == ("ack", 1)
     first.stop(signal.SIGKILL)
     second = start_daemon(*QUIET)
-    client.send(*who.batch(2, {"loss": 1.5}, steps=42))
+    client.send(*session.batch(2, {"loss": 1.5}, steps=42))
     assert client.receive() == ("hello?", 0)
-    client.send(*who.frames("hello", who.hello(acked=1, last={"loss": 1.5}, step=2, progress_age=0)))
+    client.send(*session.frames("hello", session.hello(acked=1, last={"loss": 1.5}, step=2, progress_age=0)))
     assert client.receive() == ("welcome", 1)
-    client.send(*who.batch(2, {"loss": 1.5}, steps=42))
+    client.send(*session.batch(2, {"loss": 1.5}, steps=42))
     assert client.receive() == ("ack", 2)
     series = second.series()
     assert series['trackside_training_loss{rank="0",run="train"}'] == 1.5
@@ -204,14 +204,14 @@ def test_a_linger_that_was_reloaded_holds_for_the_next_end(
     file = place / "t.yml"
     file.write_text("run: {linger: 1h}\n")
     daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
-    client, who = connect(daemon), FakeSession()
-    client.greet(who)
-    client.send(*who.batch(1))
+    client, session = connect(daemon), FakeSession()
+    client.greet(session)
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
     file.write_text("run: {linger: 0}\n")
     key = {"Authorization": f"Bearer {(place / 'push.token').read_text().strip()}"}
     assert http.post(f"{daemon.url}/-/reload", headers=key).text == "reloaded\n"
-    client.send(*who.frames("bye", who.bye(), 2))
+    client.send(*session.frames("bye", session.bye(), 2))
     assert client.receive() == ("ack", 2)
     eventually(lambda: 'trackside_training_loss{rank="0",run="train"}' not in daemon.series())
     assert daemon.series()['trackside_training_state{run="train",state="finished"}'] == 1.0
@@ -227,14 +227,14 @@ def test_prices_that_were_reloaded_hold_for_the_next_question(
     file = place / "t.yml"
     file.write_text("cost: {currency: EUR}\n")
     daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
-    client, who = connect(daemon), FakeSession()
-    client.greet(who)
-    client.send(*who.batch(1))
+    client, session = connect(daemon), FakeSession()
+    client.greet(session)
+    client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
     key = {"Authorization": f"Bearer {(place / 'push.token').read_text().strip()}"}
 
     def currencies() -> set[str]:
-        found = [daemon.api(f"runs/{who.identity.run}/{name}").json() for name in ("diagnosis", "report")]
+        found = [daemon.api(f"runs/{session.identity.run}/{name}").json() for name in ("diagnosis", "report")]
         return {found[0]["costs"]["currency"], found[1]["diagnosis"]["costs"]["currency"]}
 
     assert currencies() == {"EUR"}
@@ -262,21 +262,25 @@ def test_it_may_be_asked_under_the_names_that_it_was_given(start_daemon: Callabl
     ] == [200, 200, 200, 421]
 
 
-def test_the_status_says_how_the_daemon_does(daemon: Daemon) -> None:
+def test_the_status_reports_the_state_of_the_daemon(daemon: Daemon) -> None:
     def status() -> Any:
         return daemon.api("status").json()
 
     eventually(lambda: status()["metrics"]["trackside_ingest_messages_total"])
-    said = status()
+    reported = status()
     where = {"listen_address", "url", "push_endpoints", "storage_path", "storage_problem"}
-    assert set(said) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
-    assert (said["gpus"], set(said["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
-    assert said["storage_path"] == str(daemon.history)
-    assert (said["version"], said["push_endpoints"]) == (__version__, [daemon.endpoint])
-    assert f"http://{said['listen_address']}" == said["url"] == daemon.url
-    metrics = said["metrics"]
+    assert set(reported) == {"version", "started", "gpus", "nvml", "collectors", "notifications", "metrics", *where}
+    assert (reported["gpus"], set(reported["nvml"]) >= {"error", "absent", "expected", "paused_until"}) == ([], True)
+    assert reported["storage_path"] == str(daemon.history)
+    assert (reported["version"], reported["push_endpoints"]) == (__version__, [daemon.endpoint])
+    assert f"http://{reported['listen_address']}" == reported["url"] == daemon.url
+    metrics = reported["metrics"]
     assert set(metrics["trackside_collector_success"]) >= {"cpu", "memory", "cgroup", "process", "gpu", "nvml", "ranks"}
-    assert {name for name, how in said["collectors"].items() if how == {"state": "ok"}} >= {"cpu", "memory", "process"}
+    assert {name for name, how in reported["collectors"].items() if how == {"state": "ok"}} >= {
+        "cpu",
+        "memory",
+        "process",
+    }
     assert metrics["trackside_ingest_messages_total"]["hello"] == 0.0
     assert metrics["trackside_pipeline_failures_total"] == dict.fromkeys(STAGES, 0.0)
     assert metrics["trackside_history_samples_total"] == 0.0
@@ -306,7 +310,7 @@ def test_a_head_has_no_body_and_gzip_is_used_over_a_real_socket(daemon: Daemon) 
     assert daemon.get("/metrics", accept_encoding="gzip").headers["Content-Encoding"] == "gzip"
 
 
-def test_a_part_that_dies_takes_the_daemon_with_it(place: Path) -> None:
+def test_a_part_that_dies_ends_the_daemon(place: Path) -> None:
     script = (
         "from trackside_daemon.ingest.protocol import Sessions\n"
         "def tick(self, now): raise RuntimeError('broken')\n"

@@ -70,7 +70,7 @@ def test_a_daemon_warns_of_what_is_turned_off_and_is_no_alert(
     (tmp_path / "t.yml").write_text(f"{OFF}\nalerts.rules: [{RULE}]\n", encoding="utf-8")
     daemon = start_daemon(f"--config.file={tmp_path / 't.yml'}")
     for line in MISSPELT:
-        assert any("level=warning" in said and line in said for said in daemon.log)
+        assert any("level=warning" in reported and line in reported for reported in daemon.log)
 
 
 def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:

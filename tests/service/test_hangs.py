@@ -141,7 +141,7 @@ def test_ranks_that_go_on_do_not_wait_for_one_that_has_died(scene: Scene) -> Non
     assert scene.verdict("TrainingProcessDied", rank="1") is None
 
 
-def test_a_death_for_which_nobody_waits_has_none(scene: Scene) -> None:
+def test_a_death_without_a_waiting_rank_has_no_verdict(scene: Scene) -> None:
     scene.ranks(r1="failed")
     scene.answers = {0: [flight(31, ends=True)], 2: []}
     assert scene.verdict("TrainingProcessDied", rank="1") is None

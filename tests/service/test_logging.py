@@ -87,7 +87,7 @@ def test_it_may_be_set_up_again_without_doubling_lines(capsys: pytest.CaptureFix
     assert len(lines(capsys)) == 1
 
 
-def test_libraries_are_heard_in_the_same_format_and_only_with_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_libraries_log_in_the_same_format_and_only_errors(capsys: pytest.CaptureFixture[str]) -> None:
     log.set_up("debug", "logfmt")
     library = logging.getLogger("some.library")
     library.warning("chatter")

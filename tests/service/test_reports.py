@@ -148,7 +148,7 @@ def test_an_experiment_has_the_files_of_its_directory_also_while_it_lives(tmp_pa
     assert not list(root.rglob("*.unfinished"))
 
 
-def test_an_experiment_whose_directory_is_a_link_or_that_of_another_user_is_refused(
+def test_an_experiment_directory_that_is_a_link_or_of_another_user_is_refused(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (place / "e").mkdir()
@@ -209,7 +209,7 @@ def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -
     }
 
 
-def test_steps_without_a_directory_of_experiments_are_said_to_have_no_effect(
+def test_steps_without_a_directory_of_experiments_are_warned_to_have_no_effect(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = Config.model_validate({"reports": {"every": "1000 steps"}})

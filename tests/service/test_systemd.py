@@ -80,20 +80,20 @@ def start(manager: Manager, place: Path) -> Iterator[Callable[..., Service]]:
 
 
 @pytest.mark.parametrize("manager", ["path", "abstract"], indirect=True)
-def test_a_daemon_tells_when_it_serves_reloads_and_stops(start: Callable[..., Service]) -> None:
+def test_a_daemon_notifies_when_it_serves_reloads_and_stops(start: Callable[..., Service]) -> None:
     service = start(command("daemon"))
     url = service.serves()
     assert http.get(f"{url}/metrics").status_code == 200
     assert not [line for line in service.log if "Traceback" in line]
 
     service.signal(signal.SIGHUP)
-    reloading, ready = service.manager.hear(), service.manager.hear()
+    reloading, ready = service.manager.receive(), service.manager.receive()
     assert (reloading["RELOADING"], reloading["MONOTONIC_USEC"].isdecimal()) == ("1", True)
     assert ready["READY"] == "1"
     assert ready["STATUS"] == f"serves {url}, 0 runs on this machine"
 
     service.signal(signal.SIGTERM)
-    assert service.manager.hear() == {"STOPPING": "1"}
+    assert service.manager.receive() == {"STOPPING": "1"}
     assert service.process.wait(DEADLINE) == 0
 
 
@@ -101,10 +101,10 @@ def test_a_daemon_beats_as_long_as_it_lives(start: Callable[..., Service]) -> No
     service = start(command("daemon"), watchdog=0.5)
     service.serves()
     for _ in range(3):
-        assert service.manager.hear()["WATCHDOG"] == "1"
+        assert service.manager.receive()["WATCHDOG"] == "1"
 
 
-def test_a_daemon_that_was_stopped_for_a_while_goes_on(start: Callable[..., Service]) -> None:
+def test_a_daemon_that_was_stopped_for_a_while_continues(start: Callable[..., Service]) -> None:
     service = start(command("daemon"), watchdog=0.5)
     service.serves()
     stat = Path(f"/proc/{service.process.pid}/stat")
@@ -114,11 +114,11 @@ def test_a_daemon_that_was_stopped_for_a_while_goes_on(start: Callable[..., Serv
     service.manager.drain()
     service.signal(signal.SIGCONT)
     for _ in range(3):
-        assert service.manager.hear()["WATCHDOG"] == "1"
+        assert service.manager.receive()["WATCHDOG"] == "1"
     assert service.process.poll() is None
 
 
-def test_who_was_late_once_beats_again_before_the_watchdog_bites() -> None:
+def test_a_part_that_was_late_once_beats_again_before_the_watchdog_bites() -> None:
     counted: Any = _Beats()
     late = iter([9.0, 9.0, 0.0])
     pulse = Watchdog(counted, {"web": lambda: next(late, 0.0)}, {}, disk=lambda: 0.0, status=lambda: "")
@@ -146,15 +146,15 @@ def test_a_daemon_that_stands_still_stops_to_beat(
     code = STUCK.format(module=module, part=part, flag=str(flag))
     service = start([sys.executable, "-c", code, "daemon"], watchdog=4.0)
     service.serves()
-    assert service.manager.hear()["WATCHDOG"] == "1"
+    assert service.manager.receive()["WATCHDOG"] == "1"
 
     flag.touch()
     eventually(lambda: [line for line in service.log if f"{named} has been stuck for" in line], 2 * DEADLINE)
     for _ in range(2):  # between two reloads there would be a beat
         service.signal(signal.SIGHUP)
-        service.manager.hear_until("RELOADING")
-        said = service.manager.hear_until("READY")
-    assert not [one for one in said if "WATCHDOG" in one]
+        service.manager.receive_until("RELOADING")
+        reported = service.manager.receive_until("READY")
+    assert not [one for one in reported if "WATCHDOG" in one]
 
 
 def test_its_variables_are_for_no_child(place: Path) -> None:
@@ -176,7 +176,7 @@ def test_its_variables_are_for_no_child(place: Path) -> None:
         {"NOTIFY_SOCKET": "@nobody-listens", "WATCHDOG_USEC": "often"},
     ],
 )
-def test_without_one_who_listens_nothing_is_told_and_nothing_fails(environ: dict[str, str]) -> None:
+def test_without_a_listener_nothing_is_notified_and_nothing_fails(environ: dict[str, str]) -> None:
     notifier = Notifier(environ)
     notifier.ready("serves")
     notifier.stopping()
@@ -206,7 +206,7 @@ class _Beats:
         ({"web": 9.0}, float("inf"), 0),
     ],
 )
-def test_a_disk_that_does_not_answer_excuses_those_who_read_from_it(
+def test_a_disk_that_does_not_answer_excuses_the_parts_that_read_from_it(
     late: dict[str, float], disk: float, beats: int
 ) -> None:
     counted: Any = _Beats()

@@ -103,7 +103,7 @@ def test_the_layers_have_no_exceptions() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: ".".join(path.relative_to(ROOT).parts[1:]))
-def test_every_package_says_what_it_is_for(package: Any) -> None:
+def test_every_package_states_its_purpose(package: Any) -> None:
     text = (package / "__init__.py").read_text(encoding="utf-8")
     assert text.startswith('"""')
     assert len(text.split('"""')[1].strip().splitlines()) >= 3  # what it is for, a blank line, what enters and leaves

@@ -121,7 +121,7 @@ def test_the_page_takes_the_words_of_the_daemon_from_its_vocabulary() -> None:
     assert found == ["vocabulary.js"]
 
 
-def test_a_page_asks_again_only_as_polling_says() -> None:
+def test_a_page_asks_again_only_as_polling_decides() -> None:
     """polling.js asks for nothing in a hidden tab; charts, a search while somebody types and a batch have timers of their own."""
     static = PRODUCT[1] / "web" / "static"
     asks = re.compile(r"setInterval\(|setTimeout\([^;\n]*(load|getJson|fetch|families)", re.IGNORECASE)

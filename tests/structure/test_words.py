@@ -37,6 +37,18 @@ VERBS = {
 }
 """Verbs that mean many things in this product, each with those that mean one."""
 
+DIALECT = {
+    "told tells tell telling": "reports, notifies, warns, logs, sends",
+    "said says say saying": "reports, prints, names, explains",
+    "heard hears hear hearing": "receives",
+    "looks looked look looking": "reads, checks, polls, searches",
+    "nobody somebody anybody": "no other user, without a client, a listener",
+    "who whom whose whoever": "the process, user or session that is meant; a relative clause with *that* or *with*",
+    "taken": "accepted, read, used, occupied",
+    "knew befalls befell ails": "what is stored or found, which fault it is",
+}
+"""Words of a story in the names of tests, each with those that name what happens."""
+
 NAMES = {
     "utils": "what is in it?",
     "helpers": "what is in it?",
@@ -96,6 +108,20 @@ def with_riddles() -> list[Definition]:
     return [definition for file in files for definition in definitions(file)]
 
 
+def names_of_tests() -> Iterator[tuple[Path, str]]:
+    """Yield the files of tests and benchmarks, each with its own name and those of its functions, fixtures and classes."""
+    named = re.compile(r'^ *(?:async )?(?:def|class) +(\w+)|\bfixture\([^)]*name="(\w+)"', re.MULTILINE)
+    for file in TEST_FILES:
+        yield file, file.stem
+        for name, fixture in named.findall(file.read_text(encoding="utf-8")):
+            yield file, name or fixture
+
+
+def words_of(name: str) -> set[str]:
+    """Return the words of a name, in lower case."""
+    return {one.lower() for one in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+
+
 def test_there_is_something_to_read() -> None:
     assert len(ours()) > 2000
     assert len(TEST_FILES) > 500
@@ -105,6 +131,13 @@ def test_there_is_something_to_read() -> None:
 def test_no_method_has_a_verb_that_means_everything(verb: str) -> None:
     banned = re.compile(rf"_*{verb}(_|$)")
     assert [str(one) for one in ours() if banned.match(one.name)] == [], f"instead of {verb}: {VERBS[verb]}"
+
+
+@pytest.mark.parametrize("words", DIALECT)
+def test_names_of_tests_fixtures_and_helpers_have_plain_words(words: str) -> None:
+    banned = set(words.split())
+    found = [f"{file.relative_to(ROOT)}: {name}" for file, name in names_of_tests() if banned & words_of(name)]
+    assert found == [], f"instead of {words}: {DIALECT[words]}"
 
 
 def test_no_file_is_a_drawer() -> None:

@@ -48,14 +48,14 @@ def text(app: Top, *panes: str) -> str:
     return "\n".join(str(app._panes[name].content) for name in names)
 
 
-async def until(pilot: Pilot[None], look: Callable[[], Any]) -> None:
+async def until(pilot: Pilot[None], check: Callable[[], Any]) -> None:
     """Wait until something is so."""
 
     async def wait() -> None:
-        while not look():
+        while not check():
             await pilot.pause(0.01)
 
     try:
         await asyncio.wait_for(wait(), DEADLINE)
     except asyncio.TimeoutError:
-        pytest.fail(f"did not come true within {DEADLINE:g} s: {look}")
+        pytest.fail(f"did not come true within {DEADLINE:g} s: {check}")

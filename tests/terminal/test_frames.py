@@ -18,12 +18,12 @@ from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ans
 from trackside_daemon.terminal.view import View, Window
 
 
-def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look: Any) -> list[Line]:
+def drawn(answered: dict[str, Any], width: int = 80, height: int | None = 23, **style: Any) -> list[Line]:
     """Return the lines of a frame."""
     series = [{"key": "loss", "rank": 0, "points": [[1, 1.0, 2.0, 2.0, 2.0], [9, 2.0, 1.0, 1.5, 1.0]]}]
     processes = [process(number) for number in range(2, 40)]
-    data = DaemonData(said, series, "gpt-small-1", machine(), processes)
-    panes = render_frame(data, View(**look), width, height)
+    data = DaemonData(answered, series, "gpt-small-1", machine(), processes)
+    panes = render_frame(data, View(**style), width, height)
     return [line for pane in panes for line in pane]
 
 
@@ -31,16 +31,16 @@ def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look
 @pytest.mark.parametrize("height", [8, 12, 23, 60])
 @pytest.mark.parametrize("many", [0, 1, 3, 16])
 def test_a_frame_has_the_size_that_is_requested(width: int, height: int, many: int) -> None:
-    said = overview(
+    answered = overview(
         runs=[run(f"run-{number}") for number in range(many)],
         gpus=[gpu(number) for number in range(many)],
         alerts=[alert("warning", f"Alert{number}") for number in range(many)],
     )
-    for look in ({}, {"enlarged": True}, {"machine": True}):
-        lines = drawn(said, width, height, **look)
+    for style in ({}, {"enlarged": True}, {"machine": True}):
+        lines = drawn(answered, width, height, **style)
         assert {line_width(line) for line in lines} == {width}
         assert len(lines) <= height
-        assert len(lines) == height or ("machine" not in look and (height < 12 or many == 0))
+        assert len(lines) == height or ("machine" not in style and (height < 12 or many == 0))
 
 
 JSON = st.recursive(
@@ -59,28 +59,28 @@ def rows(whole: dict[str, Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
 @settings(max_examples=settings().max_examples // 2)
 def test_any_response_is_drawn(data: st.DataObject) -> None:
     whole = overview()
-    said: dict[str, Any] = {name: data.draw(rows(whole[name][0])) for name in ("runs", "gpus", "alerts")}
-    said["host"] = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(whole["host"], JSON)))
+    answered: dict[str, Any] = {name: data.draw(rows(whole[name][0])) for name in ("runs", "gpus", "alerts")}
+    answered["host"] = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(whole["host"], JSON)))
     view = View()
     points = data.draw(st.lists(st.lists(JSON, max_size=5) | JSON, max_size=3) | JSON)
     odd = data.draw(st.lists(st.floats() | JSON, max_size=3) | JSON)
     series = [{"key": key, "points": points, "nonfinite": odd} for key in ("loss", "tokens")]
-    asked = view.series_query(said)
-    panes = render_frame(DaemonData(said, series, asked[0][1] if asked else ""), view, 80, 23)
+    asked = view.series_query(answered)
+    panes = render_frame(DaemonData(answered, series, asked[0][1] if asked else ""), view, 80, 23)
     printed = "".join(to_text(line) for pane in panes for line in pane)
     assert "".join(one for one in printed if not one.isprintable()) == ""
     view = View(machine=True, order=data.draw(st.sampled_from(ORDERS)), filter=data.draw(st.sampled_from(["", "a"])))
     processes = data.draw(rows(process(1)))
     CpuShares().update(processes, 1.0)
     series = [{"key": "trackside_gpu_power_watts", "points": points}, *data.draw(rows({"key": 0, "points": 0}))]
-    panes = render_frame(DaemonData(said, machine=series, processes=processes), view, 80, 23)
+    panes = render_frame(DaemonData(answered, machine=series, processes=processes), view, 80, 23)
     printed = "".join(to_text(line) for pane in panes for line in pane)
     assert "".join(one for one in printed if not one.isprintable()) == ""
 
 
-@pytest.mark.parametrize("told", ["nan", "inf", "-inf"])
-def test_a_time_that_is_no_number_is_none(told: str) -> None:
-    lines = map(to_text, drawn(overview(runs=[run("net") | {"remaining_seconds": told}])))
+@pytest.mark.parametrize("reported", ["nan", "inf", "-inf"])
+def test_a_time_that_is_no_number_is_none(reported: str) -> None:
+    lines = map(to_text, drawn(overview(runs=[run("net") | {"remaining_seconds": reported}])))
     assert any(re.search(r"^[> ] net +running +\d+ +- ", line) for line in lines)
 
 
@@ -140,8 +140,8 @@ def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
 
 def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:
     for width in (80, 160):
-        said = overview(gpus=[gpu(0, up=False), gpu(1, limited=["hw_thermal"])])
-        text = "\n".join(map(to_text, drawn(said, width)))
+        answered = overview(gpus=[gpu(0, up=False), gpu(1, limited=["hw_thermal"])])
+        text = "\n".join(map(to_text, drawn(answered, width)))
         assert " 0 DOWN" in text
         assert "!hw_thermal" in text
     many = overview(gpus=[gpu(number, up=number < 60) for number in range(64)])
@@ -167,18 +167,20 @@ def test_a_full_disk_is_named_first_and_with_a_sign() -> None:
 
 
 def test_alerts_without_room_are_counted_and_silenced_ones_are_marked() -> None:
-    said = overview(
+    answered = overview(
         alerts=[*(alert("critical", "NonFinite") for _ in range(30)), alert("warning", "Own", silenced=True)]
     )
-    text = "\n".join(map(to_text, drawn(said)))
+    text = "\n".join(map(to_text, drawn(answered)))
     assert "ALERTS 30 critical, 1 warning" in text
     assert "more: trackside alerts --firing" in text
-    assert "silenced Own" in "\n".join(map(to_text, drawn(said, height=None)))
+    assert "silenced Own" in "\n".join(map(to_text, drawn(answered, height=None)))
 
 
 def test_values_that_were_not_measured_are_left_out() -> None:
-    said = overview(host={"name": "gpu7"}, gpus=[{"gpu": "0", "up": True}], runs=[{"id": "a", "name": "a"}], alerts=[])
-    text = "\n".join(map(to_text, drawn(said)))
+    answered = overview(
+        host={"name": "gpu7"}, gpus=[{"gpu": "0", "up": True}], runs=[{"id": "a", "name": "a"}], alerts=[]
+    )
+    text = "\n".join(map(to_text, drawn(answered)))
     assert "cpu" not in text
     assert "none firing" in text
     assert "nan" not in text.lower().replace("none", "")

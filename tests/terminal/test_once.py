@@ -73,8 +73,10 @@ def test_only_a_terminal_that_wants_it_gets_colour(fake: Fake) -> None:
 
 
 def test_a_terminal_without_a_screen_gets_a_remedy() -> None:
-    told = "trackside: this terminal ($TERM) cannot draw a screen; --once prints one frame, for example with watch\r\n"
-    assert on_terminal(TERM="dumb", status=2) == told
+    reported = (
+        "trackside: this terminal ($TERM) cannot draw a screen; --once prints one frame, for example with watch\r\n"
+    )
+    assert on_terminal(TERM="dumb", status=2) == reported
 
 
 def test_letters_that_an_encoding_has_not_are_escaped(fake: Fake) -> None:
@@ -85,11 +87,11 @@ def test_letters_that_an_encoding_has_not_are_escaped(fake: Fake) -> None:
 
 
 def test_no_daemon_is_one_line_and_status_2() -> None:
-    nobody = "http://127.0.0.1:9"
-    told = f"trackside: {nobody}: the daemon does not answer: connection refused\n"
-    assert once("--once", f"--url={nobody}") == (2, "", told)
-    told = "trackside: no daemon answers here; start one with trackside daemon, or give another with --url=URL\n"
-    assert once("--once") == (2, "", told)
+    unused = "http://127.0.0.1:9"
+    reported = f"trackside: {unused}: the daemon does not answer: connection refused\n"
+    assert once("--once", f"--url={unused}") == (2, "", reported)
+    reported = "trackside: no daemon answers here; start one with trackside daemon, or give another with --url=URL\n"
+    assert once("--once") == (2, "", reported)
 
 
 def test_a_wrong_token_is_one_line_and_status_2(fake: Fake) -> None:
@@ -101,15 +103,15 @@ def test_a_wrong_token_is_one_line_and_status_2(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environ", "told"),
+    ("arguments", "environ", "reported"),
     [
         ((), {}, "top needs a terminal; without one, use --once"),
         (("--interval=never",), {}, "--interval: 'never' is not a duration from 100ms to 1h, such as 1s"),
         (("--interval=0s",), {}, "--interval: '0s' is not a duration from 100ms to 1h, such as 1s"),
     ],
 )
-def test_invalid_options_are_one_line(arguments: tuple[str, ...], environ: dict[str, str], told: str) -> None:
-    assert once(*arguments, **environ) == (2, "", f"trackside: {told}\n")
+def test_invalid_options_are_one_line(arguments: tuple[str, ...], environ: dict[str, str], reported: str) -> None:
+    assert once(*arguments, **environ) == (2, "", f"trackside: {reported}\n")
 
 
 def test_an_overview_of_another_version_is_one_line(fake: Fake) -> None:

@@ -37,10 +37,28 @@ def chosen(app: Top) -> str:
 def test_everything_is_visible_on_80_by_24(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         screen = text(app)
-        for said in ("gpu7", "cpu 34 % of 16", "mem 41G/128G", "/ 61 %", "gpt-small", "running", "2.125", "51.2ktok"):
-            assert said in screen
-        for said in ("1 critical +1", "loss 1.5", "tokens/s 51.2k", "97 %", "71.3G/79.6G", "643W", "64C", "!power_cap"):
-            assert said in screen
+        for answered in (
+            "gpu7",
+            "cpu 34 % of 16",
+            "mem 41G/128G",
+            "/ 61 %",
+            "gpt-small",
+            "running",
+            "2.125",
+            "51.2ktok",
+        ):
+            assert answered in screen
+        for answered in (
+            "1 critical +1",
+            "loss 1.5",
+            "tokens/s 51.2k",
+            "97 %",
+            "71.3G/79.6G",
+            "643W",
+            "64C",
+            "!power_cap",
+        ):
+            assert answered in screen
         assert "critical NonFinite" in screen
         lines = screen.splitlines()
         assert len(lines) == 24
@@ -84,7 +102,7 @@ def test_a_chosen_run_stays_chosen_when_another_begins_and_gives_way_when_it_end
     driven(fake, play)
 
 
-def test_enter_gives_the_chosen_run_the_room_and_escape_takes_it_back(fake: Fake) -> None:
+def test_enter_gives_the_chosen_run_the_room_and_escape_gives_it_back(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         before = len(text(app, "plots").splitlines())
         await pilot.press("enter")
@@ -112,7 +130,7 @@ def test_the_window_is_narrowed_moved_and_reset_and_no_more_points_come_than_dot
     driven(fake, play)
 
 
-def test_a_filter_is_typed_kept_and_ended(fake: Fake) -> None:
+def test_a_filter_is_typed_retained_and_ended(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         await pilot.press("slash", *"WIDE")
         await pilot.pause()
@@ -207,10 +225,10 @@ def test_a_snapshot_is_a_file_with_the_data_and_overwrites_none(fake: Fake, tmp_
         files = sorted(tmp_path.glob(SNAPSHOTS))  # noqa: ASYNC240  a local directory
         assert len(files) == 2
         assert any(f"saved {file}" in text(app, "status").replace("\n", "") for file in files)
-        said = json.loads(files[0].read_text())
-        assert said["overview"] == fake.overview
-        assert said["run"] == "gpt-small-1"
-        assert {one["key"] for one in said["series"]} == {"loss", "tokens"}
+        answered = json.loads(files[0].read_text())
+        assert answered["overview"] == fake.overview
+        assert answered["run"] == "gpt-small-1"
+        assert {one["key"] for one in answered["series"]} == {"loss", "tokens"}
 
     driven(fake, play, size=(200, 24), directory=tmp_path)
 
@@ -296,8 +314,8 @@ def test_names_are_text_without_control_sequences(fake: Fake) -> None:
 
     async def play(pilot: Pilot[None], app: Top) -> None:
         screen = text(app)
-        for said in ("[red]x[/]", r"a\x1b[31mb\nc", "損失", r"[@click=app.bell]y[/]: [bold]\x07 it\tis"):
-            assert said in screen
+        for answered in ("[red]x[/]", r"a\x1b[31mb\nc", "損失", r"[@click=app.bell]y[/]: [bold]\x07 it\tis"):
+            assert answered in screen
         assert len(screen.splitlines()) == 24
         assert 1 not in colours(app, "[red]x[/]")
 
@@ -336,11 +354,11 @@ def test_another_daemon_does_not_replace_one_that_is_gone(
         other.overview = overview(runs=[run("of-another")])
         with pytest.raises(UnansweredError, match="a token is needed"):
             asked.overview()
-        with pytest.raises(UnansweredError) as told:
+        with pytest.raises(UnansweredError) as reported:
             asked.overview()
         url = other.url.partition("/#")[0]
         file = places[0].with_suffix(".address")
-        assert str(told.value) == f"the daemon of {file} does not answer, but another does, at {url} (see --url)"
+        assert str(reported.value) == f"the daemon of {file} does not answer, but another does, at {url} (see --url)"
         with serving(Fake()) as restarted:
             note(places[0], restarted)
             assert asked.overview() == restarted.overview
@@ -389,7 +407,7 @@ def test_the_poller_polls_on_demand_and_finds_a_daemon_that_starts_later() -> No
     assert answers.get(timeout=DEADLINE).error == "nobody is there"
     daemon.there = True
     poller.poll_now()
-    said = answers.get(timeout=DEADLINE).data
-    assert said is not None
-    assert said.overview == overview()
+    answered = answers.get(timeout=DEADLINE).data
+    assert answered is not None
+    assert answered.overview == overview()
     poller.stop()

@@ -19,8 +19,8 @@ def exited(code: int | None) -> Exit:
 
 
 def bye(status: str, cause: str = "", *, provisional: bool = True) -> Bye:
-    said = FakeSession().bye(status)
-    return Bye(said.clock, said.totals, status, cause, provisional)
+    reported = FakeSession().bye(status)
+    return Bye(reported.clock, reported.totals, status, cause, provisional)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def bye(status: str, cause: str = "", *, provisional: bool = True) -> Bye:
         (None, ("lost", "unknown")),
     ],
 )
-def test_who_says_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tuple[str, str]) -> None:
+def test_a_process_that_reports_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tuple[str, str]) -> None:
     assert verdict(None, ended) == expected
 
 
@@ -64,7 +64,7 @@ def test_who_says_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tu
         (OOM, ("finished", "")),
     ],
 )
-def test_a_good_end_that_atexit_tells_holds_unless_the_process_then_exits_badly_or_crashes(
+def test_a_good_end_that_atexit_reports_holds_unless_the_process_then_exits_badly_or_crashes(
     ended: Exit | None, expected: tuple[str, str]
 ) -> None:
     assert verdict(bye("finished"), ended) == expected
@@ -98,7 +98,7 @@ def test_an_exception_that_was_seen_is_the_cause_whatever_follows(ended: Exit | 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
 @pytest.mark.parametrize("ended", [None, exited(None), exited(0), exited(3), exited(-signal.SIGKILL), OOM])
-def test_what_the_training_says_itself_stands(status: str, ended: Exit | None) -> None:
+def test_an_end_that_the_training_reports_itself_stands(status: str, ended: Exit | None) -> None:
     assert verdict(bye(status, provisional=False), ended) == (status, "")
 
 
@@ -117,5 +117,5 @@ def test_a_bye_of_an_unheard_of_status_is_a_failure(status: str) -> None:
         (exited(-64), {"signal": "SIGRTMAX"}),
     ],
 )
-def test_what_is_known_of_an_exit_is_told_by_its_name(ended: Exit, fields: dict[str, int | str]) -> None:
+def test_an_exit_is_reported_by_its_name(ended: Exit, fields: dict[str, int | str]) -> None:
     assert ended.fields() == fields

@@ -28,8 +28,8 @@ def values(house: RunsHarness) -> dict[str, float | Distribution]:
 def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     house = RunsHarness(runs=2)
     late = FakeSession("c", name="late")
-    for who in (FakeSession("a", name="one"), FakeSession("b", name="two"), late):
-        house.hello(who)
+    for session in (FakeSession("a", name="one"), FakeSession("b", name="two"), late):
+        house.hello(session)
     house.push(late, {"loss": 1.0})
     house.bye(late)
     assert house.runs_in("starting") == ["one", "two"]
@@ -43,10 +43,10 @@ def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixt
 def test_an_ended_run_does_not_count_as_live() -> None:
     house = RunsHarness(runs=1)
     for run in ("a", "b", "c"):
-        who = FakeSession(run, name=run)
-        house.hello(who)
+        session = FakeSession(run, name=run)
+        house.hello(session)
         assert house.runs_in("starting") == [run]
-        house.bye(who)
+        house.bye(session)
 
 
 def test_a_run_at_the_limit_may_be_started_anew() -> None:
@@ -57,17 +57,17 @@ def test_a_run_at_the_limit_may_be_started_anew() -> None:
     assert house.rejected() == {}
 
 
-def info(who: FakeSession, attempt: str) -> tuple[str, ...]:
-    known = who.identity
+def info(session: FakeSession, attempt: str) -> tuple[str, ...]:
+    known = session.identity
     return ("train", known.run, attempt, "1", known.host, known.git_commit, known.framework, known.job_id, "", "")
 
 
-def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> None:
+def test_as_many_ended_runs_as_may_live_are_retained_and_the_oldest_is_removed_first() -> None:
     house = RunsHarness(runs=3)
     for number in range(20):
-        who = FakeSession(str(number), name=f"run-{number}")
-        house.hello(who)
-        house.bye(who)
+        session = FakeSession(str(number), name=f"run-{number}")
+        house.hello(session)
+        house.bye(session)
         house.after += 1
     assert house.runs_in("finished") == ["run-17", "run-18", "run-19"]
     assert len(list(house.runs._sessions())) == 3
@@ -76,10 +76,10 @@ def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> 
 
 def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> None:
     house = RunsHarness(keys=3)
-    who = FakeSession()
-    house.hello(who)
+    session = FakeSession()
+    house.hello(session)
     for _ in range(4):
-        house.push(who, {f"key-{number}": 1.0 for number in range(5)})
+        house.push(session, {f"key-{number}": 1.0 for number in range(5)})
     assert set(values(house)) == {"key-0", "key-1", "key-2"}
     assert house.rejected() == {"keys": 2.0}
 
@@ -87,9 +87,9 @@ def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> 
 def test_series_over_the_limit_in_all_are_counted() -> None:
     house = RunsHarness(series=3)
     for run in ("a", "b"):
-        who = FakeSession(run, name=run)
-        house.hello(who)
-        house.push(who, {"one": 1.0, "two": 2.0})
+        session = FakeSession(run, name=run)
+        house.hello(session)
+        house.push(session, {"one": 1.0, "two": 2.0})
     assert len([one for one in house.page() if one.family == "value"]) == 3
     assert house.rejected() == {"series": 1.0}
 
@@ -97,19 +97,19 @@ def test_series_over_the_limit_in_all_are_counted() -> None:
 def test_ranks_that_share_statistics_count_as_these() -> None:
     house = RunsHarness(ranks=2, series=14)
     for number in range(10):
-        who = FakeSession(rank=number, world=10)
-        house.hello(who)
-        house.push(who, {"one": 1.0, "two": 2.0, f"own-{number // 9}": 3.0})
+        session = FakeSession(rank=number, world=10)
+        house.hello(session)
+        house.push(session, {"one": 1.0, "two": 2.0, f"own-{number // 9}": 3.0})
     assert "series" in house.rejected()
     assert sum(one.labels[-1] == "two" for one in house.page() if one.family == "value") == 10
 
 
 def test_families_of_their_own_are_never_crowded_out() -> None:
     house = RunsHarness(keys=1, series=1)
-    who = FakeSession()
-    house.hello(who)
+    session = FakeSession()
+    house.hello(session)
     known = ("loss", "accuracy", "learning_rate", "grad_norm", "epoch")
-    house.push(who, {f"key-{number}": 1.0 for number in range(100)} | dict.fromkeys(known, 0.5))
+    house.push(session, {f"key-{number}": 1.0 for number in range(100)} | dict.fromkeys(known, 0.5))
     assert [house.get(key) for key in known] == [0.5] * 5
     assert house.get("step") == 1.0
     assert len(values(house)) == 1
@@ -117,9 +117,9 @@ def test_families_of_their_own_are_never_crowded_out() -> None:
 
 def test_a_key_longer_than_a_label_may_be_is_counted() -> None:
     house = RunsHarness(label_bytes=16)
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"é" * 8: 1.0, "é" * 8 + "x": 2.0})
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"é" * 8: 1.0, "é" * 8 + "x": 2.0})
     assert set(values(house)) == {"é" * 8}
     assert house.rejected() == {"label_length": 1.0}
 
@@ -141,9 +141,9 @@ def test_short_labels_do_not_make_a_process_here_one_of_another_machine() -> Non
 def test_the_series_of_a_run_that_was_forgotten_make_room_for_others() -> None:
     house = RunsHarness(series=2)
     first, second = FakeSession("a", name="first"), FakeSession("b", name="second")
-    for who in (first, second):
-        house.hello(who)
-        house.push(who, {"one": 1.0, "two": 2.0})
+    for session in (first, second):
+        house.hello(session)
+        house.push(session, {"one": 1.0, "two": 2.0})
     assert "value" not in house.has("second")
     house.bye(first)
     house.wait(61)
@@ -161,11 +161,11 @@ def test_sessions_over_the_limit_are_counted_and_their_run_is_not_shown() -> Non
 
 def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     house = RunsHarness(runs=1, keys=1)
-    who = FakeSession("a", name="a")
-    house.hello(who)
+    session = FakeSession("a", name="a")
+    house.hello(session)
     with caplog.at_level(logging.WARNING, "trackside"):
         for number in range(5):
-            house.push(who, {f"key-{number}": 1.0})
+            house.push(session, {f"key-{number}": 1.0})
             house.hello(FakeSession(str(number), name="b"))
     assert caplog.messages == [
         "run b is over the limit of 1 (runs): it is not on /metrics, nor are further ones",
@@ -178,15 +178,15 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
 ) -> None:
     monkeypatch.setattr(rank, "REFUSED_KEYS", 100)
     house = RunsHarness(keys=10)
-    who = FakeSession()
-    house.hello(who)
+    session = FakeSession()
+    house.hello(session)
 
     def invent(first: int, last: int) -> int:
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for number in range(first, last):
             house.push(
-                who, {f"loss/{number}": float("nan")}, nonfinite={f"loss/{one}": 1 for one in range(number)[-50:]}
+                session, {f"loss/{number}": float("nan")}, nonfinite={f"loss/{one}": 1 for one in range(number)[-50:]}
             )
         gc.collect()
         return tracemalloc.get_traced_memory()[0] - before
@@ -205,9 +205,9 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
 
 def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
     house = RunsHarness(keys=1)
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
     assert house.get("nonfinite_total", "train", "0", "a") == 1.0
     assert house.get("nonfinite_total", "train", "0", "b") is None
 
@@ -216,13 +216,13 @@ def test_phases_and_devices_are_bounded_over_all_sessions_of_a_rank() -> None:
     house = RunsHarness()
     house.hello(FakeSession(rank=1))
     for number in range(4):
-        who, other = FakeSession(), FakeSession()
-        for one in (who, other):  # two at once, and when they have ended the next two
+        session, other = FakeSession(), FakeSession()
+        for one in (session, other):  # two at once, and when they have ended the next two
             house.hello(one)
             names = [f"{number}/{one.id.hex()}/{place}" for place in range(SESSION_PHASES + 1)]
             memory = dict.fromkeys(names, Memory(1))
             house.push(one, {"loss": 1.0}, phases=dict.fromkeys(names, 1.0), device=Device(memory=memory))
-        for one in (who, other):
+        for one in (session, other):
             house.bye(one)
     shown = [one.family for one in house.page()]
     assert shown.count("phase_seconds_total") == shown.count("device_memory_allocated_bytes") == SESSION_PHASES + 1

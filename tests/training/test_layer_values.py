@@ -17,12 +17,12 @@ LAYERS = {"blocks.0.mlp": [3.0, -4.0], "blocks.1.mlp": [0.0, 2.0], "head": [1.0]
 
 def push(house: RunsHarness, *frames: DistributionFrame, late: bool = False) -> set[tuple[str, ...]]:
     """Push a step with distributions, and return what is on the page: family, kind and layer."""
-    who = FakeSession()
-    house.hello(who)
+    session = FakeSession()
+    house.hello(session)
     for _ in range(2):  # what is refused is counted once
-        pushes = who.pushes({"mine": 1.0})
+        pushes = session.pushes({"mine": 1.0})
         pushes.distributions = list(frames)
-        house.ingest(who.id, pushes, late=late)
+        house.ingest(session.id, pushes, late=late)
     return {(one.family, *one.labels[2:]) for one in house.page() if one.family.startswith(FAMILY)}
 
 

@@ -41,7 +41,7 @@ def test_a_pid_that_another_process_has_by_now_is_gone(process: Any) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
-def test_of_a_process_elsewhere_nothing_is_known(process: Any, elsewhere: dict[str, Any]) -> None:
+def test_the_end_of_a_process_elsewhere_is_unknown(process: Any, elsewhere: dict[str, Any]) -> None:
     assert Liveness().is_gone(of(process, **elsewhere)) is None
 
 
@@ -62,7 +62,7 @@ def test_a_process_may_call_itself_what_it_likes(tmp_path: Path) -> None:
     assert liveness.is_gone(replace(HERE, pid=7, start=41, boot="boot")) is True
 
 
-def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+def test_without_proc_the_end_is_unknown(tmp_path: Path) -> None:
     assert Liveness(tmp_path).is_gone(HERE) is None
 
 

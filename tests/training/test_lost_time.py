@@ -34,11 +34,11 @@ CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
 
 def lost(house: RunsHarness, rank: str = "0") -> dict[str, float]:
     """Return the lost seconds on the page, by cause, without zeros."""
-    told = {cause: house.get("lost_seconds_total", "train", rank, cause) for cause in CAUSES}
-    return {cause: seconds for cause, seconds in told.items() if isinstance(seconds, float) and seconds}
+    reported = {cause: house.get("lost_seconds_total", "train", rank, cause) for cause in CAUSES}
+    return {cause: seconds for cause, seconds in reported.items() if isinstance(seconds, float) and seconds}
 
 
-def kept(house: RunsHarness) -> dict[int, Account]:
+def stored_accounts(house: RunsHarness) -> dict[int, Account]:
     """Return the accounts that were last sent to the history, by rank."""
     return {one.rank: one.account for one in house.records if isinstance(one, AccountUpdated)}
 
@@ -51,68 +51,68 @@ def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
     phases = {"data": 1.0, "forward": 9.0, "eval": 2.0, "validation": 3.0, "checkpoint": 4.0, "save": 5.0}
     assert lost_in(phases) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
     assert lost_in({"forward": 1.0}) == {}
-    house, who = RunsHarness(), FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, phases=phases)
+    house, session = RunsHarness(), FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, phases=phases)
     assert lost(house) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
     assert house.get("lost_seconds_total", "train", "0", "stall") == 0.0
 
 
 def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_already() -> None:
-    house, who = RunsHarness(), FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, phases={"data": 1.0})
+    house, session = RunsHarness(), FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, phases={"data": 1.0})
     house.wait(1)
     house.runs.accept_stalls([ALL_STALLED])
     house.wait(1)
     for _ in range(20):
         house.wait(1)
-    house.push(who, {"loss": 1.0}, phases={"data": 6.0}, pushes=1)  # five of the seconds it has waited for data
+    house.push(session, {"loss": 1.0}, phases={"data": 6.0}, pushes=1)  # five of the seconds it has waited for data
     house.wait(1)
     house.runs.accept_stalls([Stall("id-1", 0)])
-    house.push(who, {"loss": 1.0}, step=2)
+    house.push(session, {"loss": 1.0}, step=2)
     for _ in range(20):
         house.wait(1)
     assert lost(house) == {"data": 6.0, "stall": 21.0}
-    assert kept(house)[0].stall == 21.0
+    assert stored_accounts(house)[0].stall == 21.0
 
 
-def test_what_is_on_the_page_was_kept_before() -> None:
-    house, who = RunsHarness(stalls=[ALL_STALLED]), FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0})
-    shown, told = [], [0.0] * 10
+def test_values_of_the_page_were_stored_before() -> None:
+    house, session = RunsHarness(stalls=[ALL_STALLED]), FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 1.0})
+    shown, reported = [], [0.0] * 10
     for _ in range(35):
         house.wait(1)
         shown.append(lost(house).get("stall", 0.0))
-        told.append(kept(house).get(0, Account()).stall)
-        assert shown[-1] <= told[-11]
+        reported.append(stored_accounts(house).get(0, Account()).stall)
+        assert shown[-1] <= reported[-11]
     assert shown == sorted(shown)
     assert 0 < shown[-1] < 35
 
 
-def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
-    house, who, again = RunsHarness(stalls=[ALL_STALLED]), FakeSession(), FakeSession(attempt=1)
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, device=Device(flops=1e15))
+def test_all_accounts_of_an_attempt_that_is_given_up_for_the_next_are_stored() -> None:
+    house, session, again = RunsHarness(stalls=[ALL_STALLED]), FakeSession(), FakeSession(attempt=1)
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, device=Device(flops=1e15))
     for _ in range(6):
         house.wait(1)
-    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=2e15))
+    house.push(session, {"loss": 1.0}, step=2, device=Device(flops=2e15))
     house.hello(again)
     assert lost(house) == {"stall": 5.0}
-    assert kept(house)[0] == Account(stall=5.0, caught=True, flops=2e15)
+    assert stored_accounts(house)[0] == Account(stall=5.0, caught=True, flops=2e15)
 
 
 def crashed(house: RunsHarness, *, steps: int = 5) -> FakeSession:
     """Return the session of a run that makes some steps and dies at 100 s."""
-    who = FakeSession()
-    house.hello(who)
+    session = FakeSession()
+    house.hello(session)
     for step in range(1, steps + 1):
-        house.push(who, {"loss": 1.0}, step=step, phases={"data": 2.0})
+        house.push(session, {"loss": 1.0}, step=step, phases={"data": 2.0})
     house.after = 100.0
-    house.bye(who, "failed")
+    house.bye(session, "failed")
     house.wait(1)
-    return who
+    return session
 
 
 def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_not_counted_twice() -> None:
@@ -133,7 +133,7 @@ def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_no
     for _ in range(12):
         house.wait(1)
     assert lost(house) == {"data": 9.0, "restart": 170.0 - 100.0 - 6.0}
-    assert kept(house)[0] == Account(restart=64.0, caught=True)
+    assert stored_accounts(house)[0] == Account(restart=64.0, caught=True)
 
 
 def test_an_attempt_that_never_gets_beyond_is_lost_wholly_and_the_next_one_goes_on_from_there() -> None:
@@ -173,7 +173,7 @@ def records(tmp_path: Path) -> Path:
     return tmp_path / "history"
 
 
-def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Path) -> None:
+def test_a_restarted_daemon_continues_where_the_one_before_was(records: Path) -> None:
     first = RunsHarness()
     before = crashed(first)
     opened = [session_opened(before.id, before.hello(0.0), "train", 0, WALL)]
@@ -188,29 +188,29 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
             now = time_accounting.earlier_attempts(connection, "id-1", 0)
     assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
     assert now == EarlierAttempts(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
-    house, who = RunsHarness(before=lambda *_: known._replace(step=9)), FakeSession()
+    house, session = RunsHarness(before=lambda *_: known._replace(step=9)), FakeSession()
     house.after = 130.0
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, step=10)
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, step=10)
     for _ in range(12):
         house.wait(1)
     assert lost(house) == {"restart": 33.0, "stall": 4.0}
-    again = RunsHarness(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended, kept(house)))
+    again = RunsHarness(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended, stored_accounts(house)))
     again.after = 150.0
-    again.hello(who)
+    again.hello(session)
     assert lost(again) == {"restart": 33.0, "stall": 4.0}
 
 
-def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
-    who = FakeSession()
+def test_an_attempt_with_an_unobserved_end_has_ended_with_its_last_message(records: Path) -> None:
+    session = FakeSession()
     with history(records) as file:
-        file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL)])
+        file.put([session_opened(session.id, session.hello(0.0), "train", 0, WALL)])
         for number, step in enumerate((3, 7, 5), 1):
-            body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
+            body = session.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
             file.put(
                 [
                     batch_ingested(
-                        who.id, number, body.blocks, body.clock.wall - body.clock.monotonic, body.totals.phases
+                        session.id, number, body.blocks, body.clock.wall - body.clock.monotonic, body.totals.phases
                     )
                 ]
             )
@@ -224,26 +224,28 @@ def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: P
             assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(kept={0: Account()})
 
 
-def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
-    house, who = RunsHarness(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, device=Device(flops=4e16))
+def test_work_and_peak_are_stored_for_later_questions() -> None:
+    house, session = RunsHarness(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, device=Device(flops=4e16))
     house.wait(1)
-    assert kept(house)[0] == Account(caught=True, flops=4e16, peak=1e15)
-    house.push(who, {"loss": 1.0}, step=2, device=Device(flops=8e16, peak_flops=3e15))
-    house.bye(who)
+    assert stored_accounts(house)[0] == Account(caught=True, flops=4e16, peak=1e15)
+    house.push(session, {"loss": 1.0}, step=2, device=Device(flops=8e16, peak_flops=3e15))
+    house.bye(session)
     house.wait(1)
-    assert kept(house)[0] == Account(caught=True, flops=8e16, peak=3e15)  # its own word counts, up to its end
+    assert stored_accounts(house)[0] == Account(
+        caught=True, flops=8e16, peak=3e15
+    )  # its own word counts, up to its end
 
 
-def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
-    house, who = RunsHarness(stalls=[ALL_STALLED], peak=lambda *_: inf), FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
+def test_numbers_that_make_no_sense_leave_the_stored_ones_readable(records: Path) -> None:
+    house, session = RunsHarness(stalls=[ALL_STALLED], peak=lambda *_: inf), FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
     for _ in range(12):
         house.wait(1)
     with history(records) as file:
-        file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        file.put([session_opened(session.id, session.hello(0.0), "train", 0, WALL), *house.records])
         with file.database.reading() as connection:
             assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(
                 kept={0: Account(stall=10.0, caught=True)}
@@ -264,14 +266,14 @@ def test_mfu_is_of_all_ranks_and_attempts() -> None:
     assert time_accounting.mfu([time_accounting.RankTime(0, 0, {}, Account())], attempts, now=100.0) is None
 
 
-def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None:
+def test_the_history_lists_them_by_attempt_and_of_the_run(records: Path) -> None:
     house = RunsHarness()
-    who = crashed(house)
+    session = crashed(house)
     with history(records) as file:
         account = Account(stall=10.0, flops=1e15, peak=1e14)
         file.put(
             [
-                session_opened(who.id, who.hello(0.0), "train", 0, WALL),
+                session_opened(session.id, session.hello(0.0), "train", 0, WALL),
                 *house.records,
                 AccountUpdated("id-1", 0, 0, account),
             ]

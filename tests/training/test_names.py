@@ -22,9 +22,9 @@ def attempts(house: RunsHarness, run: str = "train") -> list[str]:
 
 def test_a_second_live_run_of_a_name_gets_a_number(house: RunsHarness) -> None:
     for number, run in enumerate(("a", "b", "c")):
-        who = FakeSession(run)
-        house.hello(who)
-        house.push(who, {"loss": float(number)})
+        session = FakeSession(run)
+        house.hello(session)
+        house.push(session, {"loss": float(number)})
     assert [house.get("loss", name, "0") for name in ("train", "train-2", "train-3")] == [0.0, 1.0, 2.0]
 
 
@@ -37,7 +37,7 @@ def test_a_number_is_free_again_when_its_run_has_ended(house: RunsHarness) -> No
     assert house.runs_in("starting") == ["train-2", "train"]
 
 
-def test_a_number_in_a_name_is_not_taken_for_a_second_run(house: RunsHarness) -> None:
+def test_a_number_in_a_name_is_not_mistaken_for_a_second_run(house: RunsHarness) -> None:
     for run, name in (("a", "train"), ("b", "train-2"), ("c", "train")):
         house.hello(FakeSession(run, name=name))
     assert sorted(house.runs_in("starting")) == ["train", "train-2", "train-3"]
@@ -70,7 +70,7 @@ def test_of_several_nodes_the_newer_run_replaces_the_living_one(house: RunsHarne
     assert house.runs_in("starting") == ["train"]
     assert house.get("loss") is None
     house.push(first, {"loss": 0.5})
-    assert house.get("loss") is None, "the replaced run is not heard any more"
+    assert house.get("loss") is None, "messages of the replaced run are ignored"
 
 
 def test_a_long_name_is_cut_at_a_character_and_still_gets_its_number(house: RunsHarness) -> None:
@@ -82,19 +82,19 @@ def test_a_long_name_is_cut_at_a_character_and_still_gets_its_number(house: Runs
 
 def test_the_id_of_an_ended_run_resumes_it_as_the_next_attempt(house: RunsHarness) -> None:
     for attempt in ("0", "1", "2"):
-        who = FakeSession("same")
-        house.hello(who)
+        session = FakeSession("same")
+        house.hello(session)
         assert attempts(house) == [attempt]
-        house.push(who, {"loss": 1.0})
+        house.push(session, {"loss": 1.0})
         assert house.get("steps_total") == 1.0, "the counters of an attempt are its own"
-        house.bye(who)
+        house.bye(session)
 
 
 def test_a_launchers_restart_is_a_new_attempt_at_once(house: RunsHarness) -> None:
     before = [FakeSession("same", rank=rank, world=2, local_world=2) for rank in range(2)]
-    for who in before:
-        house.hello(who)
-        house.push(who, {"loss": 1.0})
+    for session in before:
+        house.hello(session)
+        house.push(session, {"loss": 1.0})
     after = FakeSession("same", attempt=1, world=2, local_world=2)
     house.hello(after)
     assert attempts(house) == ["1"]
@@ -102,7 +102,7 @@ def test_a_launchers_restart_is_a_new_attempt_at_once(house: RunsHarness) -> Non
     assert house.get("loss", "train", "1") is None, "the old attempt's ranks are gone"
 
 
-def test_what_an_old_attempt_says_is_passed_over(house: RunsHarness) -> None:
+def test_messages_of_an_old_attempt_are_ignored(house: RunsHarness) -> None:
     old, new = FakeSession("same"), FakeSession("same", attempt=1)
     house.hello(old)
     house.hello(new)
@@ -119,12 +119,12 @@ def test_what_an_old_attempt_says_is_passed_over(house: RunsHarness) -> None:
 def test_the_ranks_of_a_resumed_run_find_each_other_in_any_order(house: RunsHarness) -> None:
     for attempt in ("0", "1"):
         ranks = [FakeSession("same", rank=rank, world=4, local_world=4) for rank in (2, 0, 3, 1)]
-        for who in ranks:
-            house.hello(who)
+        for session in ranks:
+            house.hello(session)
             assert attempts(house) == [attempt]
         assert {one.labels[1] for one in house.page() if one.family == "rank_state"} == {"0", "1", "2", "3"}
-        for who in ranks:
-            house.bye(who)
+        for session in ranks:
+            house.bye(session)
 
 
 def test_a_run_that_was_killed_and_started_anew_is_a_new_attempt_without_waiting(
@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_and_started_anew_is_a_new_attempt_without_waiting
     assert house.runs_in("starting") == ["train"]
 
 
-def test_a_rank_that_was_killed_and_started_anew_beside_living_ones_goes_on_in_the_same_attempt(
+def test_a_rank_that_was_restarted_beside_living_ones_continues_in_the_same_attempt(
     house: RunsHarness, process: Any
 ) -> None:
     survivor = FakeSession("same", rank=1, world=2, local_world=2)
@@ -157,19 +157,19 @@ def test_a_rank_that_was_killed_and_started_anew_beside_living_ones_goes_on_in_t
 
 def test_two_sessions_of_one_rank_are_one_run(house: RunsHarness) -> None:
     both = [FakeSession("same"), FakeSession("same")]
-    for who in both:
-        house.hello(who)
-    for who in both:
+    for session in both:
+        house.hello(session)
+    for session in both:
         assert house.state_of() == "starting"
-        house.bye(who)
+        house.bye(session)
     assert house.state_of() == "finished"
     assert attempts(house) == ["0"]
 
 
 def test_a_run_begins_again_after_it_was_forgotten(house: RunsHarness) -> None:
-    who = FakeSession("same")
-    house.hello(who)
-    house.bye(who)
+    session = FakeSession("same")
+    house.hello(session)
+    house.bye(session)
     house.wait(901)
     house.hello(FakeSession("same"))
     assert attempts(house) == ["0"]

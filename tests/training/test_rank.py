@@ -24,7 +24,7 @@ def house() -> RunsHarness:
 
 
 @pytest.fixture
-def who(house: RunsHarness) -> FakeSession:
+def fake_session(house: RunsHarness) -> FakeSession:
     """A session that has sent its hello."""
     speaker = FakeSession()
     house.hello(speaker)
@@ -40,100 +40,110 @@ def durations(*counts: int, total: float) -> Histogram:
     return Histogram([*counts, *[0] * (len(DURATION_BUCKETS) + 1 - len(counts))], total)
 
 
-def test_known_keys_have_families_of_their_own_and_others_keep_the_users_name(
-    house: RunsHarness, who: FakeSession
+def test_known_keys_have_families_of_their_own_and_others_retain_the_users_name(
+    house: RunsHarness, fake_session: FakeSession
 ) -> None:
-    house.push(who, {"loss": 2.5, "accuracy": 0.5, "grad_norm": 1.5, "epoch": 3.0, 'eval/bleu "x"\n': 31.2})
+    house.push(fake_session, {"loss": 2.5, "accuracy": 0.5, "grad_norm": 1.5, "epoch": 3.0, 'eval/bleu "x"\n': 31.2})
     assert [house.get(family) for family in ("loss", "accuracy", "grad_norm", "epoch")] == [2.5, 0.5, 1.5, 3.0]
     assert house.get("value", "train", "0", 'eval/bleu "x"\n') == 31.2
 
 
-def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house: RunsHarness, who: FakeSession) -> None:
+def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(
+    house: RunsHarness, fake_session: FakeSession
+) -> None:
     blocks = [
         pushed(["loss", "lr"], (1.0, 1, (3.0, 0.1)), (2.0, 2, (2.0, 0.2))),
         pushed(["loss"], (3.0, 3, (1.0,))),
         pushed(["bleu"], (4.0, 3, (31.0,))),
     ]
-    house.ingest(who.id, Pushes(clock(5.0), Totals(pushes=4, steps=3), blocks))
+    house.ingest(fake_session.id, Pushes(clock(5.0), Totals(pushes=4, steps=3), blocks))
     assert (house.get("loss"), house.get("learning_rate")) == (1.0, 0.2)
     assert house.get("value", "train", "0", "bleu") == 31.0
     assert (house.get("step"), house.get("last_step_timestamp_seconds")) == (3.0, WALL + 4)
 
 
-def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: RunsHarness, who: FakeSession) -> None:
+def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(
+    house: RunsHarness, fake_session: FakeSession
+) -> None:
     blocks = [
         pushed(["lr"], (3.0, 7, (0.1,)), (4.0, 8, (0.2,))),
         pushed(["loss"], (2.0, 6, (0.6,)), (3.0, 7, (0.7,))),
     ]
-    house.ingest(who.id, Pushes(clock(5.0), Totals(pushes=3, steps=3), blocks))
+    house.ingest(fake_session.id, Pushes(clock(5.0), Totals(pushes=3, steps=3), blocks))
     assert (house.get("loss"), house.get("step"), house.get("last_step_timestamp_seconds")) == (0.7, 8.0, WALL + 4)
 
 
-def test_lr_is_the_learning_rate(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"lr": 0.1})
+def test_lr_is_the_learning_rate(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"lr": 0.1})
     assert house.get("learning_rate") == 0.1
-    house.push(who, {"lr": 0.2})
+    house.push(fake_session, {"lr": 0.2})
     assert house.get("learning_rate") == 0.2
 
 
 @pytest.mark.parametrize("values", [{"lr": 0.1, "learning_rate": 0.2}, {"learning_rate": 0.2, "lr": 0.1}])
-def test_when_both_come_learning_rate_wins(house: RunsHarness, who: FakeSession, values: dict[str, float]) -> None:
-    house.push(who, values)
+def test_when_both_come_learning_rate_wins(
+    house: RunsHarness, fake_session: FakeSession, values: dict[str, float]
+) -> None:
+    house.push(fake_session, values)
     assert house.get("learning_rate") == 0.2
-    house.push(who, {"lr": 0.3})
-    assert house.get("learning_rate") == 0.2
-
-
-def test_learning_rate_wins_over_an_lr_that_came_before(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"lr": 0.1})
-    house.push(who, {"learning_rate": 0.2})
-    house.push(who, {"lr": 0.3})
+    house.push(fake_session, {"lr": 0.3})
     assert house.get("learning_rate") == 0.2
 
 
-def test_amounts_are_counters_and_not_values(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0, "samples": 32.0, "tokens": 4096.0}, samples=320.0, tokens=40960.0)
+def test_learning_rate_wins_over_an_lr_that_came_before(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"lr": 0.1})
+    house.push(fake_session, {"learning_rate": 0.2})
+    house.push(fake_session, {"lr": 0.3})
+    assert house.get("learning_rate") == 0.2
+
+
+def test_amounts_are_counters_and_not_values(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0, "samples": 32.0, "tokens": 4096.0}, samples=320.0, tokens=40960.0)
     assert (house.get("samples_total"), house.get("tokens_total")) == (320.0, 40960.0)
     assert not [one for one in house.page() if one.family == "value"]
 
 
-def test_amounts_that_were_never_pushed_are_not_shown(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0})
+def test_amounts_that_were_never_pushed_are_not_shown(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0})
     assert house.get("samples_total") is None
     assert house.get("tokens_total") is None
 
 
-def test_nan_and_infinities_are_shown_and_counted(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": nan, "bleu": inf}, nonfinite={"loss": 3, "bleu": 1})
+def test_nan_and_infinities_are_shown_and_counted(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": nan, "bleu": inf}, nonfinite={"loss": 3, "bleu": 1})
     assert isnan(cast("float", house.get("loss")))
     assert house.get("value", "train", "0", "bleu") == inf
     assert nonfinite(house) == {"loss": 3.0, "bleu": 1.0}
 
 
-def test_a_known_key_has_its_nonfinite_counter_at_0_from_the_beginning(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0, "grad_norm": 1.0, "bleu": 1.0, "samples": 1.0})
+def test_a_known_key_has_its_nonfinite_counter_at_0_from_the_beginning(
+    house: RunsHarness, fake_session: FakeSession
+) -> None:
+    house.push(fake_session, {"loss": 1.0, "grad_norm": 1.0, "bleu": 1.0, "samples": 1.0})
     assert nonfinite(house) == {"loss": 0.0, "grad_norm": 0.0}
 
 
 def test_a_learning_rate_brings_no_counter_for_the_lr_that_was_never_pushed(
-    house: RunsHarness, who: FakeSession
+    house: RunsHarness, fake_session: FakeSession
 ) -> None:
-    house.push(who, {"learning_rate": 1.0})
+    house.push(fake_session, {"learning_rate": 1.0})
     assert nonfinite(house) == {"learning_rate": 0.0}
 
 
-def test_the_clients_own_totals_are_shown(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0}, pushes=7, dropped=3, resent=2, overhead=0.25, steps=5)
+def test_the_clients_own_totals_are_shown(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0}, pushes=7, dropped=3, resent=2, overhead=0.25, steps=5)
     families = ("client_pushes_total", "client_dropped_total", "client_resent_total", "steps_total")
     assert [house.get(family) for family in families] == [7.0, 3.0, 2.0, 5.0]
     assert house.get("client_overhead_seconds_total") == 0.25
 
 
-def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: RunsHarness, who: FakeSession) -> None:
+def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: RunsHarness, fake_session: FakeSession) -> None:
     other = FakeSession()
     house.hello(other)
     step = durations(1, 2, total=0.005)
-    house.push(who, {"loss": 1.0}, pushes=3, overhead=0.5, samples=10.0, nonfinite={"loss": 1}, step_duration=step)
+    house.push(
+        fake_session, {"loss": 1.0}, pushes=3, overhead=0.5, samples=10.0, nonfinite={"loss": 1}, step_duration=step
+    )
     house.push(other, {"loss": 2.0}, pushes=4, overhead=0.25, nonfinite={"loss": 2, "bleu": 1}, step_duration=step)
     assert house.get("client_pushes_total") == 7.0
     assert house.get("client_overhead_seconds_total") == 0.75
@@ -149,22 +159,22 @@ def test_of_memory_the_newest_state_counts_and_the_peak_of_all_sessions() -> Non
     assert both.device == Device(memory={"GPU-1": Memory(allocated=3, peak=9, out_of_memory=2)})
 
 
-def test_totals_that_come_late_never_make_a_counter_fall(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0}, pushes=10, steps=10, overhead=1.0, step_duration=durations(9, total=0.009))
-    house.push(who, {"loss": 1.0}, pushes=5, steps=5, overhead=0.5, step_duration=durations(4, total=0.004))
-    house.skip(who.id, Totals(pushes=3, steps=3))
+def test_totals_that_come_late_never_make_a_counter_fall(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0}, pushes=10, steps=10, overhead=1.0, step_duration=durations(9, total=0.009))
+    house.push(fake_session, {"loss": 1.0}, pushes=5, steps=5, overhead=0.5, step_duration=durations(4, total=0.004))
+    house.skip(fake_session.id, Totals(pushes=3, steps=3))
     assert (house.get("client_pushes_total"), house.get("steps_total")) == (10.0, 10.0)
     assert house.get("client_overhead_seconds_total") == 1.0
     assert cast("Distribution", house.get("step_duration_seconds")).counts[0] == 9
 
 
-def test_a_skip_renews_the_totals(house: RunsHarness, who: FakeSession) -> None:
-    house.skip(who.id, Totals(pushes=30, dropped=12))
+def test_a_skip_renews_the_totals(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.skip(fake_session.id, Totals(pushes=30, dropped=12))
     assert (house.get("client_pushes_total"), house.get("client_dropped_total")) == (30.0, 12.0)
 
 
-def test_a_batch_without_rows_renews_the_totals(house: RunsHarness, who: FakeSession) -> None:
-    house.ingest(who.id, Pushes(clock(), Totals(pushes=4, dropped=4), []))
+def test_a_batch_without_rows_renews_the_totals(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.ingest(fake_session.id, Pushes(clock(), Totals(pushes=4, dropped=4), []))
     assert house.get("client_dropped_total") == 4.0
     assert house.state_of() == "starting"
 
@@ -197,10 +207,10 @@ def test_a_hello_after_a_daemon_restart_fills_the_page(house: RunsHarness) -> No
 def test_what_is_sent_again_after_a_hello_turns_nothing_back(house: RunsHarness) -> None:
     session, hello, batches = real_session(20)
     house.open(session.id, hello)
-    told = house.page()
+    reported = house.page()
     for batch in batches:
         house.ingest(session.id, batch)
-        assert house.page() == told, "each scrape in between sees what the hello told, and not an older step"
+        assert house.page() == reported, "each scrape in between sees the values of the hello, and not an older step"
 
 
 def test_what_is_pushed_after_a_hello_is_shown(house: RunsHarness) -> None:
@@ -213,8 +223,8 @@ def test_what_is_pushed_after_a_hello_is_shown(house: RunsHarness) -> None:
     assert (house.get("loss"), house.get("step"), house.get("steps_total")) == (9.0, 4.0, 4.0)
 
 
-def test_without_total_steps_there_is_no_progress(house: RunsHarness, who: FakeSession) -> None:
-    house.push(who, {"loss": 1.0})
+def test_without_total_steps_there_is_no_progress(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0})
     assert house.get("progress_ratio") is None
     assert house.get("remaining_seconds") is None
 
@@ -226,32 +236,32 @@ def test_total_steps_that_make_no_sense_give_no_progress(house: RunsHarness, tot
 
 
 def test_progress_is_the_share_of_the_steps_done_and_what_remains_goes_by_the_pace(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who, total_steps=10)
-    house.push(who, {"loss": 1.0}, step=1)
+    fake_session = FakeSession()
+    house.hello(fake_session, total_steps=10)
+    house.push(fake_session, {"loss": 1.0}, step=1)
     assert (house.get("progress_ratio"), house.get("remaining_seconds")) == (0.1, None)
-    house.push(who, {"loss": 1.0}, step=2, step_duration=durations(0, 1, total=2.0))
+    house.push(fake_session, {"loss": 1.0}, step=2, step_duration=durations(0, 1, total=2.0))
     assert (house.get("progress_ratio"), house.get("remaining_seconds")) == (0.2, 16.0)
-    house.push(who, {"loss": 1.0}, step=4, step_duration=durations(0, 3, total=2.0 + 2 * 7.0))
+    house.push(fake_session, {"loss": 1.0}, step=4, step_duration=durations(0, 3, total=2.0 + 2 * 7.0))
     assert house.get("remaining_seconds") == pytest.approx(6 * 3.0), "a fifth of the way from 2 to 7 seconds"
-    house.push(who, {"loss": 1.0}, step=12)
+    house.push(fake_session, {"loss": 1.0}, step=12)
     assert (house.get("progress_ratio"), house.get("remaining_seconds")) == (1.0, 0.0)
 
 
 def test_steps_that_are_counted_from_0_reach_the_end_too(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who, total_steps=2)
-    house.push(who, {"loss": 1.0}, step=0)
+    fake_session = FakeSession()
+    house.hello(fake_session, total_steps=2)
+    house.push(fake_session, {"loss": 1.0}, step=0)
     assert house.get("progress_ratio") == 0.5
-    house.push(who, {"loss": 1.0}, step=1)
+    house.push(fake_session, {"loss": 1.0}, step=1)
     assert house.get("progress_ratio") == 1.0
 
 
 def test_a_duration_without_end_does_not_spoil_what_remains(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who, total_steps=10)
-    house.push(who, {"loss": 1.0}, step=5, step_duration=durations(1, total=inf))
-    house.push(who, {"loss": 1.0}, step=6, step_duration=durations(2, total=inf))
+    fake_session = FakeSession()
+    house.hello(fake_session, total_steps=10)
+    house.push(fake_session, {"loss": 1.0}, step=5, step_duration=durations(1, total=inf))
+    house.push(fake_session, {"loss": 1.0}, step=6, step_duration=durations(2, total=inf))
     assert house.get("remaining_seconds") is None
     assert [one for one, value in house.page().items() if isinstance(value, float) and isnan(value)] == []
 
@@ -269,17 +279,17 @@ def test_a_hello_before_the_first_push_shows_no_progress(house: RunsHarness, hel
 
 def test_the_earliest_of_several_sessions_is_the_ranks_start(house: RunsHarness) -> None:
     for started in (WALL + 5, WALL - 5, WALL):
-        who = FakeSession()
-        hello = replace(who.hello(), started=round(started * 1e9))
-        house.open(who.id, hello)
+        fake_session = FakeSession()
+        hello = replace(fake_session.hello(), started=round(started * 1e9))
+        house.open(fake_session.id, hello)
     assert house.get("start_timestamp_seconds") == WALL - 5
 
 
-def test_numbers_of_the_wildest_size_are_taken(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who, total_steps=2**63 - 1)
+def test_numbers_of_the_wildest_size_are_accepted(house: RunsHarness) -> None:
+    fake_session = FakeSession()
+    house.hello(fake_session, total_steps=2**63 - 1)
     house.push(
-        who,
+        fake_session,
         {"loss": 1e308, "bleu": 5e-324},
         step=-(2**63),
         pushes=2**64 - 1,

@@ -32,10 +32,10 @@ def members(house: RunsHarness) -> tuple[RankProcess, ...]:
 
 
 def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: RunsHarness) -> None:
-    who = FakeSession("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
-    house.hello(who)
+    session = FakeSession("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
+    house.hello(session)
     assert members(house) == (RankProcess("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",), owner=OWN.id),)
-    house.bye(who)
+    house.bye(session)
     assert members(house) == ()
 
 
@@ -58,12 +58,12 @@ def test_a_process_that_is_killed_is_a_member_no_more(house: RunsHarness, proces
     assert members(house) == ()
 
 
-def test_the_pid_of_who_lives_in_another_namespace_is_not_told(house: RunsHarness) -> None:
+def test_the_pid_of_a_process_in_another_namespace_is_not_reported(house: RunsHarness) -> None:
     house.hello(FakeSession(pid=2**22 + 7, start=1))
     assert [one.pid for one in members(house)] == [0]
 
 
-def test_a_pid_that_the_connection_tells_later_is_told_then(house: RunsHarness, process: Process) -> None:
+def test_a_pid_that_the_connection_reveals_later_is_reported_then(house: RunsHarness, process: Process) -> None:
     inside = FakeSession(pid=2**22 + 7, start=1)
     house.hello(inside)
     known = speaker(process)
@@ -73,7 +73,7 @@ def test_a_pid_that_the_connection_tells_later_is_told_then(house: RunsHarness, 
     assert [one.pid for one in members(house)] == [process.identity["pid"]]
 
 
-def test_a_hello_that_comes_again_tells_other_gpus_and_changes_nothing_else(house: RunsHarness) -> None:
+def test_a_hello_that_comes_again_names_other_gpus_and_changes_nothing_else(house: RunsHarness) -> None:
     first = FakeSession(gpus=("0",))
     house.hello(first)
     again = FakeSession(gpus=("GPU-aa",), rank=5, local_rank=5)

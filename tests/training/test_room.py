@@ -30,7 +30,7 @@ def house() -> RunsHarness:
 
 
 @pytest.fixture
-def who(house: RunsHarness) -> FakeSession:
+def session(house: RunsHarness) -> FakeSession:
     """Rank 2 of a run."""
     one = FakeSession(rank=2)
     house.hello(one)
@@ -50,70 +50,72 @@ def member(house: RunsHarness) -> RankProcess:
     return one
 
 
-def push(house: RunsHarness, who: FakeSession, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
+def push(
+    house: RunsHarness, session: FakeSession, room: ResourceUsage | None, after: float, *, late: bool = False
+) -> None:
     """Push a batch that reports resource usage."""
-    said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
-    house.ingest(who.id, said, late=late)
+    reported = replace(session.pushes({"loss": 1.0}, after=after), room=room)
+    house.ingest(session.id, reported, late=late)
 
 
-def test_a_beat_that_tells_nothing_else_puts_it_on_the_page(house: RunsHarness, who: FakeSession) -> None:
+def test_a_beat_with_nothing_else_puts_it_on_the_page(house: RunsHarness, session: FakeSession) -> None:
     assert room_of(house) == {}
-    house.beat(who, room=ROOM)
+    house.beat(session, room=ROOM)
     assert room_of(house) == PAGE
     assert member(house).room == ROOM
 
 
-def test_a_batch_tells_it_with_its_values(house: RunsHarness, who: FakeSession) -> None:
-    push(house, who, ROOM, 1.0)
+def test_a_batch_carries_it_with_its_values(house: RunsHarness, session: FakeSession) -> None:
+    push(house, session, ROOM, 1.0)
     assert room_of(house) == PAGE
     assert house.get("loss", "train", "2") == 1.0
 
 
-def test_a_beat_tells_it_with_totals_too(house: RunsHarness, who: FakeSession) -> None:
-    house.beat(who, totals=Totals(pushes=7), room=ROOM)
+def test_a_beat_carries_it_with_totals_too(house: RunsHarness, session: FakeSession) -> None:
+    house.beat(session, totals=Totals(pushes=7), room=ROOM)
     assert room_of(house) == PAGE
     assert house.get("client_pushes_total", "train", "2") == 7
 
 
-def test_what_is_not_told_is_absent_and_stays_as_it_was(house: RunsHarness, who: FakeSession) -> None:
-    house.beat(who, room=ResourceUsage(open_fds=5))
-    house.beat(who)
-    push(house, who, None, 1.0)
+def test_a_value_that_is_not_sent_is_absent_and_stays_as_it_was(house: RunsHarness, session: FakeSession) -> None:
+    house.beat(session, room=ResourceUsage(open_fds=5))
+    house.beat(session)
+    push(house, session, None, 1.0)
     assert room_of(house) == {"open_fds": 5}
 
 
-def test_what_comes_late_is_no_news(house: RunsHarness, who: FakeSession) -> None:
-    push(house, who, ROOM, 0.0, late=True)
+def test_what_comes_late_is_no_news(house: RunsHarness, session: FakeSession) -> None:
+    push(house, session, ROOM, 0.0, late=True)
     assert room_of(house) == {}
     assert member(house).room is None
 
 
-def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: RunsHarness, who: FakeSession) -> None:
+def test_a_batch_that_comes_again_behind_a_beat_undoes_nothing(house: RunsHarness, session: FakeSession) -> None:
     house.after = 5.0
-    house.beat(who, room=ROOM)
-    push(house, who, ResourceUsage(1, 1, 1, 1, 1), 4.0)
+    house.beat(session, room=ROOM)
+    push(house, session, ResourceUsage(1, 1, 1, 1, 1), 4.0)
     assert room_of(house) == PAGE
-    push(house, who, ResourceUsage(open_fds=1), 6.0)
+    push(house, session, ResourceUsage(open_fds=1), 6.0)
     assert room_of(house) == {**PAGE, "open_fds": 1}
 
 
-def test_it_ends_with_the_other_series_of_its_rank(house: RunsHarness, who: FakeSession) -> None:
-    house.beat(who, room=ROOM)
-    house.bye(who)
+def test_it_ends_with_the_other_series_of_its_rank(house: RunsHarness, session: FakeSession) -> None:
+    house.beat(session, room=ROOM)
+    house.bye(session)
     house.wait(59.0)
     assert room_of(house) == PAGE
     house.wait(2.0)
     assert room_of(house) == {}
 
 
-def test_who_is_not_known_tells_nothing(house: RunsHarness) -> None:
+def test_an_unknown_member_reports_nothing(house: RunsHarness) -> None:
     house.beat(FakeSession(rank=2), room=ROOM)
     assert room_of(house) == {}
 
 
-def test_a_member_is_in_the_pod_that_it_says(house: RunsHarness, who: FakeSession) -> None:
+def test_a_member_is_in_the_pod_that_it_names(house: RunsHarness, session: FakeSession) -> None:
     assert member(house)[-7:-4] == ("", "", "")
-    house.hello(who, about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
+    house.hello(session, about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
     assert member(house)[-7:-4] == ("train-0", "ml", "main")
 
 

@@ -27,11 +27,11 @@ def ranks(count: int, **identity: Any) -> list[FakeSession]:
 
 
 def test_a_run_begins_as_starting_and_runs_with_its_first_push(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
+    speaker = FakeSession()
+    house.hello(speaker)
     assert (house.state_of(), house.state_of(rank="0")) == ("starting", "starting")
     assert house.get("start_timestamp_seconds") == WALL
-    house.push(who, {"loss": 2.5})
+    house.push(speaker, {"loss": 2.5})
     assert (house.state_of(), house.state_of(rank="0")) == ("running", "running")
 
 
@@ -58,19 +58,19 @@ def test_what_identifies_a_run_stands_on_its_info(house: RunsHarness) -> None:
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
-def test_a_bye_ends_a_run_as_it_says(house: RunsHarness, status: str) -> None:
-    who = FakeSession()
-    house.hello(who)
+def test_a_bye_ends_a_run_with_its_status(house: RunsHarness, status: str) -> None:
+    speaker = FakeSession()
+    house.hello(speaker)
     house.after = 5.0
-    house.bye(who, status)
+    house.bye(speaker, status)
     assert (house.state_of(), house.state_of(rank="0")) == (status, status)
     assert house.get("end_timestamp_seconds") == WALL + 5
 
 
 def test_a_bye_of_an_unheard_of_status_is_a_failure(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.bye(who, "exploded")
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.bye(speaker, "exploded")
     assert house.state_of() == "failed"
 
 
@@ -88,19 +88,19 @@ def test_a_run_lives_while_a_rank_does_and_then_ended_as_its_worst_rank(
     house: RunsHarness, ends: list[str], state: str
 ) -> None:
     both = ranks(2)
-    for who in both:
-        house.hello(who)
-    for who, end in zip(both, ends, strict=True):
+    for speaker in both:
+        house.hello(speaker)
+    for speaker, end in zip(both, ends, strict=True):
         if end:
-            house.bye(who, end)
+            house.bye(speaker, end)
     assert house.state_of() == state
 
 
-def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: RunsHarness) -> None:
+def test_a_rank_that_ended_retains_its_series_while_the_run_lives(house: RunsHarness) -> None:
     first, second = ranks(2)
-    for who in (first, second):
-        house.hello(who)
-        house.push(who, {"loss": 1.0})
+    for speaker in (first, second):
+        house.hello(speaker)
+        house.push(speaker, {"loss": 1.0})
     house.bye(first)
     house.wait(1000)
     assert house.get("loss", "train", "0") == 1.0
@@ -109,10 +109,10 @@ def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: RunsHarne
 
 
 def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5, "other": 1.0})
-    house.bye(who)
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5, "other": 1.0})
+    house.bye(speaker)
     house.wait(59.9)
     assert house.get("loss") == 2.5
     house.wait(0.2)
@@ -126,42 +126,42 @@ def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(hous
 
 def test_nothing_of_a_forgotten_run_stays_in_memory(house: RunsHarness) -> None:
     three = ranks(3)
-    for who in three:
-        house.hello(who)
-        house.push(who, {"loss": 2.5, "other": 1.0})
-    for who in three:
-        house.bye(who)
+    for speaker in three:
+        house.hello(speaker)
+        house.push(speaker, {"loss": 2.5, "other": 1.0})
+    for speaker in three:
+        house.bye(speaker)
     house.wait(901)
     assert house.page() == {}
     assert house.runs._runs == {}
     assert (house.state._sources, house.state._until) == ({}, {})
 
 
-def test_a_linger_longer_than_the_marks_keeps_all_of_the_run_as_long() -> None:
+def test_a_linger_longer_than_the_marks_retains_all_of_the_run_as_long() -> None:
     house = RunsHarness(linger=3600.0)
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
-    house.bye(who)
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
+    house.bye(speaker)
     house.wait(3599)
     assert house.get("loss") == 2.5
     assert house.state_of() == "finished"
 
 
 def test_a_linger_that_was_changed_holds_for_the_next_end(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     house.runs.linger = 5.0
-    house.bye(who)
+    house.bye(speaker)
     house.wait(5.1)
     assert house.get("loss") is None
 
 
 def test_a_killed_run_is_lost_after_three_silent_seconds(house: RunsHarness, process: Any) -> None:
-    who = FakeSession(**process.identity)
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+    speaker = FakeSession(**process.identity)
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     process.kill()
     house.wait(2.9)
     assert house.state_of() == "running"
@@ -170,27 +170,27 @@ def test_a_killed_run_is_lost_after_three_silent_seconds(house: RunsHarness, pro
     assert house.get("end_timestamp_seconds") == pytest.approx(WALL + 3.1)
 
 
-def test_a_silent_run_whose_process_lives_is_not_lost(house: RunsHarness, process: Any) -> None:
+def test_a_silent_run_with_a_live_process_is_not_lost(house: RunsHarness, process: Any) -> None:
     house.hello(FakeSession(**process.identity))
     house.wait(1e6)
     assert house.state_of() == "starting"
 
 
 def test_a_beat_keeps_a_remote_run_and_thirty_seconds_without_lose_it(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
     house.wait(29)
-    house.beat(who)
+    house.beat(speaker)
     house.wait(29)
     assert house.state_of() == "starting"
     house.wait(1)
     assert house.state_of() == "lost"
 
 
-def test_a_lost_run_keeps_its_series_for_five_minutes(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+def test_a_lost_run_retains_its_series_for_five_minutes(house: RunsHarness) -> None:
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     house.wait(30)
     house.wait(299)
     assert house.get("loss") == 2.5
@@ -199,42 +199,42 @@ def test_a_lost_run_keeps_its_series_for_five_minutes(house: RunsHarness) -> Non
 
 
 @pytest.mark.parametrize(
-    ("says", "state"),
+    ("message", "state"),
     [
-        (lambda house, who: house.beat(who), "running"),
-        (lambda house, who: house.push(who, {"loss": 1.0}), "running"),
-        (lambda house, who: house.hello(who), "running"),
-        (lambda house, who: house.skip(who.id, Totals()), "running"),
-        (lambda house, who: house.bye(who), "finished"),
+        (lambda house, speaker: house.beat(speaker), "running"),
+        (lambda house, speaker: house.push(speaker, {"loss": 1.0}), "running"),
+        (lambda house, speaker: house.hello(speaker), "running"),
+        (lambda house, speaker: house.skip(speaker.id, Totals()), "running"),
+        (lambda house, speaker: house.bye(speaker), "finished"),
     ],
     ids=["beat", "push", "hello", "skip", "bye"],
 )
-def test_a_run_that_was_thought_lost_is_back_with_whatever_it_says(house: RunsHarness, says: Any, state: str) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+def test_a_run_that_was_thought_lost_is_back_with_any_message(house: RunsHarness, message: Any, state: str) -> None:
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     house.wait(30)
-    says(house, who)
+    message(house, speaker)
     assert (house.state_of(), house.state_of(rank="0")) == (state, state)
     assert (house.get("end_timestamp_seconds") is None) is (state == "running")
 
 
 def test_a_run_that_had_not_begun_when_it_was_thought_lost_is_starting_when_it_is_back(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
     house.wait(30)
-    house.beat(who)
+    house.beat(speaker)
     assert house.state_of() == "starting"
 
 
 def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     house.wait(30)
     house.wait(400)
     assert house.has("train") == MARKS
-    house.push(who, {"loss": 1.5}, step=2)
+    house.push(speaker, {"loss": 1.5}, step=2)
     assert house.get("loss") == 1.5
     assert house.get("start_timestamp_seconds") == WALL
     house.wait(29)
@@ -242,19 +242,19 @@ def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(
 
 
 def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
     house.wait(30)
-    bad = who.pushes({"loss": 1.0})
+    bad = speaker.pushes({"loss": 1.0})
     bad.blocks[0].values = b""
     with pytest.raises(WireError):
-        house.ingest(who.id, bad)
+        house.ingest(speaker.id, bad)
     assert house.state_of() == "lost"
-    house.beat(who)
+    house.beat(speaker)
     assert house.state_of() == "starting"
 
 
-def test_a_rank_may_join_a_run_whose_others_have_ended(house: RunsHarness) -> None:
+def test_a_rank_may_join_a_run_with_other_ranks_that_have_ended(house: RunsHarness) -> None:
     first, second = ranks(2)
     house.hello(first)
     house.push(first, {"loss": 1.0})
@@ -267,11 +267,11 @@ def test_a_rank_may_join_a_run_whose_others_have_ended(house: RunsHarness) -> No
     assert [one.labels[2] for one in house.page() if one.family == "run_info"] == ["0"]
 
 
-def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(house: RunsHarness) -> None:
+def test_a_rank_that_begins_again_beside_a_living_one_continues_its_counters(house: RunsHarness) -> None:
     first, second = ranks(2)
-    for who in (first, second):
-        house.hello(who)
-        house.push(who, {"loss": 1.0}, steps=10)
+    for speaker in (first, second):
+        house.hello(speaker)
+        house.push(speaker, {"loss": 1.0}, steps=10)
     house.bye(first, "failed")
     again = ranks(2)[0]
     house.hello(again)
@@ -279,98 +279,98 @@ def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(
     house.push(again, {"loss": 0.5}, steps=3)
     house.push(second, {"loss": 0.75}, steps=11)
     assert house.get("steps_total") == 13.0
-    assert house.get("loss", "train", "1") == 0.75, "the other rank is still heard"
+    assert house.get("loss", "train", "1") == 0.75, "messages of the other rank still count"
     house.bye(again)
     assert house.state_of(rank="0") == "finished", "as its last session ended, and not as the one before"
 
 
-def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.push(who, {"loss": 1.0})
-    house.beat(who)
-    house.bye(who)
-    house.skip(who.id, Totals())
+def test_a_message_of_an_unknown_run_is_ignored(house: RunsHarness) -> None:
+    speaker = FakeSession()
+    house.push(speaker, {"loss": 1.0})
+    house.beat(speaker)
+    house.bye(speaker)
+    house.skip(speaker.id, Totals())
     assert house.page() == {}
 
 
 def test_an_ended_run_that_greets_again_is_forgotten_in_time_all_the_same(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0})
-    house.bye(who)
-    house.hello(who, last={"loss": 1.0}, step=1, progress_age=0)
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 1.0})
+    house.bye(speaker)
+    house.hello(speaker, last={"loss": 1.0}, step=1, progress_age=0)
     assert house.state_of() == "finished"
     house.wait(61)
     assert house.has("train") == MARKS
 
 
 def test_a_hello_cannot_speak_for_another_rank(house: RunsHarness) -> None:
-    who, other = FakeSession(), FakeSession(rank=7)
-    house.hello(who)
-    other.id = who.id
+    speaker, other = FakeSession(), FakeSession(rank=7)
+    house.hello(speaker)
+    other.id = speaker.id
     house.hello(other, last={"loss": 1.0}, step=1, progress_age=0)
     assert house.get("loss", "train", "7") is None
-    house.bye(who)
+    house.bye(speaker)
     house.wait(61)
     assert house.has("train") == MARKS
 
 
-def test_a_tick_without_news_says_nothing(house: RunsHarness) -> None:
+def test_a_tick_without_news_reports_nothing(house: RunsHarness) -> None:
     house.hello(FakeSession())
     batches: list[Batch] = house.runs.tick(house.now)
     assert batches == []
 
 
 def test_a_beat_moves_the_page_while_the_batches_wait(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
+    speaker = FakeSession()
+    house.hello(speaker)
     house.after = 9.0
-    house.beat(who, progress_age=500_000_000, totals=Totals(pushes=7, steps=7), last={"loss": 0.5}, step=7)
+    house.beat(speaker, progress_age=500_000_000, totals=Totals(pushes=7, steps=7), last={"loss": 0.5}, step=7)
     assert (house.state_of(), house.get("step"), house.get("loss"), house.get("steps_total")) == ("running", 7, 0.5, 7)
     assert house.get("last_step_timestamp_seconds") == WALL + 8.5
 
 
 def test_a_beat_without_totals_changes_nothing(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 2.5})
     before = house.page()
     house.after = 9.0
-    house.beat(who, progress_age=500_000_000)
+    house.beat(speaker, progress_age=500_000_000)
     assert house.page() == before
 
 
-def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: RunsHarness) -> None:
-    who = FakeSession(boot="another")
-    house.hello(who)
-    house.push(who, {"loss": 1.0})
+def test_the_history_is_notified_of_a_lost_rank_and_of_its_return(house: RunsHarness) -> None:
+    speaker = FakeSession(boot="another")
+    house.hello(speaker)
+    house.push(speaker, {"loss": 1.0})
     house.wait(30)
     assert house.records[-2:] == [
         RunState("id-1", 0, "lost", "unknown", WALL + 30),
         Event("id-1", 0, WALL + 30, "rank_ended", 0, fields={"state": "lost", "cause": "unknown"}),
     ]
-    house.beat(who)
+    house.beat(speaker)
     assert house.records[-1] == RunState("id-1", 0, "running")
 
 
-def test_the_history_is_told_every_state_that_a_run_goes_through(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 1.0})
-    house.push(who, {"loss": 1.0})
-    house.bye(who, "stopped")
+def test_the_history_is_notified_of_every_state_of_a_run(house: RunsHarness) -> None:
+    speaker = FakeSession()
+    house.hello(speaker)
+    house.push(speaker, {"loss": 1.0})
+    house.push(speaker, {"loss": 1.0})
+    house.bye(speaker, "stopped")
     states = [one.state for one in house.records if isinstance(one, RunState)]
     assert states == ["starting", "running", "stopped"]
 
 
-def test_the_cause_of_an_end_is_told(house: RunsHarness) -> None:
+def test_the_cause_of_an_end_is_reported(house: RunsHarness) -> None:
     both = ranks(2)
-    for who in both:
-        house.hello(who)
-    for who, cause in zip(both, ("ValueError", ""), strict=True):
-        bye = who.bye("failed")
+    for speaker in both:
+        house.hello(speaker)
+    for speaker, cause in zip(both, ("ValueError", ""), strict=True):
+        bye = speaker.bye("failed")
         bye.cause = cause
-        house.close(who.id, bye)
+        house.close(speaker.id, bye)
     assert house.records[-2:] == [
         RunState("id-1", 0, "failed", "ValueError", WALL),
         Event("id-1", 0, WALL, "rank_ended", 1, fields={"state": "failed", "cause": ""}),
@@ -379,9 +379,9 @@ def test_the_cause_of_an_end_is_told(house: RunsHarness) -> None:
 
 def test_a_session_is_attached_while_its_run_is_exported(house: RunsHarness) -> None:
     first, second = FakeSession("a"), FakeSession("b")
-    for who in (first, second):
-        house.hello(who)
-    opened = [house.sessions[who.id] for who in (first, second)]
+    for speaker in (first, second):
+        house.hello(speaker)
+    opened = [house.sessions[speaker.id] for speaker in (first, second)]
     assert [(session.run.name, session.run.attempt) for session in opened] == [("train", 0), ("train-2", 0)]
     house.bye(second)
     house.wait(901)

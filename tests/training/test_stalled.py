@@ -25,26 +25,26 @@ def house(ranks: int = 1) -> tuple[RunsHarness, list[FakeSession]]:
     one = RunsHarness()
     speakers = [FakeSession(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
     one.after = 1.0
-    for who in speakers:
-        one.hello(who)
-        one.push(who, {"loss": 2.5})
+    for session in speakers:
+        one.hello(session)
+        one.push(session, {"loss": 2.5})
     return one, speakers
 
 
 def states(one: RunsHarness) -> list[str]:
     """Return the states that were sent to the history, without repetitions in a row."""
-    said = [record.state for record in one.records if isinstance(record, RunState)]
-    return [state for before, state in zip([None, *said], said, strict=False) if state != before]
+    answered = [record.state for record in one.records if isinstance(record, RunState)]
+    return [state for before, state in zip([None, *answered], answered, strict=False) if state != before]
 
 
 def test_a_rank_is_stalled_with_the_next_tick_and_runs_with_its_next_push() -> None:
-    one, (who,) = house()
+    one, (session,) = house()
     find(one, {0: WALL + 1})
     assert (one.state_of(), one.state_of(rank="0")) == ("stalled", "stalled")
-    told = states(one)
+    reported = states(one)
     one.wait(60)
-    assert states(one) == told == ["starting", "running", "stalled"], "the history is told once"
-    one.push(who, {"loss": 2.5}, step=2)
+    assert states(one) == reported == ["starting", "running", "stalled"], "the history is notified once"
+    one.push(session, {"loss": 2.5}, step=2)
     assert (one.state_of(), one.state_of(rank="0")) == ("running", "running"), (
         "though it is still found for the last push"
     )
@@ -69,19 +69,19 @@ def test_what_is_found_no_more_runs_though_it_has_not_pushed() -> None:
     assert one.state_of() == "running"
 
 
-def test_what_a_rank_tells_again_is_no_step() -> None:
-    one, (who,) = house()
+def test_a_repeated_value_of_a_rank_is_no_step() -> None:
+    one, (session,) = house()
     find(one, {0: WALL + 1})
-    one.hello(who, step=1, progress_age=round(1e9))
-    one.beat(who, totals=Totals(pushes=1, steps=1), step=1, progress_age=round(1e9))
-    one.beat(who)
+    one.hello(session, step=1, progress_age=round(1e9))
+    one.beat(session, totals=Totals(pushes=1, steps=1), step=1, progress_age=round(1e9))
+    one.beat(session)
     assert one.state_of() == "stalled"
     assert one.get("last_step_timestamp_seconds") == WALL + 1
 
 
 def test_a_run_without_a_step_can_be_stalled_too() -> None:
-    one, who = RunsHarness(), FakeSession()
-    one.hello(who)
+    one, session = RunsHarness(), FakeSession()
+    one.hello(session)
     find(one, {0: None})
     assert one.state_of() == "stalled"
     find(one, {})
@@ -90,31 +90,31 @@ def test_a_run_without_a_step_can_be_stalled_too() -> None:
 
 def test_an_end_ends_it_and_stays() -> None:
     ends: list[Callable[[RunsHarness, FakeSession], None]] = [
-        lambda one, who: one.bye(who, "failed"),
+        lambda one, session: one.bye(session, "failed"),
         lambda one, _: one.wait(60),
     ]
     for end, state in zip(ends, ("failed", "lost"), strict=True):
-        one, who = RunsHarness(), FakeSession(boot="another-machine", start=1)
-        one.hello(who)
+        one, session = RunsHarness(), FakeSession(boot="another-machine", start=1)
+        one.hello(session)
         find(one, {0: None})
         assert one.state_of() == "stalled"
-        end(one, who)
+        end(one, session)
         one.wait(1)
         assert (one.state_of(), one.state_of(rank="0")) == (state, state)
 
 
 def test_after_a_restart_of_the_daemon_it_is_never_running_between() -> None:
-    one, who = RunsHarness(stalls=[Stall("id-1", 0, stalled=True, restored=True)]), FakeSession()
-    one.hello(who, step=30, progress_age=round(400e9))
+    one, session = RunsHarness(stalls=[Stall("id-1", 0, stalled=True, restored=True)]), FakeSession()
+    one.hello(session, step=30, progress_age=round(400e9))
     assert one.state_of() == "stalled"
     assert states(one) == ["stalled"]
 
 
-def test_a_run_s_state_is_told_when_it_changes_and_not_with_each_rank_s() -> None:
+def test_a_run_s_state_is_sent_when_it_changes_and_not_with_each_rank_s() -> None:
     one, speakers = house(3)
-    told = len(one.records)
+    reported = len(one.records)
     find(one, dict.fromkeys(range(3), WALL + 1))
-    for who in speakers:
-        one.push(who, {"loss": 2.5}, step=2)
-    assert [record.state for record in one.records[told:] if isinstance(record, RunState)] == ["stalled", "running"]
+    for session in speakers:
+        one.push(session, {"loss": 2.5}, step=2)
+    assert [record.state for record in one.records[reported:] if isinstance(record, RunState)] == ["stalled", "running"]
     assert [one.state_of(rank=str(rank)) for rank in range(3)] == ["running"] * 3

@@ -36,7 +36,7 @@ def parts(*rows: tuple[int, float], rank: int = 0) -> list[Columns]:
     return decode([pushed([KEY, "loss"], *((rank + step / 1000, step, (squared, 1.0)) for step, squared in rows))])
 
 
-def told(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, float]]:
+def norms_by_session(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, float]]:
     """Return the norms by session and step."""
     found = {}
     for session, blocks in made.items():
@@ -45,37 +45,37 @@ def told(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, 
     return found
 
 
-def test_a_step_is_whole_when_every_rank_has_told_it_in_whatever_order_and_pace() -> None:
+def test_a_step_is_whole_when_every_rank_has_sent_it_in_whatever_order_and_pace() -> None:
     norms: WholeNorms[RankSession] = WholeNorms(2)
     assert norms.add(FIRST, 0, parts((0, 9.0), (1, 1.0), (2, 5.0))) == {}
     assert norms.add(FIRST, 0, parts((0, 9.0))) == {}  # it comes again
     made = norms.add(SECOND, 1, parts((2, 4.0), (0, 16.0), rank=7))
-    assert told(made) == {FIRST: {2: 3.0, 0: 5.0}, SECOND: {2: 3.0, 0: 5.0}}
+    assert norms_by_session(made) == {FIRST: {2: 3.0, 0: 5.0}, SECOND: {2: 3.0, 0: 5.0}}
     times = {session: list(blocks[0].times) for session, blocks in made.items()}
     assert times[SECOND][0] - times[FIRST][0] == 7_000_000_000
-    (norm,) = told(norms.add(SECOND, 1, parts((1, nan))))[FIRST].values()
+    (norm,) = norms_by_session(norms.add(SECOND, 1, parts((1, nan))))[FIRST].values()
     assert isnan(norm)
 
 
 def test_a_norm_that_a_rank_pushes_itself_is_not_made_and_what_waits_is_bounded() -> None:
     norms: WholeNorms[RankSession] = WholeNorms(2)
     norms.add(FIRST, 0, parts(*((step, 1.0) for step in range(WAITING))))
-    assert told(norms.add(SECOND, 1, parts((0, 1.0), (WAITING - 1, 3.0)))) == {
+    assert norms_by_session(norms.add(SECOND, 1, parts((0, 1.0), (WAITING - 1, 3.0)))) == {
         session: {WAITING - 1: 2.0} for session in (FIRST, SECOND)
     }
     norms.add(FIRST, 0, decode([pushed(["grad_norm"], (0.0, 1, (2.0,)))]))
     assert norms.add(SECOND, 1, parts((WAITING - 2, 3.0))) == {}
 
 
-def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
+def test_the_norm_is_stored_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
     sessions = Sessions(Runs(Limits(), 60.0))
-    who = [FakeSession(rank=rank, world=2) for rank in range(2)]
+    ranks = [FakeSession(rank=rank, world=2) for rank in range(2)]
     history = Recorder(tmp_path, Bounds(0))
     history.start()
     batches: list[Any] = []
-    for one in who:
+    for one in ranks:
         batches += sessions.receive(Connection(b""), one.frames("hello", one.hello()), moment()).batches
-    for one, squared in zip(who, (9.0, 16.0), strict=True):
+    for one, squared in zip(ranks, (9.0, 16.0), strict=True):
         body = Pushes(one.hello().clock, one.totals, [columns.block() for columns in parts((3, squared))])
         batches += sessions.receive(Connection(b""), one.frames("batch", body, 1), moment()).batches
     shown = [
@@ -83,7 +83,7 @@ def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Pat
     ]
     assert [(sample.labels[1], sample.value) for sample in shown] == [("0", 5.0), ("1", 5.0)]
     added = [one for batch in batches for one in batch.records if isinstance(one, BatchIngested) and not one.number]
-    assert [one.session.id for one in added] == [one.id for one in who]
+    assert [one.session.id for one in added] == [one.id for one in ranks]
     for batch in batches:
         history.accept(batch)
     assert history.writer.flush(60)

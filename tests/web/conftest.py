@@ -80,7 +80,7 @@ class Site:
         wrong: What a reload finds wrong.
         ready: Whether the first samples are there.
         reloads: How often it was reloaded.
-        nvml: A real handle, which nobody reads from.
+        nvml: A real handle, from which nothing reads.
         forgotten: How often the GPUs were to be forgotten.
         history: A real one, on disk.
         recorded: Captures of it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["127.0.0.1", "[::1]"])
-def taken(request: pytest.FixtureRequest) -> Iterator[str]:
+def occupied(request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield an address on which this process listens."""
     host: str = request.param
     with listen(f"{host}:0") as listener:
@@ -47,31 +47,31 @@ def test_an_address_is_listened_at_and_written_so_that_it_can_be_asked(address: 
 @pytest.mark.parametrize(
     "address", ["", "127.0.0.1", "21790", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "127.0.0.1:-1", "[::1]"]
 )
-def test_what_is_no_address_is_told_how_one_looks(address: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     assert refusal(address) == f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790"
 
 
 @pytest.mark.parametrize("address", ["nowhere.invalid:1", "x..y:1", f"{'x' * 70}:1"])
-def test_a_host_that_cannot_be_resolved_is_said(address: str) -> None:
+def test_a_host_that_cannot_be_resolved_is_reported(address: str) -> None:
     assert refusal(address).startswith(f"web.listen-address: {address}: ")
     assert refusal(address).endswith("; give HOST:PORT of this machine")
 
 
-def test_an_address_of_another_machine_is_said() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     assert refusal("192.0.2.1:21790") == (
         "web.listen-address: 192.0.2.1:21790: cannot assign requested address; choose another"
     )
 
 
-def test_a_port_that_is_taken_is_answered_with_who_has_it_and_with_a_free_one(taken: str) -> None:
-    host, _, port = taken.rpartition(":")
+def test_an_occupied_port_is_answered_with_its_holder_and_with_a_free_one(occupied: str) -> None:
+    host, _, port = occupied.rpartition(":")
     comm = Path("/proc/self/comm").read_text().strip()
     found = re.fullmatch(
-        rf"web\.listen-address: {re.escape(taken)} is in use by {re.escape(comm)} \(pid {os.getpid()}\); stop it, or use"
+        rf"web\.listen-address: {re.escape(occupied)} is in use by {re.escape(comm)} \(pid {os.getpid()}\); stop it, or use"
         rf" another port: --web\.listen-address={re.escape(host)}:(\d+)",
-        refusal(taken),
+        refusal(occupied),
     )
-    assert found is not None, refusal(taken)
+    assert found is not None, refusal(occupied)
     assert int(found[1]) >= int(port) + 2, "the one in between may be the push port's"
     listen(f"{host}:{found[1]}").close()
 
@@ -89,7 +89,8 @@ def test_a_port_of_all_addresses_collides_with_one_of_them() -> None:
         port = listener.getsockname()[1]
         found = re.search(r"--web\.listen-address=0\.0\.0\.0:(\d+)$", refusal(f"0.0.0.0:{port}"))
     assert found is not None
-    listen(f"0.0.0.0:{found[1]}").close()
+    with listen(f"0.0.0.0:{found[1]}") as listener:
+        assert format_address(listener) == f"0.0.0.0:{found[1]}"
 
 
 def test_a_port_may_be_used_again_at_once() -> None:
@@ -97,7 +98,8 @@ def test_a_port_may_be_used_again_at_once() -> None:
         address = format_address(listener)
         with socket.create_connection(listener.getsockname()):
             listener.accept()[0].close()
-    listen(address).close()
+    with listen(address) as listener:
+        assert format_address(listener) == address
 
 
 USERS = f"basic_auth_users: {{ada: '{hashed('x')}'}}\n"
@@ -108,7 +110,7 @@ PLAIN = "passwords travel in plain text; tls_server_config in --web.config.file 
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", OPEN),
         (f"{TLS}}}", OPEN),
@@ -128,13 +130,13 @@ PLAIN = "passwords travel in plain text; tls_server_config in --web.config.file 
 )
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "127.0.0.1:1", "[::1]:1"])
 def test_what_other_machines_reach_is_warned_of_unless_it_is_closed_and_encrypted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, text: str, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, text: str, message: str
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     Authority(tmp_path).issue("server")
     (tmp_path / "web.yml").write_text(text)
-    reached = f"{address} can be reached from other machines, and {says}"
-    expected = [reached] if says and "1]" not in address and "127" not in address else []
+    reached = f"{address} can be reached from other machines, and {message}"
+    expected = [reached] if message and "1]" not in address and "127" not in address else []
     assert list(security_warnings(address, ConfigFile(str(tmp_path / "web.yml")))) == expected
 
 

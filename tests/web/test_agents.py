@@ -44,9 +44,9 @@ def test_a_capture_returns_its_summary_where_actions_are_allowed(recorded: Site)
 
 
 def test_a_live_run_is_listed_with_its_newest_step(recorded: Site, house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5}, step=7)
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 2.5}, step=7)
     (run,) = call(recorded, "runs", limit=1)[1]["runs"]
     assert (run["state"], run["step"], run["loss"]) == ("running", 7, 2.5)
 

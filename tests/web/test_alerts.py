@@ -24,20 +24,18 @@ def ask(site: Any, method: str, path: str, **options: Any) -> tuple[int, Any]:
 
 
 def refused(site: Any, method: str, path: str, **options: Any) -> tuple[int, str]:
-    status, said = ask(site, method, path, **options)
-    return status, said["error"]["message"]
+    status, reported = ask(site, method, path, **options)
+    return status, reported["error"]["message"]
 
 
-def test_one_alert_is_told_with_its_evidence(site: Any, api: Callable[[str], Any]) -> None:
+def test_one_alert_is_returned_with_its_evidence(site: Any, api: Callable[[str], Any]) -> None:
     site.keep(HOT)
     (listed,) = api("alerts")["alerts"]
     assert api(f"alerts/{listed['id']}") == listed
     assert (listed["evidence"], listed["notified"], listed["silenced_until"]) == ({"temperature": 91}, [], None)
 
 
-def test_a_false_alarm_is_marked_with_a_comment_and_the_mark_is_taken_back(
-    site: Any, api: Callable[[str], Any]
-) -> None:
+def test_a_false_alarm_is_marked_with_a_comment_and_the_mark_is_removed(site: Any, api: Callable[[str], Any]) -> None:
     site.keep(HOT)
     (listed,) = api("alerts")["alerts"]
     path = f"alerts/{listed['id']}"
@@ -103,14 +101,14 @@ def test_an_alert_that_is_not_there_and_an_id_that_is_none_are_refused_in_words(
     assert refused(site, "GET", f"alerts/{'9' * 40}")[0] == 400
 
 
-def test_a_silence_lasts_is_kept_and_says_what_is_silent_now(site: Any, api: Callable[[str], Any]) -> None:
+def test_a_silence_lasts_is_kept_and_names_what_is_silent_now(site: Any, api: Callable[[str], Any]) -> None:
     site.keep(HOT, Alert("GpuLost", "critical", NOW, labels={"gpu": "4"}))
     body = {"labels": {"alert": "Gpu*", "gpu": "3"}, "for": 600, "comment": "fans"}
-    status, said = ask(site, "POST", "silences", json=body)
-    made = said["silence"]
-    assert (status, said["kept"], said["why"]) == (200, True, "")
+    status, reported = ask(site, "POST", "silences", json=body)
+    made = reported["silence"]
+    assert (status, reported["kept"], reported["why"]) == (200, True, "")
     assert (made["labels"], made["comment"], made["until"] - made["started"]) == (body["labels"], "fans", 600)
-    assert [one["alert"] for one in said["firing"]] == ["GpuHot"]
+    assert [one["alert"] for one in reported["firing"]] == ["GpuHot"]
     assert api("silences") == {"silences": [made]}
     ends = {one["alert"]: one["silenced_until"] for one in api("alerts")["alerts"]}
     assert ends == {"GpuHot": made["until"], "GpuLost": None}
@@ -128,8 +126,8 @@ def test_a_silence_of_an_alert_that_never_was_is_refused(site: Any) -> None:
 
 
 def test_a_silence_can_be_ended_once_and_the_history_has_that(site: Any, api: Callable[[str], Any]) -> None:
-    _, said = ask(site, "POST", "silences", json={"labels": {}})
-    id_ = said["silence"]["id"]
+    _, reported = ask(site, "POST", "silences", json={"labels": {}})
+    id_ = reported["silence"]["id"]
     status, ended = ask(site, "DELETE", f"silences/{id_}")
     assert (status, ended["kept"]) == (200, True)
     assert ended["silence"]["until"] <= time.time()
@@ -140,10 +138,10 @@ def test_a_silence_can_be_ended_once_and_the_history_has_that(site: Any, api: Ca
     )
 
 
-def test_a_silence_that_cannot_be_kept_lasts_and_says_why(site: Any, api: Callable[[str], Any]) -> None:
+def test_a_silence_that_cannot_be_kept_lasts_and_reports_why(site: Any, api: Callable[[str], Any]) -> None:
     site.history.stop()
-    _, said = ask(site, "POST", "silences", json={"labels": {"run": "net"}})
-    assert (said["kept"], said["why"]) == (False, "the daemon is stopping; the change was not made")
+    _, reported = ask(site, "POST", "silences", json={"labels": {"run": "net"}})
+    assert (reported["kept"], reported["why"]) == (False, "the daemon is stopping; the change was not made")
     assert len(api("silences")["silences"]) == 1
 
 
@@ -170,13 +168,13 @@ def test_a_silence_without_sense_is_refused(site: Any, body: bytes, why: str) ->
 
 
 def test_a_test_alert_is_raised_at_once(site: Any) -> None:
-    status, said = ask(site, "POST", "alerts/test", json={"severity": "critical", "run": "not-there"})
-    assert (status, said["alert"], said["run"]) == (200, "TestAlert", "")
+    status, reported = ask(site, "POST", "alerts/test", json={"severity": "critical", "run": "not-there"})
+    assert (status, reported["alert"], reported["run"]) == (200, "TestAlert", "")
     assert site.pushed == [Batch("test")]
     (alarm,) = site.trial.accept(Batch("test"))
     assert (alarm.severity, alarm.once, dict(alarm.labels)) == (
         *("critical", True),
-        {"run": "not-there", "test": said["test"]},
+        {"run": "not-there", "test": reported["test"]},
     )
 
 

@@ -61,7 +61,7 @@ def test_every_path_wants_a_password(gate: Callable[..., Client], path: str) -> 
     client = gate(users(ada="lovelace"))
     answers = [client.get(path), client.get(path, auth=("ada", "wrong")), client.get(path, auth=("eve", "lovelace"))]
     assert [one.status_code for one in answers] == [401] * 3
-    assert len({one.text for one in answers}) == 1, "nobody learns which users there are"
+    assert len({one.text for one in answers}) == 1, "the answer does not reveal which users there are"
     assert all(one.headers["WWW-Authenticate"].startswith("Basic realm=") for one in answers)
     assert client.get(path, auth=ADA).status_code == (404 if path == "/nowhere" else 200)
 
@@ -130,7 +130,7 @@ def test_what_another_site_only_reads_is_not_kept_from_it_by_us(gate: Callable[.
     assert not [name for name in answer.headers if name.startswith("access-control")], "the browser keeps it from it"
 
 
-def test_an_unknown_user_takes_the_same_way(gate: Callable[..., Client], checks: list[str]) -> None:
+def test_an_unknown_user_follows_the_same_path(gate: Callable[..., Client], checks: list[str]) -> None:
     client = gate(users(ada="lovelace", bob="b"))
     for number, user in enumerate(("ada", "eve", "bob", "", "ada"), 1):
         assert client.get("/", auth=(user, "wrong")).status_code == 401
@@ -210,11 +210,11 @@ def test_any_password_may_be_tried(password: str) -> None:
     passwords.close()
 
 
-def test_the_hash_of_nobody_costs_what_that_of_somebody_does() -> None:
+def test_the_hash_for_an_unknown_user_costs_what_that_of_a_user_does() -> None:
     assert module._dummy_hash({"a": "$2b$12$x", "b": "$2y$09$x"}).startswith("$2b$12$")
 
 
-def test_nothing_that_is_kept_has_the_password() -> None:
+def test_no_stored_form_has_the_password() -> None:
     passwords = Passwords()
     assert asyncio.run(passwords.verify({"ada": hashed("lovelace")}, "ada", b"lovelace"))
     assert b"lovelace" not in repr(vars(passwords)).encode()

@@ -58,7 +58,7 @@ def test_this_machines_own_names_are_always_allowed(client: Any, host: str) -> N
     "host",
     ["", "::1.evil", "localhost.evil", "127.0.0.1.evil", "[::2]", "evil:127.0.0.1", "localhost:1:2"],
 )
-def test_what_only_looks_like_them_is_not(client: Any, host: str) -> None:
+def test_names_that_only_resemble_them_are_not(client: Any, host: str) -> None:
     assert status(client, "/", host) == 421
 
 
@@ -128,7 +128,9 @@ def test_after_a_rotation_the_old_token_opens_nothing(site: Any) -> None:
     assert site.token.path.read_text() == f"{new}\n"
 
 
-def test_a_token_that_cannot_be_stored_is_kept(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_token_stays_valid_when_the_new_one_cannot_be_stored(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(site.token, "_stored", site.token.path / "nowhere")
     client, old = site.client(), dict(site.key)
     assert client.ask("POST", "/api/v1/token", headers=old).status_code == 507
@@ -184,7 +186,7 @@ def _replace_by_fifo(path: Path) -> None:
     ],
     ids=["open to a group", "two names", "link", "no token", "not text", "fifo", "another's"],
 )
-def test_a_token_that_others_could_know_is_replaced(
+def test_a_token_that_others_could_read_is_replaced(
     place: Path, token: Callable[[], Token], plant: Callable[[Path], object]
 ) -> None:
     (place / "stored").touch(0o600)
@@ -211,7 +213,7 @@ def test_a_link_in_the_tokens_place_is_replaced_and_not_followed(
     assert (place / "precious").read_text() == "as it was"
 
 
-def test_the_token_is_taken_away_once_and_again(place: Path, token: Callable[[], Token]) -> None:
+def test_the_token_is_removed_once_and_again(place: Path, token: Callable[[], Token]) -> None:
     first = token()
     first.remove()
     first.remove()

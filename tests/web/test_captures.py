@@ -60,7 +60,7 @@ def test_a_number_out_of_its_range_is_refused_by_its_name(recorded: Site) -> Non
     assert recorded.recorded.records == []
 
 
-def test_nobody_records_without_the_token_nor_what_is_not_there(recorded: Site) -> None:
+def test_a_request_without_the_token_or_for_an_unknown_run_records_nothing(recorded: Site) -> None:
     client = recorded.client()
     assert client.ask("POST", "/api/v1/runs/train/captures").status_code == 401
     assert client.ask("POST", "/api/v1/runs/other/captures", headers=recorded.key).status_code == 404

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def live_runs(house: RunsHarness) -> list[dict[str, Any]]:
     """Return a document as JSON carries it, which has no NaN."""
-    said = api.live_runs(house.state, house.now.monotonic)
-    found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))
+    reported = api.live_runs(house.state, house.now.monotonic)
+    found: list[dict[str, Any]] = json.loads(json.dumps(reported, allow_nan=False))
     return found
 
 
@@ -29,7 +29,7 @@ def test_without_runs_the_list_is_empty(api: Callable[[str], Any]) -> None:
     assert api("runs") == {"runs": []}
 
 
-def test_the_status_is_what_the_daemon_says(api: Callable[[str], Any]) -> None:
+def test_the_status_is_what_the_daemon_reports(api: Callable[[str], Any]) -> None:
     assert api("status") == {"version": "1"}
 
 
@@ -39,10 +39,10 @@ def test_the_runs_are_answered_as_json(api: Callable[[str], Any], house: RunsHar
     assert run["name"] == "train"
 
 
-def test_a_run_says_who_it_is_and_how_each_rank_does(house: RunsHarness) -> None:
-    who = FakeSession("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
-    house.hello(who, total_steps=10)
-    house.push(who, {"loss": 2.5}, step=5)
+def test_a_run_names_itself_and_the_state_of_each_rank(house: RunsHarness) -> None:
+    session = FakeSession("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
+    house.hello(session, total_steps=10)
+    house.push(session, {"loss": 2.5}, step=5)
     assert live_runs(house) == [
         {
             "id": "id-7",
@@ -73,9 +73,9 @@ def test_a_run_says_who_it_is_and_how_each_rank_does(house: RunsHarness) -> None
 
 @pytest.mark.parametrize(("loss", "written"), [(nan, "nan"), (inf, "inf"), (-inf, "-inf"), (1e300, 1e300), (-0.0, 0.0)])
 def test_a_loss_that_json_cannot_hold_is_a_text(house: RunsHarness, loss: float, written: object) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": loss})
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": loss})
     assert live_runs(house)[0]["ranks"][0]["loss"] == written
 
 
@@ -87,19 +87,19 @@ def test_ranks_are_in_order_of_their_numbers(house: RunsHarness) -> None:
 
 def test_the_newest_run_comes_first(house: RunsHarness) -> None:
     for name in ("first", "second", "third"):
-        who = FakeSession(name, name=name)
-        hello = who.hello(house.after)
+        session = FakeSession(name, name=name)
+        hello = session.hello(house.after)
         hello.started += round(house.after * 1e9)
-        house.open(who.id, hello)
+        house.open(session.id, hello)
         house.after += 10.0
     assert [run["name"] for run in live_runs(house)] == ["third", "second", "first"]
 
 
 def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_scrape(house: RunsHarness) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
-    house.bye(who)
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 2.5})
+    house.bye(session)
     assert live_runs(house)[0]["ranks"][0]["loss"] == 2.5
     house.after = 61.0
     (run,) = live_runs(house)
@@ -109,7 +109,7 @@ def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_
     assert live_runs(house) == []
 
 
-def test_families_are_told_by_label_or_as_one_number() -> None:
+def test_families_are_listed_by_label_or_as_one_number() -> None:
     state = State()
     samples = [
         Sample(daemon.INGEST_MESSAGES, ("hello",), 2),

@@ -169,7 +169,7 @@ def test_an_empty_page_is_empty() -> None:
     assert page(openmetrics=True) == "# EOF\n"
 
 
-def test_a_page_looks_like_this() -> None:
+def test_a_page_has_this_form() -> None:
     batch = Batch("s", [Sample(COUNTER, ("0",), 1234567.5), Sample(PLAIN, (), 1.0)])
     assert page(batch, openmetrics=True) == (
         "# HELP trackside_energy_joules Energy.\n"

@@ -15,12 +15,12 @@ def ask(site: Any, path: str, **options: Any) -> Any:
     return site.client().ask("POST", f"/api/v1/gpu/{path}", headers=site.key, **options)
 
 
-def test_a_pause_has_an_end_and_is_over_when_somebody_says_so(site: Any) -> None:
+def test_a_pause_has_an_end_and_is_over_on_request(site: Any) -> None:
     begun = time.time()
-    said = ask(site, "pause", json={"for": 600}).json()
-    assert (said["released"], said["holders"]) == (True, [])
-    assert said["paused_until"] == site.nvml.paused_until
-    assert begun + 600 <= said["paused_until"] <= time.time() + 601
+    answered = ask(site, "pause", json={"for": 600}).json()
+    assert (answered["released"], answered["holders"]) == (True, [])
+    assert answered["paused_until"] == site.nvml.paused_until
+    assert begun + 600 <= answered["paused_until"] <= time.time() + 601
     assert ask(site, "resume").json() == {"resumed": True}
     assert site.nvml.paused_until is None
     assert site.forgotten == 1, "other GPUs may be there after a pause"
@@ -73,8 +73,10 @@ def test_each_pause_and_what_ends_it_is_logged(site: Any, caplog: pytest.LogCapt
 def test_a_body_that_is_none_is_refused_with_what_it_is_and_pauses_nothing(site: Any, body: bytes, why: str) -> None:
     answer = ask(site, "pause", content=body)
     assert answer.status_code == 400
-    told = answer.json()["error"]["message"]
-    assert told.startswith('the body must be {"for": SECONDS}, 31622400 at most, or {"for": null} for no end (' + why)
+    reported = answer.json()["error"]["message"]
+    assert reported.startswith(
+        'the body must be {"for": SECONDS}, 31622400 at most, or {"for": null} for no end (' + why
+    )
     assert site.nvml.paused_until is None
 
 
@@ -93,7 +95,7 @@ def test_a_resume_that_waits_for_a_reading_holds_up_no_other_page(site: Any, mon
 
 
 @pytest.mark.parametrize("path", ["pause", "resume"])
-def test_nobody_without_the_token_stops_the_reading_of_gpus(site: Any, path: str) -> None:
+def test_a_request_without_the_token_does_not_stop_the_reading_of_gpus(site: Any, path: str) -> None:
     for client in (site.client(), site.client(public_read=True)):
         assert client.ask("POST", f"/api/v1/gpu/{path}").status_code == 401
         assert client.get(f"/api/v1/gpu/{path}", headers=site.key).status_code == 405

@@ -51,21 +51,21 @@ SHIFT = round((WALL - 50.0) * 1e9)
 """Offset from the clock of `pushed` to Unix time."""
 
 
-def opened(who: FakeSession, **hello: Any) -> SessionOpened:
-    identity = who.identity
-    return session_opened(who.id, who.hello(**hello), identity.name, identity.attempt, WALL)
+def opened(session: FakeSession, **hello: Any) -> SessionOpened:
+    identity = session.identity
+    return session_opened(session.id, session.hello(**hello), identity.name, identity.attempt, WALL)
 
 
-def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> FakeSession:
+def stored_run(site: Site, values: dict[str, list[float]], **identity: Any) -> FakeSession:
     """Add an ended run with one step a second, and one value per step for each key."""
-    who = FakeSession(**identity)
+    session = FakeSession(**identity)
     rows = [(float(step), step, row) for step, row in enumerate(zip(*values.values(), strict=True))]
-    site.keep(opened(who), batch_ingested(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
-    return who
+    site.keep(opened(session), batch_ingested(session.id, 1, [pushed(values, *rows)], SHIFT), ended(session))
+    return session
 
 
-def ended(who: FakeSession, state: str = "finished") -> RunState:
-    return RunState(who.identity.run, who.identity.attempt, state, "", WALL + 100)
+def ended(session: FakeSession, state: str = "finished") -> RunState:
+    return RunState(session.identity.run, session.identity.attempt, state, "", WALL + 100)
 
 
 def refused(site: Site, path: str, method: str = "GET", **more: Any) -> tuple[int, str]:
@@ -80,10 +80,10 @@ def refused(site: Site, path: str, method: str = "GET", **more: Any) -> tuple[in
 
 def test_runs_that_have_left_the_page_are_listed_the_newest_first(site: Site, api: Callable[[str], Any]) -> None:
     for number in range(3):
-        who = FakeSession(f"id-{number}", name=f"run {number}")
-        record = opened(who)
+        session = FakeSession(f"id-{number}", name=f"run {number}")
+        record = opened(session)
         record.hello.started += number * 1_000_000_000
-        site.keep(record, ended(who))
+        site.keep(record, ended(session))
     runs = api("runs")["runs"]
     assert [run["id"] for run in runs] == ["id-2", "id-1", "id-0"]
     assert runs[0]["ranks"] == []
@@ -93,10 +93,10 @@ def test_runs_that_have_left_the_page_are_listed_the_newest_first(site: Site, ap
 def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
     site: Site, house: RunsHarness, api: Callable[[str], Any]
 ) -> None:
-    who = FakeSession()
-    site.keep(opened(who))
-    house.hello(who)
-    house.push(who, {"loss": 2.5}, step=7)
+    session = FakeSession()
+    site.keep(opened(session))
+    house.hello(session)
+    house.push(session, {"loss": 2.5}, step=7)
     (run,) = api("runs")["runs"]
     assert (run["state"], run["step"], run["loss"]) == ("running", 7, 2.5)
     assert [rank["rank"] for rank in run["ranks"]] == [0]
@@ -107,10 +107,10 @@ def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
 def test_the_loss_in_the_list_has_any_of_its_names(
     site: Site, house: RunsHarness, api: Callable[[str], Any], key: str
 ) -> None:
-    who = FakeSession()
-    site.keep(opened(who))
-    house.hello(who)
-    house.push(who, {key: 2.5}, step=7)
+    session = FakeSession()
+    site.keep(opened(session))
+    house.hello(session)
+    house.push(session, {key: 2.5}, step=7)
     (run,) = api("runs")["runs"]
     assert (run["step"], run["loss"], run["ranks"][0]["loss"]) == (7, 2.5, 2.5)
 
@@ -118,9 +118,9 @@ def test_the_loss_in_the_list_has_any_of_its_names(
 def test_a_live_run_that_cannot_be_written_is_listed_all_the_same_with_all_fields(
     site: Site, house: RunsHarness, api: Callable[[str], Any]
 ) -> None:
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5}, step=7)
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 2.5}, step=7)
     (run,) = api("runs")["runs"]
     assert (run["name"], run["started"], run["step"], run["loss"]) == ("train", WALL, 7, 2.5)
     stored = FakeSession("id-2", name="stored")
@@ -153,7 +153,7 @@ def test_a_live_run_that_the_limit_cuts_off_is_listed_last_with_all_fields(
 
 def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None:
     for rank, values in enumerate(([1.0, 2.0, nan, 4.0], [3.0, nan, nan, 9.0], [8.0, 7.0, nan])):
-        kept(site, {"loss": values}, rank=rank, world=3)
+        stored_run(site, {"loss": values}, rank=rank, world=3)
     ranks = api("series?run=id-1&key=loss&rank=all")["series"]
     (band,) = api("series?run=id-1&key=loss&ranks=band")["series"]
     assert {name: band[name] for name in ("run", "attempt", "key", "ranks")} == {
@@ -180,7 +180,7 @@ def test_a_band_has_more_ranks_than_an_answer_has_lines(
 ) -> None:
     monkeypatch.setattr(curves, "MAX_SERIES", 2)
     for rank in range(3):
-        kept(site, {"loss": [1.0]}, rank=rank, world=3)
+        stored_run(site, {"loss": [1.0]}, rank=rank, world=3)
     (band,) = api("series?run=id-1&key=loss&ranks=band")["series"]
     assert band["ranks"] == 3
     assert refused(site, "series?run=id-1&key=loss&rank=all")[0] == 400
@@ -209,11 +209,11 @@ def test_the_list_can_be_narrowed(site: Site, api: Callable[[str], Any], questio
     assert [run["id"] for run in api(f"runs?{question}")["runs"]] == ids
 
 
-def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api: Callable[[str], Any]) -> None:
-    who = FakeSession("id-7", world=2)
+def test_a_run_has_its_configuration_attempts_and_each_metric(site: Site, api: Callable[[str], Any]) -> None:
+    session = FakeSession("id-7", world=2)
     site.keep(
-        opened(who, config=json.dumps({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234"}), total_steps=5),
-        batch_ingested(who.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
+        opened(session, config=json.dumps({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234"}), total_steps=5),
+        batch_ingested(session.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
     )
     run = api("runs/id-7")
     assert run["attempt_list"][0]["config"] == {"lr": 0.1, "api_key": "[redacted]"}
@@ -238,7 +238,7 @@ def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api:
 
 @pytest.mark.parametrize("name", ["id-1", "id", "train", "id-1?id=other"])
 def test_a_run_is_found_by_id_beginning_and_name(site: Site, api: Callable[[str], Any], name: str) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     assert api(f"runs/{name}")["id"] == "id-1"
 
 
@@ -260,8 +260,8 @@ def test_a_run_is_found_by_id_beginning_and_name(site: Site, api: Callable[[str]
     ],
 )
 def test_an_id_may_be_any_text(site: Site, api: Callable[[str], Any], id_: str) -> None:
-    kept(site, {"loss": [2.0]}, run=id_.partition("/")[0] if "/" in id_ else "other", name="other")
-    kept(site, {"loss": [1.0]}, run=id_)
+    stored_run(site, {"loss": [2.0]}, run=id_.partition("/")[0] if "/" in id_ else "other", name="other")
+    stored_run(site, {"loss": [1.0]}, run=id_)
     assert api(f"runs/{quote(id_, safe='')}")["id"] == id_
     assert api(f"runs/{quote(id_, safe='')}/series?key=loss")["points"] == [[0, WALL, 1.0, 1.0, 1.0]]
     client, path = site.client(), f"/api/v1/runs/{quote(id_, safe='')}"
@@ -270,9 +270,9 @@ def test_an_id_may_be_any_text(site: Site, api: Callable[[str], Any], id_: str) 
     assert client.ask("DELETE", path, headers=site.key).json() == {"deleted": id_}
 
 
-def test_an_unknown_run_and_one_of_several_are_said(site: Site) -> None:
-    kept(site, {"loss": [1.0]})
-    kept(site, {"loss": [1.0]}, run="id-2", name="other")
+def test_an_unknown_run_and_one_of_several_are_reported(site: Site) -> None:
+    stored_run(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]}, run="id-2", name="other")
     assert refused(site, "runs/nope")[0] == 404
     status, message = refused(site, "runs/id-")
     assert status == 404
@@ -280,7 +280,7 @@ def test_an_unknown_run_and_one_of_several_are_said(site: Site) -> None:
 
 
 def test_a_series_has_at_most_so_many_buckets_with_exact_extremes(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [5.0, 1.0, 9.0, 4.0], "lr": [1.0, 1.0, 1.0, 1.0]})
+    stored_run(site, {"loss": [5.0, 1.0, 9.0, 4.0], "lr": [1.0, 1.0, 1.0, 1.0]})
     assert api("runs/id-1/series?key=loss&points=2")["points"] == [
         [1, WALL + 1, 1.0, 5.0, 1.0],
         [3, WALL + 3, 4.0, 9.0, 4.0],
@@ -288,7 +288,7 @@ def test_a_series_has_at_most_so_many_buckets_with_exact_extremes(site: Site, ap
 
 
 def test_every_sample_comes_with_points_0_and_nan_as_text(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0, nan, inf, -inf]})
+    stored_run(site, {"loss": [1.0, nan, inf, -inf]})
     points = [[0, WALL, 1.0], [1, WALL + 1, "nan"], [2, WALL + 2, "inf"], [3, WALL + 3, "-inf"]]
     assert api("runs/id-1/series?key=loss&points=0") == {"key": "loss", "points": points}
     (long,) = api("series?run=id-1&points=0")["series"]
@@ -297,8 +297,8 @@ def test_every_sample_comes_with_points_0_and_nan_as_text(site: Site, api: Calla
 
 
 def test_what_is_not_finite_amid_a_bucket_is_counted_across_attempts(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0, nan, 2.0, 3.0, inf, nan, nan, 4.0], "lr": [1.0] * 8})
-    kept(site, {"loss": [1.0, 2.0]}, attempt=1)
+    stored_run(site, {"loss": [1.0, nan, 2.0, 3.0, inf, nan, nan, 4.0], "lr": [1.0] * 8})
+    stored_run(site, {"loss": [1.0, 2.0]}, attempt=1)
     (first, again) = api("series?run=id-1&key=loss&points=2")["series"]
     assert [point[2:] for point in first["points"]] == [[1, 3, 3], [4, "inf", 4]]
     assert first["nonfinite"] == [1, 3]
@@ -311,7 +311,7 @@ def test_what_is_not_finite_amid_a_bucket_is_counted_across_attempts(site: Site,
 def test_several_runs_keys_and_ranks_come_at_once(site: Site, api: Callable[[str], Any]) -> None:
     for run in ("a", "b"):
         for rank in (1, 0):
-            kept(site, {"loss": [1.0], "lr": [2.0], "other": [3.0]}, run=run, rank=rank)
+            stored_run(site, {"loss": [1.0], "lr": [2.0], "other": [3.0]}, run=run, rank=rank)
 
     def found(question: str) -> list[tuple[str, int, str]]:
         return [(one["run"], one["rank"], one["key"]) for one in api(f"series?{question}")["series"]]
@@ -325,15 +325,16 @@ def test_several_runs_keys_and_ranks_come_at_once(site: Site, api: Callable[[str
 @pytest.mark.parametrize("question", ["from=1&to=2", f"by=time&from={WALL + 1}&to={WALL + 2}"])
 @pytest.mark.parametrize("points", [0, 100])
 def test_a_window_is_by_step_or_by_time(site: Site, api: Callable[[str], Any], question: str, points: int) -> None:
-    kept(site, {"loss": [5.0, 1.0, 9.0, 4.0]})
+    stored_run(site, {"loss": [5.0, 1.0, 9.0, 4.0]})
     (found,) = api(f"series?run=id-1&key=loss&points={points}&{question}")["series"]
     assert [point[0] for point in found["points"]] == [1, 2]
 
 
 def test_a_step_may_be_a_count_of_tokens(site: Site, api: Callable[[str], Any]) -> None:
-    who = FakeSession()
+    session = FakeSession()
     site.keep(
-        opened(who), batch_ingested(who.id, 1, [pushed(["x"], (0.0, 1, (1.0,)), (1.0, 15 * 10**12, (2.0,)))], SHIFT)
+        opened(session),
+        batch_ingested(session.id, 1, [pushed(["x"], (0.0, 1, (1.0,)), (1.0, 15 * 10**12, (2.0,)))], SHIFT),
     )
     for points in (0, 100):
         (found,) = api(f"series?run=id-1&from=14e12&to=9e18&points={points}")["series"]
@@ -341,15 +342,15 @@ def test_a_step_may_be_a_count_of_tokens(site: Site, api: Callable[[str], Any]) 
 
 
 def test_attempts_come_in_their_order_or_one_alone(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0, 2.0]})
-    kept(site, {"loss": [3.0]}, attempt=1)
+    stored_run(site, {"loss": [1.0, 2.0]})
+    stored_run(site, {"loss": [3.0]}, attempt=1)
     assert [one["attempt"] for one in api("series?run=id-1&key=loss")["series"]] == [0, 1]
     assert [one["attempt"] for one in api("series?run=id-1&key=loss&attempt=1")["series"]] == [1]
     assert [point[-1] for point in api("runs/id-1/series?key=loss")["points"]] == [1.0, 2.0, 3.0]
 
 
 def test_gpu_and_host_series_are_those_of_the_runs_time(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     watts = 'trackside_gpu_power_watts{gpu="0"}'
     site.keep(
         *(MachineSample(WALL + after, {watts: 100.0 + after, "trackside_cpu": 1.0}) for after in (-10.0, 50.0, 200.0))
@@ -360,37 +361,39 @@ def test_gpu_and_host_series_are_those_of_the_runs_time(site: Site, api: Callabl
     assert len(api(f"series?run=id-1&points=0&key={quote(watts)}")["series"][0]["points"]) == 1
 
 
-def test_the_processes_of_a_run_say_where_they_are_and_who_is_silent(site: Site, api: Callable[[str], Any]) -> None:
-    who = kept(site, {"loss": [1.0]})
+def test_the_processes_of_a_run_report_where_they_are_and_which_are_silent(
+    site: Site, api: Callable[[str], Any]
+) -> None:
+    session = stored_run(site, {"loss": [1.0]})
     site.speaking = frozenset((0, 1)), [Answer(1, 0.5, Stacks({"MainThread 7": ["train.py:3 main"]}))]
-    assert api(f"runs/{who.identity.name}/stacks") == {
+    assert api(f"runs/{session.identity.name}/stacks") == {
         "ranks": [{"rank": 1, "seconds": 0.5, "threads": {"MainThread 7": ["train.py:3 main"]}}],
         "silent": [0],
     }
-    assert site.asked == ("stacks?", who.identity.run)
+    assert site.asked == ("stacks?", session.identity.run)
     site.speaking = frozenset((0,)), [Answer(0, 0.25, None)]
-    assert api(f"runs/{who.identity.run}/ping") == {"ranks": [{"rank": 0, "seconds": 0.25}], "silent": []}
+    assert api(f"runs/{session.identity.run}/ping") == {"ranks": [{"rank": 0, "seconds": 0.25}], "silent": []}
     site.speaking = frozenset(), []
-    status, message = refused(site, f"runs/{who.identity.name}/stacks")
+    status, message = refused(site, f"runs/{session.identity.name}/stacks")
     assert (status, message) == (404, "run 'train' has no process connected to this daemon now")
 
 
-def test_the_ranks_of_a_run_are_told_to_tell_its_layers(site: Site) -> None:
-    who = kept(site, {"loss": [1.0]})
+def test_the_ranks_of_a_run_are_asked_to_send_its_layers(site: Site) -> None:
+    session = stored_run(site, {"loss": [1.0]})
     site.speaking = frozenset((1, 0)), []
-    path = f"runs/{who.identity.name}/layers"
+    path = f"runs/{session.identity.name}/layers"
     asked = site.client().ask("POST", f"/api/v1/{path}?steps=7", headers=site.key)
     assert asked.json() == {"steps": 7, "ranks": [0, 1]}
-    assert site.asked == (who.identity.run, "7")
+    assert site.asked == (session.identity.run, "7")
     assert refused(site, f"{path}?steps=10001", "POST")[0] == 400
     site.speaking = frozenset(), []
     assert refused(site, path, "POST") == (404, "run 'train' has no process connected to this daemon now")
-    assert site.asked == (who.identity.run, "100")
+    assert site.asked == (session.identity.run, "100")
 
 
-def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0]})
-    kept(site, {"loss": [1.0]}, run="id-2", name="other")
+def test_events_and_alerts_are_listed_of_all_or_of_one_run(site: Site, api: Callable[[str], Any]) -> None:
+    stored_run(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]}, run="id-2", name="other")
     site.keep(
         Event("id-1", 0, WALL, "checkpoint", 0, 5, {"path": "a.pt"}),
         Event("id-2", 0, WALL + 1, "resume"),
@@ -416,7 +419,7 @@ def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callab
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "expected"),
     [
         ("series", "run: name at least one run"),
         ("series?run=id-1&points=-1", "points: '-1'"),
@@ -444,15 +447,15 @@ def test_events_and_alerts_are_told_of_all_or_of_one_run(site: Site, api: Callab
         ("runs/id-1/export?from=x", "from: 'x'"),
     ],
 )
-def test_a_wrong_question_is_answered_with_what_is_right(site: Site, path: str, says: str) -> None:
-    kept(site, {"loss": [1.0]})
+def test_a_wrong_question_is_answered_with_what_is_right(site: Site, path: str, expected: str) -> None:
+    stored_run(site, {"loss": [1.0]})
     status, message = refused(site, path)
     assert status == 400
-    assert says in message
+    assert expected in message
 
 
 def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0]}, run="id-1", name="old")
+    stored_run(site, {"loss": [1.0]}, run="id-1", name="old")
     live = FakeSession("id-2", name="live")
     site.keep(opened(live))
     wanted = {"name": "new", "notes": "postgres://me:geheim@host", "tags": ["a", "b"]}
@@ -472,7 +475,7 @@ def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Cal
 
 
 def test_a_list_of_runs_has_configurations_and_values_of_keys(site: Site, api: Callable[[str], Any]) -> None:
-    who = kept(site, {"loss": [3.0, 1.0, nan, 2.0], "lr": [1.0] * 4}, run="id-1")
+    session = stored_run(site, {"loss": [3.0, 1.0, nan, 2.0], "lr": [1.0] * 4}, run="id-1")
     configured = FakeSession("id-2", name="configured")
     site.keep(opened(configured, config='{"lr": 0.1, "model": {"layers": 2}}'), ended(configured))
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
@@ -486,14 +489,14 @@ def test_a_list_of_runs_has_configurations_and_values_of_keys(site: Site, api: C
     assert refused(site, "runs?" + "&".join(f"metric=k{number}" for number in range(65)))[0] == 400
 
     # A bucket of several samples has their mean, without those that are not finite.
-    (chart,) = api(f"series?run={who.identity.run}&key=loss&points=2&mean=true")["series"]
+    (chart,) = api(f"series?run={session.identity.run}&key=loss&points=2&mean=true")["series"]
     assert (chart["means"], chart["nonfinite"]) == ([2.0, 2.0], [0, 1])
     assert "means" not in api("series?run=id-1&key=loss&points=2")["series"][0]
     assert "means" not in api("series?run=id-1&key=loss&points=9&mean=true")["series"][0]
 
 
 def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     for pinned in (True, False):
         answer = site.client().ask("POST", "/api/v1/runs/id-1/pin", headers=site.key, json={"pinned": pinned})
         assert answer.json() == {"pinned": pinned}
@@ -504,7 +507,7 @@ def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> No
 
 
 def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     live = FakeSession("id-2", name="live")
     site.keep(opened(live))
     assert refused(site, "runs/id-2", "DELETE")[0] == 409
@@ -513,15 +516,15 @@ def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: 
     assert refused(site, "runs/id-1")[0] == 404
 
 
-def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
+def test_the_end_of_a_run_is_checked_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
     site.keep(opened(FakeSession()))
     with pytest.raises(ValueError, match=r"^run 'id-1' has not ended; it can be deleted when it has$"):
         site.history.writer.call(lambda store: run_changes.delete(store, "id-1", live=False)).result(60)
     assert [run["id"] for run in api("runs")["runs"]] == ["id-1"]
 
 
-def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site) -> None:
-    kept(site, {"loss": [1.0]})
+def test_changes_that_wait_for_the_writer_keep_no_reader_waiting(site: Site) -> None:
+    stored_run(site, {"loss": [1.0]})
     over = threading.Event()
     site.history.writer.call(lambda _: over.wait(DEADLINE))
 
@@ -538,8 +541,8 @@ def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site) -
     assert asyncio.run(ask()) == (200, True, {200})
 
 
-def test_a_change_that_takes_long_is_answered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(site, {"loss": [1.0]})
+def test_a_slow_change_is_answered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_run(site, {"loss": [1.0]})
     monkeypatch.setattr(writing, "CHANGE_TIMEOUT", 0.05)
     over = threading.Event()
     site.history.writer.call(lambda _: over.wait(DEADLINE))
@@ -551,7 +554,7 @@ def test_a_change_that_takes_long_is_answered(site: Site, monkeypatch: pytest.Mo
 
 
 def test_a_change_that_the_daemons_end_overtakes_is_answered(site: Site) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     site.history.stop()
     status, message = refused(site, "runs/id-1/pin", "POST", json={"pinned": True})
     assert (status, message) == (503, "the daemon is stopping; the change was not made")
@@ -561,7 +564,7 @@ def test_a_change_that_the_daemons_end_overtakes_is_answered(site: Site) -> None
 def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
     site: Site, api: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, most: int, each: int
 ) -> None:
-    kept(site, {"loss": [float(step) for step in range(8)], "lr": [1.0] * 8})
+    stored_run(site, {"loss": [float(step) for step in range(8)], "lr": [1.0] * 8})
     monkeypatch.setattr(curves, "MAX_BUCKETS", most)
     found = api("series?run=id-1")["series"]
     assert [len(one["points"]) for one in found] == [each, each]
@@ -570,7 +573,7 @@ def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
 
 
 def test_the_metrics_of_a_run_come_in_pages(site: Site, api: Callable[[str], Any]) -> None:
-    kept(site, {"a": [1.0], "b": [2.0], "c": [3.0]})
+    stored_run(site, {"a": [1.0], "b": [2.0], "c": [3.0]})
     pages = [api(f"runs/id-1?limit=2&offset={offset}") for offset in (0, 2)]
     assert [[metric["key"] for metric in page["metrics"]] for page in pages] == [["a", "b"], ["c"]]
     assert {page["series"] for page in pages} == {3}
@@ -587,12 +590,12 @@ def test_the_metrics_of_a_run_come_in_pages(site: Site, api: Callable[[str], Any
 
 
 def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site: Site) -> None:
-    who = FakeSession()
+    session = FakeSession()
     rows = [(float(step), step, (float(step), 1.0)) for step in range(4)]
-    site.keep(opened(who), batch_ingested(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
+    site.keep(opened(session), batch_ingested(session.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
     with site.history.database.reading() as connection:
         found = list(reader.series(connection, "id-1"))
-    site.keep(ended(who))
+    site.keep(ended(session))
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
     charts = read_charts(site.history.database, found, Window(), 100)
     assert [(len(one["points"]), one["samples"]) for one in charts] == [(4, 4), (4, 4)]
@@ -601,7 +604,7 @@ def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site:
 def test_a_stream_of_samples_that_cannot_be_read_breaks_off_with_one_line(
     site: Site, api: Callable[[str], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept(site, {"loss": [1.0, 2.0]})
+    stored_run(site, {"loss": [1.0, 2.0]})
 
     def damaged(*_: object) -> Any:
         yield b'{"series":['
@@ -624,7 +627,7 @@ def test_half_a_surrogate_pair_is_answered_as_a_question_mark() -> None:
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_what_is_exported_can_be_imported_into_another_history(site: Site, tmp_path: Path, form: str) -> None:
-    kept(site, {"loss": [5.0, nan, 9.0], "lr": [0.1, 0.2, 0.3]})
+    stored_run(site, {"loss": [5.0, nan, 9.0], "lr": [0.1, 0.2, 0.3]})
     client = site.client()
     exported = client.get(f"/api/v1/runs/id-1/export?format={form}", headers=site.key)
     assert exported.headers["x-trackside-samples"] == "6"
@@ -645,7 +648,7 @@ def test_what_is_exported_can_be_imported_into_another_history(site: Site, tmp_p
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str], Any], form: str) -> None:
     for rank in (0, 1):
-        kept(site, {"lr": [0.1] * 4, "loss": [5.0, nan, 9.0, float(rank)], "x": [1.0] * 4}, rank=rank, world=2)
+        stored_run(site, {"lr": [0.1] * 4, "loss": [5.0, nan, 9.0, float(rank)], "x": [1.0] * 4}, rank=rank, world=2)
     path = f"/api/v1/runs/id-1/export?format={form}&key=loss&key=lr&rank=1&by=time&from={WALL + 1}&to={WALL + 3}"
     client = site.client()
     exported = client.get(path, headers=site.key)
@@ -667,9 +670,9 @@ def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str
 
 
 def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, api: Callable[[str], Any]) -> None:
-    who = FakeSession()
+    session = FakeSession()
     rows = [pushed(["a"], (0, 0, (1.0,))), pushed(["b"], (1, 1, (2.0,)))]
-    site.keep(opened(who), batch_ingested(who.id, 1, rows, SHIFT), ended(who))
+    site.keep(opened(session), batch_ingested(session.id, 1, rows, SHIFT), ended(session))
     exported = site.client().get("/api/v1/runs/id-1/export?format=json&from=1", headers=site.key).content
     assert [len(one["points"]) for one in json.loads(exported)["series"]] == [0, 1]
     site.client().ask("POST", "/api/v1/import?id=id-9", headers=site.key, content=exported)
@@ -679,7 +682,7 @@ def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, ap
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "expected"),
     [
         ("key=loss&key=nope", "key 'nope': run 'id-1' has no such key"),
         ("key=nope&rank=0", "key 'nope': run 'id-1' has no such key for rank 0"),
@@ -688,33 +691,33 @@ def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, ap
         ("key=trackside_cpu_cpus", "key 'trackside_cpu_cpus': run 'id-1' has no such key"),
     ],
 )
-def test_a_part_that_is_not_there_is_said(site: Site, asked: str, says: str) -> None:
-    kept(site, {"loss": [1.0]})
-    assert refused(site, f"runs/id-1/export?{asked}") == (404, says)
+def test_a_part_that_a_run_lacks_is_refused(site: Site, asked: str, expected: str) -> None:
+    stored_run(site, {"loss": [1.0]})
+    assert refused(site, f"runs/id-1/export?{asked}") == (404, expected)
 
 
 def test_a_key_that_is_named_as_the_machines_are_is_exported_when_it_was_pushed(site: Site) -> None:
-    kept(site, {"loss": [1.0], "trackside_mine": [7.0]})
+    stored_run(site, {"loss": [1.0], "trackside_mine": [7.0]})
     answer = site.client().get("/api/v1/runs/id-1/export?key=trackside_mine", headers=site.key)
     assert answer.text.splitlines()[0].split(",")[4:] == ["trackside_mine"]
     assert answer.text.splitlines()[1].endswith(",7.0")
 
 
-def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_meanwhile_is_said(
+def test_an_export_waits_for_the_history_in_a_thread_and_a_deleted_run_is_reported(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = kept(site, {"loss": [1.0]})
+    session = stored_run(site, {"loss": [1.0]})
     head, threads = reader.head, []
 
-    def looked(connection: Any, uid: str) -> dict[str, Any]:
+    def record_thread(connection: Any, uid: str) -> dict[str, Any]:
         threads.append(threading.current_thread())
         return head(connection, uid)
 
-    monkeypatch.setattr(reader, "head", looked)
+    monkeypatch.setattr(reader, "head", record_thread)
     assert site.client().get("/api/v1/runs/id-1/export", headers=site.key).status_code == 200
 
     def delete(*asked: Any) -> int:
-        site.history.writer.call(lambda store: run_changes.delete(store, who.identity.run, live=False)).result(60)
+        site.history.writer.call(lambda store: run_changes.delete(store, session.identity.run, live=False)).result(60)
         return count(*asked)
 
     monkeypatch.setattr(selection, "count", delete)
@@ -737,7 +740,7 @@ def test_a_line_that_cannot_be_read_costs_itself_and_the_answer_counts_it(site: 
         assert [note for note in answer["notes"] if note.startswith("left out: 1 ")]
 
 
-def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
+def test_a_file_is_stored_beside_the_history_without_a_name_while_it_is_read(
     site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where: list[dict[str, Any]] = []
@@ -747,12 +750,12 @@ def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
         where.append(more)
         return TemporaryFile(**more)
 
-    def look(_: object, reading: RunFile) -> ImportResult:
+    def record_names(_: object, reading: RunFile) -> ImportResult:
         names.append({path.name for path in place.iterdir()})
         return ImportResult(reading.run, len(list(reading)), [])
 
     monkeypatch.setattr(pages, "TemporaryFile", make)
-    monkeypatch.setattr("trackside_daemon.history.files.importing.import_run", look)
+    monkeypatch.setattr("trackside_daemon.history.files.importing.import_run", record_names)
     before = {path.name for path in place.iterdir()}
     assert site.client().ask("POST", "/api/v1/import", headers=site.key, content=b"step,x\n0,1\n").status_code == 200
     assert (where, names) == ([{"dir": place}], [before])
@@ -785,15 +788,15 @@ def test_a_file_that_is_nested_without_end_is_refused_in_a_line(site: Site) -> N
     assert (status, message) == (400, "body: line 1: nested too deeply")
 
 
-def test_nothing_of_it_is_told_without_the_token(site: Site) -> None:
-    kept(site, {"loss": [1.0]})
+def test_nothing_of_it_is_returned_without_the_token(site: Site) -> None:
+    stored_run(site, {"loss": [1.0]})
     for one in ENDPOINTS:
         path = one.path.replace("{id}", "id-1")
         assert site.client().ask(one.method, f"/api/v1{path}").status_code == 401
 
 
 def test_public_reading_opens_no_door_to_changes(site: Site) -> None:
-    kept(site, {"loss": [1.0]})
+    stored_run(site, {"loss": [1.0]})
     client = site.client(public_read=True)
     assert client.get("/api/v1/runs/id-1").status_code == 200
     assert client.ask("DELETE", "/api/v1/runs/id-1").status_code == 401
@@ -801,8 +804,8 @@ def test_public_reading_opens_no_door_to_changes(site: Site) -> None:
 
 
 def test_the_document_names_the_statuses_and_media_types_of_every_answer() -> None:
-    said = document("1")
-    for path, methods in said["paths"].items():
+    reported = document("1")
+    for path, methods in reported["paths"].items():
         for method, operation in methods.items():
             answers = operation["responses"]
             assert {"200", "401", "421", "429", "503"} <= answers.keys()
@@ -812,24 +815,33 @@ def test_the_document_names_the_statuses_and_media_types_of_every_answer() -> No
             assert ("404" in answers) is ("{" in path or any(one["name"] == "run" for one in operation["parameters"]))
             for status in answers.keys() - {"200"}:
                 name = answers[status]["$ref"].removeprefix("#/components/responses/")
-                assert "application/json" in said["components"]["responses"][name]["content"]
+                assert "application/json" in reported["components"]["responses"][name]["content"]
 
 
 def test_the_document_names_every_route_and_every_parameter(api: Callable[[str], Any]) -> None:
-    said = api("openapi.json")
-    assert said == json.loads(json.dumps(document(said["info"]["version"])))
-    assert sum(len(methods) for methods in said["paths"].values()) == len(ENDPOINTS)
-    for path, methods in said["paths"].items():
+    reported = api("openapi.json")
+    served = {(method.upper(), path) for path, methods in reported["paths"].items() for method in methods}
+    assert served == {(one.method, one.path) for one in ENDPOINTS}
+    for path, methods in reported["paths"].items():
         for operation in methods.values():
             inside = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
             assert inside == {part[1:-1] for part in path.split("/") if part.startswith("{")}
             assert operation["summary"].endswith(".")
 
 
-def test_a_history_that_ends_while_it_is_asked_tells_so(place: Path) -> None:
-    history = Recorder(place, Bounds(0))
-    history.start()
-    history.stop()
-    history.close()
-    again = Recorder(place, Bounds(0))  # the lock and the file are free
-    again.close()
+def test_a_history_that_closes_during_a_request_answers_it_and_refuses_the_next(
+    site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_run(site, {"loss": [1.0]})
+    resolve = reader.resolve
+
+    def close(*asked: Any) -> str:
+        site.history.stop()
+        site.history.close()
+        return resolve(*asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "resolve", close)
+        assert site.client().get("/api/v1/runs/id-1", headers=site.key).json()["id"] == "id-1", "it is read to its end"
+    assert refused(site, "runs/id-1") == (503, "there is no history at the moment: the history is closed")
+    Recorder(place, Bounds(0)).close()  # the lock and the file are free

@@ -19,7 +19,7 @@ MEMORY = host.MEMORY_AVAILABLE
 STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"
 
 
-def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
+def test_an_hour_is_stored_each_second_as_rates_and_in_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any
 ) -> None:
     monkeypatch.setattr(machine_history, "SECONDS_KEPT", 100)

@@ -107,12 +107,12 @@ def test_a_long_header_takes_no_long_time() -> None:
         ("x-gzip-not", False),
     ],
 )
-def test_gzip_is_used_where_it_is_taken(accept_encoding: str, gzip: bool) -> None:
+def test_gzip_is_used_where_it_is_accepted(accept_encoding: str, gzip: bool) -> None:
     assert accepts_gzip(accept_encoding) is gzip
 
 
 @pytest.mark.parametrize("accept", [PROMETHEUS_2_42, PROMETHEUS_3, BROWSER, "text/plain; q*=utf-8''1", ";"])
-def test_the_page_is_in_the_format_that_its_content_type_says(client: Any, accept: str) -> None:
+def test_the_page_is_in_the_format_of_its_content_type(client: Any, accept: str) -> None:
     response = client.get("/metrics", headers={"Accept": accept})
     assert response.status_code == 200
     assert response.headers["Content-Type"] == negotiate_format(accept).content_type

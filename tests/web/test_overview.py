@@ -49,21 +49,21 @@ def overview(site: Site) -> dict[str, Any]:
     return found
 
 
-def train(site: Site, house: RunsHarness, who: FakeSession, seconds: int, **totals: int) -> None:
+def train(site: Site, house: RunsHarness, session: FakeSession, seconds: int, **totals: int) -> None:
     """Push a step a second with ticks in between; the loss falls by a tenth each, totals grow by *totals* a step."""
     for _ in range(seconds):
         house.after += 1.0
         step = round(house.after)
-        grown = {name: getattr(who.totals, name) or 0 for name in totals}
-        house.push(who, {"loss": 100 - step / 10}, step, **{name: grown[name] + totals[name] for name in totals})
+        grown = {name: getattr(session.totals, name) or 0 for name in totals}
+        house.push(session, {"loss": 100 - step / 10}, step, **{name: grown[name] + totals[name] for name in totals})
         site.rates.record(house.now.monotonic)
 
 
 def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: RunsHarness) -> None:
-    who = FakeSession("id-1", world=2, local_world=2)
-    house.hello(who, total_steps=100)
-    site.keep(session_opened(who.id, who.hello(total_steps=100), "train", 0, WALL))
-    train(site, house, who, 20, tokens=500, samples=4)
+    session = FakeSession("id-1", world=2, local_world=2)
+    house.hello(session, total_steps=100)
+    site.keep(session_opened(session.id, session.hello(total_steps=100), "train", 0, WALL))
+    train(site, house, session, 20, tokens=500, samples=4)
     (run,) = overview(site)["runs"]
     assert run == {
         "id": "id-1",
@@ -85,16 +85,16 @@ def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, hous
     }
 
 
-def test_what_nobody_has_measured_is_absent(site: Site, house: RunsHarness) -> None:
+def test_an_unmeasured_value_is_absent(site: Site, house: RunsHarness) -> None:
     house.hello(other := FakeSession("id-0", name="other"))
     train(site, house, other, 2, tokens=500)
     house.after += 1.0
     house.hello(FakeSession("id-1"))
     site.rates.record(house.now.monotonic)
-    said = overview(site)
-    assert said["host"].keys() == {"name", "cpus", "disks"}
-    assert said["gpus"] == said["alerts"] == []
-    (run,) = (one for one in said["runs"] if one["id"] == "id-1")
+    reported = overview(site)
+    assert reported["host"].keys() == {"name", "cpus", "disks"}
+    assert reported["gpus"] == reported["alerts"] == []
+    (run,) = (one for one in reported["runs"] if one["id"] == "id-1")
     absent = {"step", "total_steps", "loss", "tokens_per_second", "samples_per_second", "step_seconds"}
     assert not absent & run.keys()
     assert run["sparkline"] == []
@@ -102,12 +102,12 @@ def test_what_nobody_has_measured_is_absent(site: Site, house: RunsHarness) -> N
 
 def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: Site, house: RunsHarness) -> None:
     ranks = [FakeSession("id-1", rank=rank, world=2, local_world=2) for rank in (1, 0)]
-    for who in ranks:
-        house.hello(who)
+    for session in ranks:
+        house.hello(session)
     for step in range(1, 12):
         house.after += 1.0
-        for who in ranks:
-            house.push(who, {"loss": float(who.identity.rank)}, step + who.identity.rank, tokens=step * 100)
+        for session in ranks:
+            house.push(session, {"loss": float(session.identity.rank)}, step + session.identity.rank, tokens=step * 100)
         site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
     assert (run["tokens_per_second"], run["loss"], run["step"]) == (200.0, 0.0, 12)
@@ -115,18 +115,18 @@ def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: 
 
 
 def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house: RunsHarness) -> None:
-    who = FakeSession("id-1")
-    house.hello(who)
-    house.push(who, {"train/loss": nan}, 1)
+    session = FakeSession("id-1")
+    house.hello(session)
+    house.push(session, {"train/loss": nan}, 1)
     site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
     assert (run["loss"], run["sparkline"]) == ("nan", ["nan"])
 
 
 def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: RunsHarness) -> None:
-    who = FakeSession("id-1")
-    house.hello(who)
-    train(site, house, who, 5, tokens=500)
+    session = FakeSession("id-1")
+    house.hello(session)
+    train(site, house, session, 5, tokens=500)
     assert overview(site)["runs"][0]["tokens_per_second"] == 500.0
     house.after += 60.0
     site.rates.record(house.now.monotonic)
@@ -134,15 +134,16 @@ def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: Run
 
 
 def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, house: RunsHarness) -> None:
-    who = FakeSession("id-1")
+    session = FakeSession("id-1")
     rows = [(float(step), step, (1000.0 - step,)) for step in range(300)]
     shift = round((WALL - 50.0) * 1e9)
     blocks = [
-        batch_ingested(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)
+        batch_ingested(session.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift)
+        for number in range(30)
     ]
-    site.keep(session_opened(who.id, who.hello(), "train", 0, WALL), *blocks)
-    house.hello(who)
-    house.push(who, {"loss": 0.5}, 300, steps=300)
+    site.keep(session_opened(session.id, session.hello(), "train", 0, WALL), *blocks)
+    house.hello(session)
+    house.push(session, {"loss": 0.5}, 300, steps=300)
     site.rates.record(house.now.monotonic)
     (run,) = overview(site)["runs"]
     assert 29 <= len(run["sparkline"]) <= MAX_POINTS
@@ -154,18 +155,18 @@ def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, ho
 def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: RunsHarness) -> None:
     for name in ("first", "second"):
         house.after += 1.0
-        who = FakeSession(name, name=name)
-        hello = who.hello(house.after)
+        session = FakeSession(name, name=name)
+        hello = session.hello(house.after)
         hello.started += round(house.after * 1e9)
-        house.open(who.id, hello)
+        house.open(session.id, hello)
     assert [run["name"] for run in overview(site)["runs"]] == ["second", "first"]
-    house.bye(who)
+    house.bye(session)
     assert [run["state"] for run in overview(site)["runs"]] == ["finished", "starting"]
     house.wait(61.0)
     assert [run["name"] for run in overview(site)["runs"]] == ["first"]
 
 
-def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site, house: RunsHarness) -> None:
+def test_the_machine_shows_how_busy_it_is_and_what_its_network_carries(site: Site, house: RunsHarness) -> None:
     for second in (0, 1, 2):
         house.after = float(second)
         cpu = {"user": 10 + 0.5 * second, "idle": 90 + 1.0 * second, "iowait": 5 + 0.5 * second}
@@ -186,9 +187,9 @@ def alert(
     return Alert(name, severity, WALL + after, run, labels, f"{name}!", silenced=silenced)
 
 
-def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: RunsHarness) -> None:
-    house.hello(who := FakeSession("id-1"))
-    site.keep(session_opened(who.id, who.hello(), "train", 0, WALL))
+def test_firing_alerts_are_listed_the_worst_first_with_the_ids_of_the_history(site: Site, house: RunsHarness) -> None:
+    house.hello(session := FakeSession("id-1"))
+    site.keep(session_opened(session.id, session.hello(), "train", 0, WALL))
     fires = [
         alert("SlowStep", "info", run="id-1"),
         alert("HostDisk", "warning", mountpoint="/data"),
@@ -198,11 +199,11 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
     site.firing.accept(Batch("alerts", records=fires))
     assert {one["id"] for one in overview(site)["alerts"]} == {None}
     site.keep(*fires)
-    said = overview(site)
-    assert [one["alert"] for one in said["alerts"]] == ["LossSpike", "HostDisk", "SlowStep", "GpuHot"]
+    reported = overview(site)
+    assert [one["alert"] for one in reported["alerts"]] == ["LossSpike", "HostDisk", "SlowStep", "GpuHot"]
     kept = {one["id"]: one["alert"] for one in site.client().get("/api/v1/alerts", headers=site.key).json()["alerts"]}
-    assert {one["id"]: one["alert"] for one in said["alerts"]} == kept
-    spike, disk = said["alerts"][:2]
+    assert {one["id"]: one["alert"] for one in reported["alerts"]} == kept
+    spike, disk = reported["alerts"][:2]
     del spike["id"], disk["id"]
     assert spike == {
         "alert": "LossSpike",
@@ -216,10 +217,10 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
         "silenced": False,
     }
     assert disk["subject"] == "/data"
-    assert said["runs"][0]["alerts"] == {"critical": 0, "warning": 1, "info": 1}
+    assert reported["runs"][0]["alerts"] == {"critical": 0, "warning": 1, "info": 1}
 
 
-def test_what_does_not_fire_any_more_is_not_told(site: Site) -> None:
+def test_an_alert_that_does_not_fire_any_more_is_not_listed(site: Site) -> None:
     one = alert("HostDisk", "warning", mountpoint="/data")
     site.firing.accept(Batch("alerts", records=[one]))
     over = Alert(one.alert, "critical", one.started, labels=one.labels, ended=WALL + 9)
@@ -227,11 +228,11 @@ def test_what_does_not_fire_any_more_is_not_told(site: Site) -> None:
     assert overview(site)["alerts"] == []
 
 
-def test_a_history_that_cannot_be_read_takes_only_its_own_away(
+def test_a_history_that_cannot_be_read_removes_only_its_own_part(
     site: Site, house: RunsHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.hello(who := FakeSession("id-1"), total_steps=10)
-    house.push(who, {"loss": 2.5}, 5)
+    house.hello(session := FakeSession("id-1"), total_steps=10)
+    house.push(session, {"loss": 2.5}, 5)
     site.firing.accept(Batch("alerts", records=[alert("HostDisk", "warning")]))
     site.rates.record(house.now.monotonic)
 
@@ -241,8 +242,8 @@ def test_a_history_that_cannot_be_read_takes_only_its_own_away(
     monkeypatch.setattr(module, "sparkline", damaged)
     monkeypatch.setattr(AlertIds, "read", damaged)
     for _ in range(2):
-        said = overview(site)
-        assert (said["runs"][0]["loss"], said["alerts"][0]["alert"]) == (2.5, "HostDisk")
+        reported = overview(site)
+        assert (reported["runs"][0]["loss"], reported["alerts"][0]["alert"]) == (2.5, "HostDisk")
     assert len([line for line in caplog.messages if "cannot be read: a damaged log row" in line]) == 1
 
 
@@ -258,7 +259,7 @@ def test_a_curve_of_any_length_is_short_and_even_and_ends_with_the_newest() -> N
         assert not gaps or max(gaps) <= 2 * min(gaps)
 
 
-def test_a_curve_takes_no_step_twice_and_none_that_is_older() -> None:
+def test_a_curve_has_no_step_twice_and_none_that_is_older() -> None:
     curve = LossCurve(late=True)
     curve.add(5, 1.0)
     curve.add(5, 2.0)

@@ -16,20 +16,20 @@ from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.metric import Batch, Sample
 
-NOBODY = 4_200_000  # above the kernel's limit of pids
+UNUSED_PID = 4_200_000  # above the kernel's limit of pids
 
 
 def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:
     client = site.client()
     assert client.get("/api/v1/processes", headers=site.key).json() == {"processes": []}
-    rank = Process(NOBODY, 1, "rank", "python3", "R", "char-model", "id-7", 0, 4096, 2.5, 12, 1_760_000_000.5)
+    rank = Process(UNUSED_PID, 1, "rank", "python3", "R", "char-model", "id-7", 0, 4096, 2.5, 12, 1_760_000_000.5)
     worker = rank._replace(
-        pid=NOBODY + 1, parent=NOBODY, role="dataloader", comm="pt_data_worker", state="S", started=None
+        pid=UNUSED_PID + 1, parent=UNUSED_PID, role="dataloader", comm="pt_data_worker", state="S", started=None
     )
     site.processes = (rank, worker)
     first, second = client.get("/api/v1/processes", headers=site.key).json()["processes"]
     assert first == {
-        "pid": NOBODY,
+        "pid": UNUSED_PID,
         "parent": 1,
         "role": "rank",
         "comm": "python3",
@@ -46,8 +46,8 @@ def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:
         "gpus": [],
     }
     assert (second["pid"], second["parent"], second["role"], second["started"]) == (
-        NOBODY + 1,
-        NOBODY,
+        UNUSED_PID + 1,
+        UNUSED_PID,
         "dataloader",
         None,
     )

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def shown(site: Any, house: Any) -> Any:
     """Return the site with a run and host memory."""
-    who = FakeSession()
-    house.hello(who)
-    house.push(who, {"loss": 2.5})
+    session = FakeSession()
+    house.hello(session)
+    house.push(session, {"loss": 2.5})
     site.state.update(Batch("memory", MemoryCollector().collect()))
     return site
 
@@ -99,7 +99,7 @@ def test_an_unknown_path_is_a_404(client: Any, path: str) -> None:
     assert problem(client.get(path), 404) == ("not_found", "Not Found")
 
 
-def test_a_person_who_mistypes_an_address_gets_the_page_that_says_so(client: Any) -> None:
+def test_a_person_with_a_mistyped_address_gets_the_page_that_explains_it(client: Any) -> None:
     response = client.get("/nope", headers={"Accept": "text/html,*/*;q=0.8"})
     assert (response.status_code, response.headers["content-type"]) == (404, "text/html; charset=utf-8")
     for path in ("/api/v1", "/static/nope.js", "/-/nope"):
@@ -110,7 +110,7 @@ def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
     assert problem(site.client().get("/api/v1/nothing", headers=site.key), 404)[0] == "not_found"
 
 
-def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_name_on_other_pages_removes_no_endpoint(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for pages, name in ((WebApp, "runs"), (GpuApi, "runs"), (HistoryApi, "status"), (GpuApi, "status")):
         monkeypatch.setattr(pages, name, pages, raising=False)
     client = site.client()
@@ -120,13 +120,13 @@ def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypa
 
 @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_a_wrong_method_is_told_the_right_ones(site: Any, path: str, method: str) -> None:
+def test_a_wrong_method_is_answered_with_the_right_ones(site: Any, path: str, method: str) -> None:
     response = site.client().ask(method, path, headers=site.key)
     assert problem(response, 405) == ("method", "Method Not Allowed")
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD"}
 
 
-def test_a_wrong_method_is_told_those_of_all_endpoints_of_the_path(site: Any) -> None:
+def test_a_wrong_method_is_answered_with_those_of_all_endpoints_of_the_path(site: Any) -> None:
     response = site.client().ask("PUT", "/api/v1/runs/a", headers=site.key)
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD", "DELETE"}
     response = site.client().ask("PUT", "/api/v1/alerts/test", headers=site.key)
@@ -162,7 +162,7 @@ def test_a_reload_that_is_allowed_reloads(site: Any, method: str) -> None:
     assert (response.status_code, response.text, site.reloads) == (200, "reloaded\n", 1)
 
 
-def test_a_reload_that_fails_says_what_is_wrong(site: Any) -> None:
+def test_a_reload_that_fails_reports_what_is_wrong(site: Any) -> None:
     site.wrong = "trackside.yml: sample.intervall: no such setting"
     assert problem(site.client(lifecycle=True).ask("POST", "/-/reload", headers=site.key), 500) == (
         "config",

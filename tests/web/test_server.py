@@ -62,7 +62,7 @@ def read(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_it_serves_and_keeps_the_connection(service: Service) -> None:
+def test_it_serves_and_leaves_the_connection_open(service: Service) -> None:
     with httpx.Client(base_url=service.url) as client:
         for _ in range(3):
             assert client.get("/").status_code == 200
@@ -109,7 +109,7 @@ def test_a_request_that_is_never_finished_is_not_waited_for(service: Service) ->
 
 
 @impatient
-def test_a_request_that_takes_long_is_not_cut_off(service: Service) -> None:
+def test_a_slow_request_is_not_cut_off(service: Service) -> None:
     answers: list[int] = []
     asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
     asker.start()
@@ -140,7 +140,9 @@ def test_a_request_line_without_end_is_cut_off(service: Service) -> None:
     assert service.get().status_code == 200
 
 
-def test_an_application_that_breaks_is_a_500_and_goes_on(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_application_that_breaks_is_a_500_and_the_server_continues(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     assert service.get("/broken").status_code == 500
     assert service.get().status_code == 200
     assert any(record.exc_info for record in caplog.records)

@@ -53,7 +53,7 @@ def received(connection: socket.socket) -> bytes:
     return found
 
 
-def test_who_is_refused_is_hung_up_on(service: Service) -> None:
+def test_a_refused_connection_is_closed(service: Service) -> None:
     with service.connect(ASKED) as connection:
         answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 401")
@@ -71,7 +71,7 @@ def test_half_a_request_after_a_whole_one_is_waited_for_only_so_long(service: Se
 
 
 @pytest.mark.parametrize("service", [HttpLimits(connections=40, idle=10)], indirect=True)
-def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(service: Service) -> None:
+def test_more_silent_connections_than_there_is_room_for_keep_no_client_out(service: Service) -> None:
     with ExitStack() as ends:
         silent = [ends.enter_context(service.connect()) for _ in range(60)]
         assert service.scraped()
@@ -82,7 +82,7 @@ def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(service:
         eventually(lambda: closed() >= 50)
 
 
-def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
+def test_without_a_descriptor_left_it_is_logged_once_and_the_next_one_is_served(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real, left = socket.socket._accept, [3]  # type: ignore[attr-defined]

@@ -44,14 +44,14 @@ class Maker:
 QUICK = 0.02  # seconds between two frames
 
 
-async def told(listener: Listener) -> list[bytes]:
+async def next_events(listener: Listener) -> list[bytes]:
     """Return the listener's next events, without comments."""
     found = await asyncio.wait_for(listener.next(), DEADLINE)
     assert found is not None
     return [one.replace(COMMENT, b"") for one in found]
 
 
-def test_all_are_told_the_same_bytes_that_were_made_once() -> None:
+def test_all_get_the_same_bytes_that_were_made_once() -> None:
     maker = Maker()
     stream = Stream(maker, period=QUICK)
 
@@ -69,14 +69,14 @@ def test_all_are_told_the_same_bytes_that_were_made_once() -> None:
     asyncio.run(listen())
 
 
-def test_nothing_is_made_while_nobody_listens() -> None:
+def test_nothing_is_made_without_a_listener() -> None:
     maker = Maker()
     stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         assert maker.made == 0
         listener = stream.subscribe()
-        await told(listener)
+        await next_events(listener)
         going = stream._producer
         assert going is not None
         stream.unsubscribe(listener)
@@ -86,49 +86,49 @@ def test_nothing_is_made_while_nobody_listens() -> None:
         again = stream.subscribe()
         made = maker.made
         while maker.made == made:
-            await told(again)
+            await next_events(again)
         stream.unsubscribe(again)
 
     asyncio.run(listen())
 
 
-def test_who_comes_between_two_is_told_the_last_at_once_and_none_is_made_for_him() -> None:
+def test_a_listener_that_comes_between_two_gets_the_last_at_once_and_none_is_made_for_it() -> None:
     maker = Maker()
     stream = Stream(maker, period=3600.0)
 
     async def listen() -> None:
-        first = await told(one := stream.subscribe())
+        first = await next_events(one := stream.subscribe())
         stream.unsubscribe(one)
         for _ in range(20):
             another = stream.subscribe()
-            assert await told(another) == first
+            assert await next_events(another) == first
             stream.unsubscribe(another)
         assert maker.made == 1
 
     asyncio.run(listen())
 
 
-def test_who_is_slow_gets_the_newest_and_nothing_waits_for_him() -> None:
+def test_a_slow_listener_gets_the_newest_and_nothing_waits_for_it() -> None:
     maker = Maker()
     stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         slow, fast = stream.subscribe(), stream.subscribe()
         for _ in range(10):
-            newest = await told(fast)
-        assert await told(slow) == newest
+            newest = await next_events(fast)
+        assert await next_events(slow) == newest
         assert slow._frame is None
 
     asyncio.run(listen())
 
 
-def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not() -> None:
+def test_a_listener_to_a_run_gets_it_besides_and_others_do_not() -> None:
     maker = Maker()
     stream = Stream(maker, period=QUICK)
 
     async def listen() -> None:
         one, two, none = stream.subscribe("a"), stream.subscribe("b"), stream.subscribe()
-        assert [(await told(who))[1:] for who in (one, two, none)] == [
+        assert [(await next_events(session))[1:] for session in (one, two, none)] == [
             [format_event("run", b"a")],
             [format_event("run", b"b")],
             [],
@@ -136,7 +136,7 @@ def test_who_listens_to_a_run_is_told_of_it_besides_and_others_are_not() -> None
         stream.unsubscribe(two)
         made = maker.made
         while maker.made <= made + 1:
-            await told(one)
+            await next_events(one)
         assert maker.wanted[-1] == {"a"}
 
     asyncio.run(listen())
@@ -151,7 +151,7 @@ def test_more_than_may_listen_do_not() -> None:
         with pytest.raises(FullError):
             stream.subscribe()
         stream.unsubscribe(first)
-        await told(stream.subscribe())
+        await next_events(stream.subscribe())
 
     asyncio.run(listen())
 
@@ -181,25 +181,25 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(caplog: pytest.Lo
 
     async def listen() -> None:
         listener = Stream(make, period=QUICK).subscribe()
-        await told(listener)
+        await next_events(listener)
         failing.set()
         made = maker.made
         while maker.made < made + 3:
-            assert not b"".join(await told(listener)).startswith(b"event")
+            assert not b"".join(await next_events(listener)).startswith(b"event")
         failing.clear()
-        while not await told(listener):
+        while not await next_events(listener):
             pass
 
     asyncio.run(listen())
     assert len([one for one in caplog.messages if one.startswith("the overview cannot be produced")]) == 1
 
 
-def test_at_the_end_all_are_told_so_and_nobody_may_begin() -> None:
+def test_at_the_end_all_are_notified_and_no_listener_may_begin() -> None:
     stream = Stream(Maker(), period=QUICK)
 
     async def listen() -> None:
         listener = stream.subscribe()
-        await told(listener)
+        await next_events(listener)
         await asyncio.to_thread(stream.stop)
         while await asyncio.wait_for(listener.next(), DEADLINE) is not None:
             pass
@@ -220,7 +220,7 @@ class Asked:
         *,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.heard: asyncio.Queue[Message] = asyncio.Queue()
+        self.received: asyncio.Queue[Message] = asyncio.Queue()
         self.left = asyncio.Event()
         headers = [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {site.token.value}".encode())]
         scope = {
@@ -238,14 +238,14 @@ class Asked:
         self.task = asyncio.ensure_future(app(scope, self._receive, self.send))
 
     async def send(self, message: Message) -> None:
-        await self.heard.put(message)
+        await self.received.put(message)
 
     async def _receive(self) -> Message:
         await self.left.wait()
         return {"type": "http.disconnect"}
 
-    async def hear(self) -> Message:
-        return await asyncio.wait_for(self.heard.get(), DEADLINE)
+    async def receive(self) -> Message:
+        return await asyncio.wait_for(self.received.get(), DEADLINE)
 
     async def end(self) -> None:
         await asyncio.wait_for(self.task, DEADLINE)
@@ -254,7 +254,7 @@ class Asked:
 def test_a_client_that_goes_is_forgotten(site: Site) -> None:
     async def listen() -> None:
         asked = Asked(site)
-        start, body = await asked.hear(), await asked.hear()
+        start, body = await asked.receive(), await asked.receive()
         assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream")
         assert body["body"].startswith(b"event: overview\ndata: {")
         asked.left.set()
@@ -275,7 +275,7 @@ class Stuck(Asked):
 
 
 @pytest.mark.parametrize(("patience", "stops"), [(0.05, False), (3600.0, True)])
-def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
+def test_a_client_that_reads_nothing_is_cut_off_in_the_end(
     site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, stops: bool
 ) -> None:
     monkeypatch.setattr(endpoints_module, "SEND_TIMEOUT", patience)
@@ -283,7 +283,7 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
     async def listen() -> None:
         cut = asyncio.Event()
         asked = Stuck(site, more={ABORT: cut.set})
-        while (await asked.hear())["type"] != "http.response.body":
+        while (await asked.receive())["type"] != "http.response.body":
             pass
         if stops:
             site.pages.stop()
@@ -298,33 +298,33 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
 def test_a_run_s_events_have_the_newest_sample_of_each_key_and_rank(site: Site, house: RunsHarness) -> None:
     shift = round((WALL - 50.0) * 1e9)
     for rank in (0, 1):
-        who = FakeSession("id-1", rank=rank, world=2)
-        first = batch_ingested(who.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
-        more = batch_ingested(who.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
-        site.keep(session_opened(who.id, who.hello(), "train", 0, WALL), first, more)
+        session = FakeSession("id-1", rank=rank, world=2)
+        first = batch_ingested(session.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
+        more = batch_ingested(session.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
+        site.keep(session_opened(session.id, session.hello(), "train", 0, WALL), first, more)
 
     async def listen() -> bytes:
         asked = Asked(site, query="run=train")
-        while b"event: run\n" not in (said := (await asked.hear()).get("body", b"")):
+        while b"event: run\n" not in (answered := (await asked.receive()).get("body", b"")):
             pass
         asked.left.set()
         await asked.end()
-        return bytes(said)
+        return bytes(answered)
 
-    said = json.loads(asyncio.run(listen()).split(b"data: ", 1)[1])
-    assert said["values"] == {
+    answered = json.loads(asyncio.run(listen()).split(b"data: ", 1)[1])
+    assert answered["values"] == {
         "loss": {"0": [3, WALL + 3, 7.0], "1": [3, WALL + 3, 8.0]},
         "eval/f1": {"0": [1, WALL + 1, "nan"], "1": [1, WALL + 1, "nan"]},
     }
-    assert (said["id"], said["step"]) == ("id-1", 3)
+    assert (answered["id"], answered["step"]) == ("id-1", 3)
 
 
-def test_a_run_that_nobody_knows_is_said(site: Site) -> None:
+def test_an_unknown_run_is_reported(site: Site) -> None:
     answer = site.client().get("/api/v1/stream?run=nothing", headers=site.key)
     assert answer.status_code == 404
 
 
-def test_who_may_not_ask_does_not_listen(site: Site) -> None:
+def test_a_client_without_permission_does_not_listen(site: Site) -> None:
     for path in ("overview", "stream"):
         assert site.client().get(f"/api/v1/{path}").status_code == 401
         assert site.client().get(f"/api/v1/{path}", headers={**site.key, "Host": "evil.example"}).status_code == 421
@@ -339,7 +339,7 @@ def test_a_head_of_the_stream_ends(site: Site) -> None:
     assert site.overview.build_count == 0
 
 
-def test_one_too_many_is_told_what_to_do(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_too_many_gets_an_error_with_the_remedy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stream, "subscribe", Mock(side_effect=FullError))
     answer = site.client().get("/api/v1/stream", headers=site.key)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

@@ -149,7 +149,7 @@ def test_of_several_curves_the_first_that_is_supported_counts() -> None:
         tls._choose_curve(context, ["no-curve"])
 
 
-def test_who_has_no_certificate_of_the_authority_is_not_answered(
+def test_a_client_without_a_certificate_of_the_authority_is_not_answered(
     serve: Callable[..., Service], authority: Authority, tmp_path: Path
 ) -> None:
     service = serve(CLIENTS)
@@ -180,7 +180,7 @@ def test_a_certificate_that_may_be_left_out_is_verified_when_it_is_there(
 
 
 @pytest.mark.parametrize("kind", ["NoClientCert", "RequestClientCert"])
-def test_a_certificate_that_nobody_looks_at_hinders_nobody(
+def test_an_unused_certificate_hinders_no_client(
     serve: Callable[..., Service], authority: Authority, tmp_path: Path, kind: str
 ) -> None:
     service = serve(f"client_auth_type: {kind}")
@@ -210,7 +210,7 @@ def test_only_names_that_are_allowed_are_let_in(
     assert is_let_in(service, authority.trust(authority.issue("client", *identities))) is works
 
 
-def test_silent_connections_delay_nobody_and_are_closed(serve: Callable[..., Service], authority: Authority) -> None:
+def test_silent_connections_delay_no_other_and_are_closed(serve: Callable[..., Service], authority: Authority) -> None:
     service = serve()
     silent = [service.connect() for _ in range(50)] + [service.connect(b"\x16\x03\x01\x02\x00\x01")]
     assert service.get(authority.trust()).status_code == 200, "while all of them are open"
@@ -245,7 +245,7 @@ def test_why_a_handshake_failed_is_in_the_log_of_debugging(
     eventually(lambda: "a TLS handshake failed: certificate has expired" in caplog.text)
 
 
-def test_a_new_certificate_is_shown_to_who_comes_next_and_who_is_there_stays(
+def test_a_new_certificate_is_shown_to_new_connections_and_open_ones_stay(
     serve: Callable[..., Service], authority: Authority
 ) -> None:
     service = serve()
@@ -312,7 +312,7 @@ def test_names_that_are_allowed_no_more_are_not_answered(serve: Callable[..., Se
 
 
 @pytest.mark.parametrize(("prefers", "flag"), [("true", True), ("false", False)])
-def test_whose_order_of_ciphers_counts_may_be_set(
+def test_the_side_that_decides_the_order_of_ciphers_may_be_set(
     authority: Authority, tmp_path: Path, prefers: str, flag: bool
 ) -> None:
     file = tmp_path / "web.yml"

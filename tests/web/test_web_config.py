@@ -33,13 +33,13 @@ def refusal(text: str) -> str:
 @pytest.mark.parametrize(
     "text", ["", "# nothing\n", "{}", "tls_server_config:\nbasic_auth_users:\n", "tls_server_config: {}"]
 )
-def test_an_empty_file_is_valid_and_keeps_nobody_out(text: str) -> None:
+def test_an_empty_file_is_valid_and_keeps_no_client_out(text: str) -> None:
     config = read_config(text.encode(), FILE)
     assert config == WebConfig()
     assert (config.authenticates, config.protections) == (False, frozenset())
 
 
-def test_all_that_exporter_toolkit_knows_is_taken() -> None:
+def test_every_key_of_exporter_toolkit_is_accepted() -> None:
     config = read_config(
         f"""
 tls_server_config:
@@ -72,7 +72,7 @@ rate_limit: {{interval: 500ms, burst: 20}}
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("tls_server_config: {cert_file: c", "not YAML: line 1, column 33: "),
         ("- a", "expected a mapping of sections, not a list"),
@@ -160,8 +160,8 @@ rate_limit: {{interval: 500ms, burst: 20}}
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_key_and_remedy(text: str, says: str) -> None:
-    assert refusal(text).startswith(says)
+def test_what_is_wrong_is_named_with_its_key_and_remedy(text: str, message: str) -> None:
+    assert refusal(text).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_is_wrong_is_named_with_its_key_and_remedy(text: str, says: str) ->
         "tls_server_config: {cert: {SECRET: b}, key: k}",
     ],
 )
-def test_no_hash_and_no_key_is_ever_said(text: str) -> None:
+def test_no_hash_and_no_key_is_ever_printed(text: str) -> None:
     assert "SECRET" not in refusal(text)
 
 
@@ -195,7 +195,7 @@ def web_file(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("section", "says"),
+    ("section", "message"),
     [
         (
             "cert_file: absent, key_file: server.key",
@@ -221,13 +221,13 @@ def web_file(tmp_path: Path) -> Callable[[str], Path]:
         ),
     ],
 )
-def test_certificates_that_are_none_are_named(web_file: Callable[[str], Path], section: str, says: str) -> None:
+def test_certificates_that_are_none_are_named(web_file: Callable[[str], Path], section: str, message: str) -> None:
     file = web_file(f"tls_server_config: {{{section}}}")
     locked = ["openssl", "pkey", "-in", "server.key", "-aes256", "-passout", "pass:x", "-out", "locked.key"]
     subprocess.run(locked, cwd=file.parent, check=True)
     with pytest.raises(WebConfigError) as caught:
         ConfigFile(str(file))
-    assert re.match(re.escape(str(file)) + says, str(caught.value)), str(caught.value)
+    assert re.match(re.escape(str(file)) + message, str(caught.value)), str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -253,14 +253,14 @@ tls_server_config:
 def test_a_wrong_file_refuses_the_start_and_check_config_names_it(place: Path) -> None:
     (place / "web.yml").write_text("tls: {}")
     (place / "trackside.yml").write_text(f"web: {{config: {{file: {place}/web.yml}}}}")
-    says = f"trackside: {place}/web.yml: tls: no such key\n"
+    message = f"trackside: {place}/web.yml: tls: no such key\n"
     flags = [f"--push.endpoint=ipc://{place}/push.sock", "--web.listen-address=127.0.0.1:0", f"--storage.path={place}"]
     for arguments in (
         ["check-config", f"{place}/trackside.yml"],
         ["daemon", f"--config.file={place}/trackside.yml", *flags],
     ):
         done = processes.run(command(*arguments))
-        assert (done.returncode, done.stderr) == (2, says)
+        assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_the_sample_is_accepted_by_promtool_and_by_us(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_configuration_is_accepted_by_promtool_and_by_us(tmp_path: Path) -> 
     assert ConfigFile(str(file)).authenticates
 
 
-def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "trackside-ca")
     authority.issue("trackside-client")
     (tmp_path / "trackside.password").write_text("secret")
@@ -47,7 +47,7 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
     assert promtool("config", file)[0] == 0
 
 
-def test_our_commands_take_the_file_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_commands_accept_the_file_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Authority(tmp_path, "trackside-ca").issue("ada")
     (tmp_path / "trackside.password").write_text("lovelace\n")
     (tmp_path / "trackside.password").chmod(0o600)
@@ -81,6 +81,6 @@ def test_the_command_makes_a_hash_of_the_password() -> None:
     assert bcrypt.checkpw(b"secret", printed.strip())
 
 
-def test_every_key_is_told() -> None:
+def test_every_key_is_documented() -> None:
     models = (TlsSection, HttpSection, WebConfig, RateLimitSection)
     assert [name for model in models for name in model.model_fields if name not in PAGE] == []

@@ -21,7 +21,7 @@ def over(one: Alert, after: float = 150.0) -> Alert:
     return replace(one, ended=one.started + after)
 
 
-def told(one: Alert) -> Notified:
+def notification_of(one: Alert) -> Notified:
     """Return the notification of this record."""
     return Notified(one.severity, one.summary, one.ended is not None)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.sinks.alert_records import alert, batch, over, told
+from alerts.sinks.alert_records import alert, batch, notification_of, over
 from processes import eventually, http
 from receivers import Alertmanager, Receiver
 
@@ -97,7 +97,7 @@ def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
     (kept,) = active(alertmanager)
     assert kept["endsAt"] > kept["updatedAt"]
     assert [(note.alert, note.notified) for note in eventually(lambda: notes)] == [
-        ("NonFinite", {"alertmanager": told(nan)})
+        ("NonFinite", {"alertmanager": notification_of(nan)})
     ]
     delivery.accept(batch(replace(nan, ended=time.time())))
     resolved = receiver.wait(2)[1].json
@@ -126,7 +126,7 @@ def test_after_a_restart_it_is_the_same_alert_without_a_new_notification(
     receiver.wait()
     (before,) = active(alertmanager)
     first.stop()
-    again = deliver(alertmanager.url, fired=[replace(nan, notified={"alertmanager": told(nan)})])
+    again = deliver(alertmanager.url, fired=[replace(nan, notified={"alertmanager": notification_of(nan)})])
     eventually(lambda: active(alertmanager)[0]["updatedAt"] > before["updatedAt"])
     (after,) = active(alertmanager)
     assert (after["startsAt"], after["labels"]) == (before["startsAt"], before["labels"])
@@ -154,7 +154,7 @@ def test_a_peer_that_is_down_delays_no_other_and_receives_the_alert_later(
         up.stop()
 
 
-def test_a_password_goes_to_the_server_and_nowhere_else(
+def test_a_password_is_sent_to_the_server_and_nowhere_else(
     receiver: Receiver, deliver: Callable[..., Delivery], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = tmp_path / "password"
@@ -163,11 +163,11 @@ def test_a_password_goes_to_the_server_and_nowhere_else(
     delivery = deliver(receiver.url, username="ada", password_file=str(secret))
     delivery.accept(batch(alert()))
     eventually(lambda: delivery.statuses()["alertmanager"]["failed"])
-    said = f"{delivery.statuses()} {delivery.samples()} {caplog.text}"
-    assert "answered 401 Unauthorized; check the token, or the user and the password" in said
+    answered = f"{delivery.statuses()} {delivery.samples()} {caplog.text}"
+    assert "answered 401 Unauthorized; check the token, or the user and the password" in answered
     delivery.accept(batch(over(alert())))
-    assert "hush" not in said
-    assert "YWRhOmh1c2g" not in said
+    assert "hush" not in answered
+    assert "YWRhOmh1c2g" not in answered
 
 
 def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:

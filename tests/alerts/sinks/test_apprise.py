@@ -51,7 +51,7 @@ def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) ->
     assert got.json["type"] == "failure"
 
 
-def test_a_url_keeps_its_name_when_others_come_or_its_password_changes(tmp_path: Path) -> None:
+def test_a_url_retains_its_name_when_others_come_or_its_password_changes(tmp_path: Path) -> None:
     before = [one.name for one in apprise(tmp_path, "json://ada:hush@a", "json://b/hush", "xml://b")]
     after = [one.name for one in apprise(tmp_path, "json://new", "json://b/hush", "xml://b", "json://ada:hushed@a")]
     assert set(before) < set(after)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from alerts.sinks.alert_records import START, alert, over, told
+from alerts.sinks.alert_records import START, alert, notification_of, over
 
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, GroupOutbox
 from trackside_daemon.alerts.sinks.sink import Message, SinkFilter
@@ -251,7 +251,7 @@ def test_an_alert_that_got_worse_under_a_silence_is_sent_after_it() -> None:
 def test_after_a_restart_sent_alerts_are_not_sent_again_and_the_others_are() -> None:
     box = GroupOutbox(ALL)
     known, new = alert("A"), alert("B")
-    box.restore(known, 0.0, sent=told(known))
+    box.restore(known, 0.0, sent=notification_of(known))
     box.restore(new, 0.0, sent=None)
     assert sent(box, 1.0) == ["B"]
     box.put(over(known), 2.0)
@@ -272,8 +272,8 @@ def test_a_failed_message_waits_with_newer_alerts_and_other_runs_go_first() -> N
 def test_after_a_restart_alerts_that_got_worse_or_ended_meanwhile_are_sent() -> None:
     box = GroupOutbox(SinkFilter("warning", ("RunFinished",)))
     mild, nan, done = alert("GpuHot", severity="warning"), alert(), alert("RunFinished", severity="info")
-    box.restore(replace(mild, severity="critical"), 0.0, sent=told(mild))
-    box.restore(over(nan), 0.0, sent=told(nan))
+    box.restore(replace(mild, severity="critical"), 0.0, sent=notification_of(mild))
+    box.restore(over(nan), 0.0, sent=notification_of(nan))
     box.restore(over(alert("Lost")), 0.0, sent=None)
     box.restore(over(done), 0.0, sent=None)
     first = message(box, 1.0)
@@ -286,8 +286,8 @@ def test_after_a_restart_alerts_that_got_worse_or_ended_meanwhile_are_sent() -> 
     ]
     assert [(one.alert, one.ended is None) for one in message(box, 61.0).alerts] == [("Lost", False)]
     box.sent(Message("id", (over(alert("Lost")),)), 61.0)
-    box.restore(over(alert("A")), 2.0, sent=told(over(alert("A"))))
-    box.restore(over(done), 2.0, sent=told(done))
+    box.restore(over(alert("A")), 2.0, sent=notification_of(over(alert("A"))))
+    box.restore(over(done), 2.0, sent=notification_of(done))
     box.restore(over(replace(alert("C"), silenced=True)), 2.0, sent=None)
     assert (len(box), box.next_message(1000.0)) == (0, None)
 

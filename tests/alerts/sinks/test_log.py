@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alerts.sinks.alert_records import alert, over, told
+from alerts.sinks.alert_records import alert, notification_of, over
 
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink
@@ -26,7 +26,7 @@ def logged(severity: str, *alerts: Alert) -> list[str]:
         message = box.next_message(0.0)
         if message is not None:
             sink.send(message)
-            noted += [told.alert for told in box.sent(message, 0.0)]
+            noted += [reported.alert for reported in box.sent(message, 0.0)]
     return noted
 
 
@@ -56,8 +56,8 @@ def test_less_severe_alerts_are_not_logged_and_infos_are_logged_as_info(caplog: 
 
 def test_a_restored_alert_is_not_logged_again_but_its_end_is() -> None:
     box = LogSink(LogSinkSection()).outbox()
-    box.restore(alert(), 0.0, sent=told(alert()))
-    box.restore(over(alert("Over")), 0.0, sent=told(alert("Over")))
+    box.restore(alert(), 0.0, sent=notification_of(alert()))
+    box.restore(over(alert("Over")), 0.0, sent=notification_of(alert("Over")))
     box.put(alert(), 1.0)
     assert box.due() is None
     box.put(over(alert()), 2.0)

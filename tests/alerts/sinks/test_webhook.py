@@ -87,7 +87,7 @@ def test_secrets_come_from_files_and_are_read_for_each_message(receiver: Receive
 
 
 @pytest.mark.parametrize(
-    ("status", "again", "says"),
+    ("status", "again", "message"),
     [
         (500, "soon", "answered 500 Internal Server Error"),
         (429, "soon", "answered 429 Too Many Requests"),
@@ -99,12 +99,12 @@ def test_secrets_come_from_files_and_are_read_for_each_message(receiver: Receive
     ],
 )
 def test_a_status_code_determines_the_retry_and_the_remedy(
-    receiver: Receiver, status: int, again: str, says: str
+    receiver: Receiver, status: int, again: str, message: str
 ) -> None:
     receiver.answers = [status]
     with pytest.raises(SendError) as caught:
         webhook(url=f"{receiver.url.replace('//', '//ada:hush@')}/hush?token=hush").send(NEWS)
-    assert (caught.value.retry, str(caught.value)) == (again, f"{receiver.url} {says}")
+    assert (caught.value.retry, str(caught.value)) == (again, f"{receiver.url} {message}")
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
     assert receiver.tries == 1
 
@@ -138,10 +138,10 @@ def test_an_unusable_file_is_an_error_of_one_line(tmp_path: Path, receiver: Rece
         ("headers_file", bad): f"headers-file: {bad}: line 1 is not NAME: VALUE",
         ("ca_file", bad): f"ca-file: {bad}: ",
     }
-    for (setting, path), says in wrong.items():
+    for (setting, path), message in wrong.items():
         with pytest.raises(SinkError) as caught:
             webhook(**{"url": receiver.url, setting: str(path)})
-        assert str(caught.value).startswith(f"alerts.sinks.webhook.{says}")
+        assert str(caught.value).startswith(f"alerts.sinks.webhook.{message}")
         assert "hush" not in str(caught.value)
 
 

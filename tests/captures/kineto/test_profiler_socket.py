@@ -1,4 +1,4 @@
-"""The socket that PyTorch asks: who is answered, who is refused, and which files stay."""
+"""The socket that PyTorch asks: which processes it answers, which it refuses, and which files stay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_configuration_reaches_the_process_it_waits_for_once(
     assert not counts(served.samples())
 
 
-def test_a_stranger_is_refused_and_disturbs_nobody(
+def test_an_unknown_connection_is_refused_and_disturbs_no_other(
     profiler: Path, pollers: Pollers, served: ProfilerSocket, count: Callable[[int, int], int]
 ) -> None:
     if os.getuid() != 0:

@@ -62,7 +62,7 @@ class Training:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
@@ -124,10 +124,10 @@ def test_a_time_is_recorded_with_python_functions(training: Training) -> None:
 def profiled(training: Training, planted: str, **options: Any) -> dict[str, Any]:
     """Return the summary of some steps with a planted slowness, as the one of rank 0."""
     if planted != "healthy":
-        training.tell(planted)
+        training.send(planted)
     trace = decode(training.record(**{"steps": 5, **options}).read_bytes())
     if planted != "healthy":
-        training.tell("healthy")
+        training.send("healthy")
     return {"ranks": {"0": profile(trace, cut(trace, options.get("steps", 5)))}}
 
 
@@ -165,9 +165,9 @@ def names(changes: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_profiler_of_the_trainings_own_is_left_alone(training: Training) -> None:
-    training.tell("profile")
+    training.send("profile")
     eventually(lambda: training.reason() == BUSY)
-    training.tell("healthy")
+    training.send("healthy")
     eventually(lambda: not training.reason())
 
 

@@ -191,7 +191,7 @@ def test_the_rank_that_arrives_last_is_named_with_its_own_bottleneck() -> None:
     assert "train.py:12" in found["text"]
 
 
-def test_ranks_that_wait_for_nobody_have_no_last_one() -> None:
+def test_ranks_that_wait_for_no_other_have_no_last_one() -> None:
     assert "last" not in capture(healthy(1), healthy(2))["bottleneck"]
 
 

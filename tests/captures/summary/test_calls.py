@@ -1,4 +1,4 @@
-"""Calls of a thread: their own time and who made them."""
+"""Calls of a thread: their own time and their callers."""
 
 from __future__ import annotations
 

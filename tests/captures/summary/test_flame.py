@@ -45,7 +45,7 @@ def count(node: dict[str, Any]) -> int:
     return 1 + sum(map(count, node["children"]))
 
 
-def test_small_calls_are_left_out_and_few_are_kept() -> None:
+def test_small_calls_are_left_out_and_few_are_retained() -> None:
     more: dict[str, Any] = {f"op{index}": 0.2 for index in range(2 * NODES)}
     assert count(summary(healthy(1, **more))["flame"]) <= NODES + 1
 

@@ -139,7 +139,7 @@ def test_events_at_times_that_cannot_be_added_up_are_left_out(tmp_path: Path) ->
     assert (sorted(found["ranks"]), found["failed"]) == (["0", "1"], {})
 
 
-def test_a_trace_that_has_marks_keeps_its_own(tmp_path: Path) -> None:
+def test_a_trace_that_has_marks_retains_its_own(tmp_path: Path) -> None:
     writer = healthy(steps=3)
     writer.add("ProfilerStep#7", 1000.0, 8000.0, "user_annotation")
     info = {"rank": 5, "backend": "nccl", "world_size": 9}

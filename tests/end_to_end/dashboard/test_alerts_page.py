@@ -126,7 +126,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     assert violations(page) == []
 
 
-def test_an_alert_is_silenced_from_its_page_and_told_again(
+def test_an_alert_is_silenced_from_its_page_and_notifies_again(
     daemon: Daemon,
     start_training: Callable[..., Process],
     open_page: Callable[..., Page],
@@ -172,15 +172,15 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
 
     overview = daemon.api("overview").json()
     overview["alerts"] = [{**overview["alerts"][0], "severity": "critical", "started": second} for second in range(200)]
-    told = f"event: overview\ndata: {json.dumps(overview)}\n\n"
-    page.route("**/api/v1/stream*", lambda route: route.fulfill(body=told, content_type="text/event-stream"))
+    reported = f"event: overview\ndata: {json.dumps(overview)}\n\n"
+    page.route("**/api/v1/stream*", lambda route: route.fulfill(body=reported, content_type="text/event-stream"))
     page.reload()
     expect(page.locator("#firing")).to_have_text("200+")
     expect(page.get_by_role("link", name="Alerts")).to_have_accessible_name("Alerts 200+")
     expect(page.get_by_text("These are the worst 200. There may be more.")).to_be_visible()
 
 
-def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
+def test_a_past_alert_is_found_again_and_a_test_alert_shows_where_it_arrived(
     daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     training = start_training(daemon, "-c", DIVERGES)

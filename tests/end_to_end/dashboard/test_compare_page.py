@@ -41,7 +41,7 @@ def plot(page: Page, key: str) -> Locator:
     return page.get_by_role("img", name=re.compile(f"^{key} by "))
 
 
-def told(daemon: Daemon, run: str, key: str) -> dict[str, Any]:
+def summaries(daemon: Daemon, run: str, key: str) -> dict[str, Any]:
     """Return the summaries of a key."""
     (found,) = (one for one in daemon.api(f"runs/{run}").json()["metrics"] if one["key"] == key)
     return dict(found)
@@ -74,12 +74,12 @@ def test_runs_are_chosen_and_put_beside_each_other(
     expect(page).to_have_url(re.compile(rf"\?run={SMALL}&run={WIDE}$"))
 
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss", "accuracy"])  # none that only one has
-    last = [f"{told(daemon, run, 'loss')['last']:.4g}" for run in (SMALL, WIDE)]
+    last = [f"{summaries(daemon, run, 'loss')['last']:.4g}" for run in (SMALL, WIDE)]
     expect(plot(page, "loss")).to_have_attribute(
         "aria-label", re.compile(rf"Last: small {last[0]} at step 39; wide {last[1]} at step 39\.")
     )
     for run in (SMALL, WIDE):
-        known = [told(daemon, run, key) for key in ("loss", "eval/loss", "accuracy")]
+        known = [summaries(daemon, run, key) for key in ("loss", "eval/loss", "accuracy")]
         shown = cells(row(page, run))
         assert shown[:2] == ["finished", "39"]
         values = [one[name] for one in known for name in ("last", "min", "max")]
@@ -102,7 +102,7 @@ def test_runs_are_chosen_and_put_beside_each_other(
     assert violations(page) == []
 
 
-def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
+def test_a_view_is_stored_in_the_address_and_continues_with_a_run_that_lives(
     daemon: Daemon, open_page: Callable[..., Page], run_training: Callable[..., str], start_training: Callable[..., Any]
 ) -> None:
     for name, rate in ((SMALL, "0.25"), (WIDE, "0.5")):

@@ -121,7 +121,7 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(page.get_by_label("Filter")).to_have_value("x")
 
 
-def test_a_tab_that_nobody_sees_hears_nothing(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+def test_a_hidden_tab_receives_nothing(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(shared_daemon, "/system")
     live = page.locator("#live")
     expect(live).to_contain_text("Live")
@@ -163,7 +163,7 @@ def test_a_request_that_is_lost_costs_no_token(
     answered(page, token=True)
 
 
-def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
+def test_a_fragment_opens_no_page_anew_and_an_odd_address_reports_it(
     shared_daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
     page = open_page(shared_daemon, "/runs/100%", expected_errors=("404",))

@@ -85,8 +85,8 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     go_on(training, 1)
     expect(run).to_contain_text("Step 11 / 40 27.5 %")
     expect(run).to_contain_text(f"Loss {2.718281828 / 11:.4g}")
-    told = re.compile(f"to {2.718281828 / 11:.4g}, lowest {2.718281828 / 11:.4g}$")
-    expect(run.get_by_role("img")).to_have_attribute("aria-label", told)
+    reported = re.compile(f"to {2.718281828 / 11:.4g}, lowest {2.718281828 / 11:.4g}$")
+    expect(run.get_by_role("img")).to_have_attribute("aria-label", reported)
 
     go_on(training, 14)
     wrong = page.locator(".run", has_text="goes-wrong")
@@ -156,7 +156,7 @@ def _keep_and_delete(daemon: Daemon, page: Page, violations: Callable[[Page], li
     assert daemon.api("runs?name=diverged").json()["runs"] == []
 
 
-def test_what_has_ended_is_on_it_and_is_found_kept_deleted_and_compared_in_the_table(
+def test_an_ended_run_is_shown_and_found_kept_deleted_and_compared_in_the_table(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
     open_page: Callable[..., Page],
@@ -206,7 +206,7 @@ def test_what_has_ended_is_on_it_and_is_found_kept_deleted_and_compared_in_the_t
 
 
 @pytest.mark.parametrize("fragment", ["", "#token=wrong"])
-def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
+def test_without_the_token_the_page_names_what_is_missing_and_where_it_lies(
     fragment: str, shared_daemon: Daemon, shared_context: BrowserContext
 ) -> None:
     daemon = shared_daemon
@@ -219,7 +219,7 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
         assert "token" not in page.url
 
 
-def test_without_a_run_it_says_the_lines_to_add(
+def test_without_a_run_the_page_shows_the_lines_to_add(
     shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     page = open_page(shared_daemon)
@@ -229,7 +229,7 @@ def test_without_a_run_it_says_the_lines_to_add(
     assert violations(page) == []
 
 
-def test_the_page_asks_nobody_else_and_has_nothing_inline(shared_daemon: Daemon) -> None:
+def test_the_page_asks_no_other_host_and_has_nothing_inline(shared_daemon: Daemon) -> None:
     policy = shared_daemon.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

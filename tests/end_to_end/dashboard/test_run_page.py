@@ -58,7 +58,7 @@ TOUCH = """(over, end) => {
 ODD = "<script>alert(1)</script> ünï/cödé 100%?#&"
 
 
-def say(training: Process, *lines: object) -> None:
+def send_lines(training: Process, *lines: object) -> None:
     assert training.stdin is not None
     training.stdin.writelines(f"{line}\n" for line in lines)
     training.stdin.flush()
@@ -101,7 +101,7 @@ def spoken(page: Page, where: Locator, text: str) -> None:
     eventually(lambda: any(text in one for one in plot.evaluate(SWEEP)))
 
 
-def test_a_live_run_is_shown_as_the_api_tells_it(
+def test_a_live_run_is_shown_as_the_api_reports_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
     open_page: Callable[..., Page],
@@ -110,7 +110,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
     daemon = start_daemon("--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
     ranks = [start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
     for training in ranks:
-        say(training, *range(1, 100), "event checkpoint", *range(100, 150), "150 nan", *range(151, 200))
+        send_lines(training, *range(1, 100), "event checkpoint", *range(100, 150), "150 nan", *range(151, 200))
     eventually(lambda: daemon.api("runs/seen-1").json().get("step") == 199)
     eventually(lambda: daemon.api("alerts?run=seen-1").json()["alerts"])
 
@@ -126,7 +126,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
 
     with page.expect_request(lambda request: of_all(request.url)):
         for training in ranks:
-            say(training, 200)
+            send_lines(training, 200)
     expect(tile(page, "Step")).to_have_text("200")
     expect(tile(page, "Loss")).to_have_text("3")
     expect(loss.locator(".now")).to_have_text("3")
@@ -168,12 +168,12 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
 def _train_two_ranks(daemon: Daemon, start_training: Callable[..., Process]) -> None:
     trainings = [start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
     for rank, training in enumerate(trainings):
-        say(training, f"1 {1 + rank}")
+        send_lines(training, f"1 {1 + rank}")
     # A rank that opens the run after the other has ended it begins another attempt.
     names = {f'trackside_training_loss{{rank="{rank}",run="seen"}}' for rank in (0, 1)}
     eventually(lambda: names <= daemon.series().keys())
     for rank, training in enumerate(trainings):
-        say(training, *(f"{step} {step + rank}" for step in range(2, 4001)))
+        send_lines(training, *(f"{step} {step + rank}" for step in range(2, 4001)))
         assert training.stdin is not None
         training.stdin.close()
 
@@ -286,12 +286,12 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
     expect(reset).to_be_visible()
 
 
-def test_of_an_unknown_run_it_is_said_that_there_is_none(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+def test_an_unknown_run_is_reported_as_such(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(shared_daemon, "/runs/nobody", expected_errors=("404",))
     expect(page.get_by_role("alert")).to_contain_text("run 'nobody': there is none; ")
 
 
-def test_a_chart_that_failed_is_tried_again_and_draws_no_more_lines_than_can_be_told_apart(
+def test_a_chart_that_failed_is_tried_again_and_draws_no_more_lines_than_can_be_distinguished(
     shared_daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
     found = open_page(shared_daemon).evaluate(TRIED_AGAIN)

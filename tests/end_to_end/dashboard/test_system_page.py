@@ -162,7 +162,7 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
     assert daemon.api("status").json()["nvml"]["paused_until"] is None
 
 
-def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_no_numbers(
+def test_a_value_that_a_gpu_refuses_is_shown_with_the_reason_and_a_lost_gpu_has_no_numbers(
     scenario: Scenario, start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
 ) -> None:
     scenario.set("0 nvmlDeviceGetTemperature status 3")
@@ -186,7 +186,7 @@ def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_n
     expect(page.locator(".gpus > li").nth(0)).to_contain_text("%")
 
 
-def test_without_gpus_it_says_so(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
+def test_without_gpus_the_page_shows_it(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
     page = open_page(start_daemon("--no-collector.gpu"), "/system")
     expect(page.get_by_text("the daemon was started with --no-collector.gpu")).to_be_visible()
     expect(page.get_by_role("button", name="Pause reading")).to_be_hidden()
