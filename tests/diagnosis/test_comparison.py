@@ -18,8 +18,10 @@ from trackside_daemon.diagnosis.comparison import as_json, compare, find_baselin
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.documents.diagnosis import lines
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.run_changes import pin
+from trackside_daemon.model.records import MachineSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +49,7 @@ def put(
     worse: float = 0.0,
     tokens: float | None = None,
     pause: Callable[[int], float] = lambda _: 0.0,
+    begin: float = BEGIN,
 ) -> None:
     """Train a run of steps of about 0.1 s, whose speed drifts, with a noisy loss that falls."""
     rng = random.Random(seed)
@@ -56,12 +59,12 @@ def put(
         spans.append(0.1 * slower * (1 + drift + abs(rng.gauss(0, 0.02))) + pause(step))
         rows.append([3 / (1 + step / 100) + 0.2 + worse + rng.gauss(0, 0.05)])
         rows[-1] += [tokens] if tokens else []
-    times = [round((BEGIN + 5 + after) * 1e9) for after in accumulate(spans)]
+    times = [round((begin + 5 + after) * 1e9) for after in accumulate(spans)]
     keys = ["loss", "tokens"] if tokens else ["loss"]
     values = [value for row in rows for value in row]
     block = Block(keys, pack("q", range(steps)), pack("q", times), pack("d", values))
-    ending = [finished(run, after=5 + sum(spans))] if ends else []
-    stored_history.put([opened(run, name=name), batch_ingested(session(run), 1, [block]), *ending])
+    ending = [finished(run, after=begin - BEGIN + 5 + sum(spans))] if ends else []
+    stored_history.put([opened(run, name=name, started=begin), batch_ingested(session(run), 1, [block]), *ending])
 
 
 def effects(stored_history: History, runs: list[str], baseline: list[str], *keys: str) -> dict[str, Effect]:
@@ -201,3 +204,31 @@ def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_
 @pytest.mark.parametrize("values", [[float("nan"), 1.0], [float("inf"), float("-inf")], [float("inf"), 1.0]])
 def test_the_mean_of_runs_that_are_not_all_finite_has_no_interval(values: list[float]) -> None:
     assert not isfinite(pooled([Estimate(value) for value in values]).variance)
+
+
+def machine(begin: float, seconds: float, clock: float) -> Iterator[MachineSample]:
+    """Yield the samples of a rank's process and GPU, each 5 s."""
+    of_process = 'comm="python",pid="{}",rank="0",role="rank",run="train",run_id="{}"'
+    for tick in range(int(seconds / 5) + 1):
+        run, pid = ("usual", 70) if begin == BEGIN else ("slow", 71)
+        values = {
+            f"trackside_process_info{{{of_process.format(pid, run)}}}": 1.0,
+            'trackside_gpu_rank_info{gpu="0",rank="0",run="train",uuid="GPU-1"}': 1.0,
+            'trackside_gpu_clock_hertz{domain="sm",gpu="0",uuid="GPU-1"}': clock + tick % 2,
+            f'trackside_process_cpu_wait_seconds_total{{pid="{pid}"}}': 5.0 * tick * 0.01,
+        }
+        yield MachineSample(begin + 5 * tick, values)
+
+
+def test_the_causes_of_slower_steps_are_those_that_rose_against_the_baseline(stored_history: History) -> None:
+    put(stored_history, "usual", 1, name="train")
+    put(stored_history, "slow", 2, name="train", slower=1.6, begin=BEGIN + 3600)
+    stored_history.put([*machine(BEGIN, 65, 1.98e9), *machine(BEGIN + 3600, 100, 1.2e9)])
+    with stored_history.database.reading() as connection:
+        found = diagnose(connection, "slow", CostSection())
+        text = "\n".join(lines(found))
+    comparison = found["comparison"]
+    assert comparison["baseline"] == ["usual"]
+    assert [cause["cause"] for cause in comparison["causes"]] == ["gpu_clock"]
+    assert comparison["conclusion"].startswith("Likely cause: the clock of GPU 0 fell from 1.98 GHz to 1.2 GHz")
+    assert f"slower steps: {comparison['conclusion']}" in text.replace("\n  ", " ")

@@ -1,10 +1,11 @@
-"""All causes, asked about a slow-down against the time before, or about a run against nothing."""
+"""All causes, asked about a slow-down against the time before, or about a run against nothing or a baseline."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes import attempts, gpus, machine, other_alerts, steps
+from trackside_daemon.causes.baseline_readings import baseline_readings
 from trackside_daemon.causes.cause import LostTime
 from trackside_daemon.model.families import gpu, host, process, training
 from trackside_daemon.model.text import percent
@@ -61,6 +62,20 @@ def of_slow_down(readings: Readings) -> list[Rise]:
     for rise in sorted(filter(lambda one: one.counts, rises), key=lambda one: -one.weight):
         best.setdefault(rise.cause, rise)
     return list(best.values())[:MOST]
+
+
+def of_baseline(connection: sqlite3.Connection, facts: Facts, usual: Facts, lost: float) -> tuple[list[Rise], str]:
+    """Return the causes that can explain why a run is slower than its baseline, and what to conclude from them.
+
+    Args:
+        connection: In a transaction.
+        facts: The run.
+        usual: The baseline.
+        lost: Share of the run's time that it lost against the baseline, above 0 and below 1.
+    """
+    readings = baseline_readings(connection, facts, usual, lost, FAMILIES)
+    found = of_slow_down(readings)
+    return found, conclusion(found, compared(readings))
 
 
 def compared(readings: Readings) -> list[str]:

@@ -7,6 +7,7 @@ from math import isfinite, isinf, isnan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.causes import engine
 from trackside_daemon.causes.facts import read_facts
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from trackside_daemon.causes.readings import Rise
     from trackside_daemon.diagnosis.measures import Measures
     from trackside_daemon.diagnosis.settings import CostSection
 
@@ -146,7 +148,8 @@ def read_comparison(
         tails: Logs of streams that are read already.
 
     Returns:
-        ``runs`` and ``baseline``: their ids; ``chosen``: see `Baseline`, empty without one; ``effects``: see `Effect`.
+        ``runs`` and ``baseline``: their ids; ``chosen``: see `Baseline`, empty without one; ``effects``: see `Effect`;
+        ``causes``: why the steps of one run take longer than those of one baseline, the likeliest first, and ``conclusion``.
 
     Raises:
         UnknownRunError: A run is unknown.
@@ -155,14 +158,31 @@ def read_comparison(
     ids = [reader.resolve(connection, text) for text in runs]
     found = [one for text in baseline or [""] if (one := find_baseline(connection, ids[0], text)) is not None]
     usual = list(dict.fromkeys(uid for one in found for uid in one.runs))
+    effects = compare(connection, ids, usual, keys, prices, known=known, tails=tails) if usual else []
+    causes, conclusion = _causes(connection, ids, usual, effects, LogTails(connection) if tails is None else tails)
     return {
         "runs": ids,
         "baseline": usual,
         "chosen": found[0].chosen if found else "",
-        "effects": [as_json(one) for one in compare(connection, ids, usual, keys, prices, known=known, tails=tails)]
-        if usual
-        else [],
+        "effects": [as_json(one) for one in effects],
+        "causes": [one.as_json() for one in causes],
+        "conclusion": conclusion,
     }
+
+
+def _causes(
+    connection: sqlite3.Connection,
+    runs: Sequence[str],
+    baseline: Sequence[str],
+    effects: Sequence[Effect],
+    tails: LogTails,
+) -> tuple[list[Rise], str]:
+    """Return why the steps of a run take longer, and a sentence; nothing of several runs, or if they do not."""
+    slower = [one for one in effects if one.quantity == "step_time" and one.is_worse and one.ratio]
+    if len(runs) != 1 or len(baseline) != 1 or not slower:
+        return [], ""
+    facts, usual = (read_facts(connection, uid, tails) for uid in (runs[0], baseline[0]))
+    return engine.of_baseline(connection, facts, usual, 1 - 1 / (slower[0].ratio or 1.0))
 
 
 def compare(

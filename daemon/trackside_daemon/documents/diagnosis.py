@@ -93,6 +93,7 @@ def _brief(diagnosis: Mapping[str, Any]) -> Iterator[str]:
             5,
             [f"{_named(one)} {change(one)}" for one in effects],
         ),
+        ("slower steps", 1, [comparison["conclusion"]] if comparison["conclusion"] else []),
         ("trend per 1,000 steps", 3, trends),
         ("unknown", 3, [f"{one['what']} ({one['why']})" for one in diagnosis["unknown"]]),
     )

@@ -45,7 +45,9 @@ export class Diagnosis {
 function content(found) {
   const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
   const advice = found.suggestions.map((item) => h("li", {}, h("b", {}, item.summary), `: ${item.advice}`));
+  const { conclusion } = found.comparison;
   const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
+  if (conclusion) effects.push(h("li", {}, h("b", {}, "slower steps"), `: ${conclusion}`));
   const findings = [
     h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
     h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
