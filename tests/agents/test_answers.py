@@ -186,6 +186,12 @@ def test_any_answer_fits_and_is_json(answer: dict[str, Any]) -> None:
     json.loads(text, parse_constant=pytest.fail)
 
 
+def test_the_longest_list_loses_its_entries_first() -> None:
+    answer = json.loads(fitted({"points": ["x" * 50] * 100, "runs": ["train"]}, 500))
+    assert answer["runs"] == ["train"]
+    assert answer["left_out"].keys() == {"points"}
+
+
 def test_a_thousand_waiting_clients_share_a_poll_and_each_gets_its_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "PERIOD", 0.001)
     runs = {"a": RunNow("running", 1, None), "b": RunNow("running", 1, 50.0)}

@@ -17,6 +17,7 @@ from trackside_daemon.alerts.evidence.slow_downs import KERNEL_THREAD, changes, 
 from trackside_daemon.alerts.evidence.sources import Case, Sources
 from trackside_daemon.causes.readings import Neighbour, SlowDown
 from trackside_daemon.history.read import alert_reader
+from trackside_daemon.model.families import gpu
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
@@ -134,6 +135,17 @@ def changed(stored_history: History, run: str, *, began: float, lasting: bool = 
     sources = Sources(state, stored_history.database, lambda *_: (frozenset(), []), list, lambda: None)
     case = Case(Alert("SlowStep", "info", began, run, {"run": "net"}), sources, 0.0, began + 50, began + 50, [])
     return changes(case, SlowDown(began, began + 50, 0.5, lasting=lasting), "net", **more)
+
+
+def test_an_alert_about_a_gpu_is_about_the_ranks_on_it() -> None:
+    state = State()
+    of_ranks = [Sample(f.RANK_STATE, ("net", rank, "running"), 1.0) for rank in "01"]
+    on_gpus = [Sample(gpu.RANK_INFO, (rank, f"GPU-{rank}", "net", rank), 1.0) for rank in "01"]
+    state.update(Batch("training", of_ranks))
+    state.update(Batch("gpu", on_gpus))
+    sources = Sources(state, None, None, list, lambda: None)  # type: ignore[arg-type]  # neither history nor ranks
+    case = Case(Alert("GpuUnderutilized", "warning", BEGIN, labels={"gpu": "1"}), sources, 0.0, BEGIN, BEGIN, [])
+    assert [place.rank for place in slow_downs._places(case)] == ["1"]
 
 
 def test_what_changed_with_the_attempt_and_on_the_machine(stored_history: History) -> None:
