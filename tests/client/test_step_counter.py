@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,3 +48,19 @@ def test_steps_are_those_that_pytorch_has_skipped_and_those_that_it_tracks(
     monkeypatch.setitem(sys.modules, "torch.autograd.profiler", profiler)
     monkeypatch.setattr(kineto, "step_counter", counter)
     assert kineto.optimizer_steps(10.0) == OptimizerSteps(count, 2)
+
+
+@pytest.mark.parametrize(("daemon", "replaced"), [("1", True), ("", False)])
+def test_the_hook_of_pytorch_is_replaced_only_where_pytorch_asks_a_daemon(
+    monkeypatch: pytest.MonkeyPatch, daemon: str, replaced: bool
+) -> None:
+    def of_pytorch() -> None: ...
+
+    hooks: dict[int, Any] = {7: of_pytorch}
+    profiler = SimpleNamespace(_optimizer_post_hook=of_pytorch)
+    steps = SimpleNamespace(profiler=SimpleNamespace(_kineto_step=lambda: None))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=profiler, autograd=steps))
+    monkeypatch.setitem(sys.modules, "torch.optim.optimizer", SimpleNamespace(_global_optimizer_post_hooks=hooks))
+    monkeypatch.setenv("KINETO_USE_DAEMON", daemon)
+    assert kineto.count_cheaply()
+    assert (hooks[7] is not of_pytorch) == replaced
