@@ -206,15 +206,15 @@ def test_the_mean_of_runs_that_are_not_all_finite_has_no_interval(values: list[f
     assert not isfinite(pooled([Estimate(value) for value in values]).variance)
 
 
-def machine(begin: float, seconds: float, clock: float) -> Iterator[MachineSample]:
+def machine(begin: float, seconds: float, clock: float, gpu: int) -> Iterator[MachineSample]:
     """Yield the samples of a rank's process and GPU, each 5 s."""
     of_process = 'comm="python",pid="{}",rank="0",role="rank",run="train",run_id="{}"'
     for tick in range(int(seconds / 5) + 1):
         run, pid = ("usual", 70) if begin == BEGIN else ("slow", 71)
         values = {
             f"trackside_process_info{{{of_process.format(pid, run)}}}": 1.0,
-            'trackside_gpu_rank_info{gpu="0",rank="0",run="train",uuid="GPU-1"}': 1.0,
-            'trackside_gpu_clock_hertz{domain="sm",gpu="0",uuid="GPU-1"}': clock + tick % 2,
+            f'trackside_gpu_rank_info{{gpu="{gpu}",rank="0",run="train",uuid="GPU-{gpu}"}}': 1.0,
+            f'trackside_gpu_clock_hertz{{domain="sm",gpu="{gpu}",uuid="GPU-{gpu}"}}': clock + tick % 2,
             f'trackside_process_cpu_wait_seconds_total{{pid="{pid}"}}': 5.0 * tick * 0.01,
         }
         yield MachineSample(begin + 5 * tick, values)
@@ -223,7 +223,7 @@ def machine(begin: float, seconds: float, clock: float) -> Iterator[MachineSampl
 def test_the_causes_of_slower_steps_are_those_that_rose_against_the_baseline(stored_history: History) -> None:
     put(stored_history, "usual", 1, name="train")
     put(stored_history, "slow", 2, name="train", slower=1.6, begin=BEGIN + 3600)
-    stored_history.put([*machine(BEGIN, 65, 1.98e9), *machine(BEGIN + 3600, 100, 1.2e9)])
+    stored_history.put([*machine(BEGIN, 65, 1.98e9, 3), *machine(BEGIN + 3600, 100, 1.2e9, 0)])
     with stored_history.database.reading() as connection:
         found = diagnose(connection, "slow", CostSection())
         text = "\n".join(lines(found))

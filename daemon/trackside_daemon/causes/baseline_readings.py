@@ -35,14 +35,10 @@ def baseline_readings(
         ValueError: A block is damaged.
     """
     now, before = _places(facts), _places(usual)
-    named = {"pid": "pid", "gpu": "gpus"}
-    same = {
-        (label, old): new
-        for label, field in named.items()
-        for rank, place in before.items()
-        if rank in now
-        for old, new in zip(_names(getattr(place, field)), _names(getattr(now[rank], field)), strict=False)
-    }
+    same: dict[tuple[str, str], str] = {}
+    for rank in now.keys() & before.keys():
+        same["pid", before[rank].pid] = now[rank].pid
+        same |= {("gpu", old): new for old, new in zip(sorted(before[rank].gpus), sorted(now[rank].gpus), strict=False)}
     began = _begin(facts)
     shift = began - usual.ended
     earlier = {
@@ -59,13 +55,9 @@ def baseline_readings(
     return Readings(SlowDown(began, facts.ended, lost), resources, list(now.values()), pids=frozenset(own))
 
 
-def _names(text: str | frozenset[str]) -> list[str]:
-    return [text] if isinstance(text, str) else sorted(text)
-
-
 def _lasting(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the labels that another run of this training has as well."""
-    return ((name, text) for name, text in labels.items() if name not in {"run", "run_id"})
+    return ((name, text) for name, text in labels.items() if name not in {"run", "run_id", "uuid"})
 
 
 def _places(facts: Facts) -> dict[str, RankPlace]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.causes import engine
-from trackside_daemon.causes.facts import read_facts
+from trackside_daemon.causes.facts import read_facts, read_times
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import Estimate, batched, difference, half_width, pooled
@@ -181,7 +181,7 @@ def _causes(
     slower = [one for one in effects if one.quantity == "step_time" and one.is_worse and one.ratio]
     if len(runs) != 1 or len(baseline) != 1 or not slower:
         return [], ""
-    facts, usual = (read_facts(connection, uid, tails) for uid in (runs[0], baseline[0]))
+    facts, usual = (read_times(connection, uid, tails) for uid in (runs[0], baseline[0]))
     return engine.of_baseline(connection, facts, usual, 1 - 1 / (slower[0].ratio or 1.0))
 
 
