@@ -122,7 +122,7 @@ def test_an_experiment_has_the_files_of_its_directory_also_while_it_lives(tmp_pa
         for step in range(0, 1201, 10)
     ]
     with history(place / "history") as one:
-        record = opened("run", name="wave rgd/qfe", config={"lr": 0.001})
+        record = opened("run", name="wave rgd/qfe", config={"lr": 0.001, "clip": float("inf")})
         batches = [ingested("run", pushes), batch_ingested(record.session.id, 2, media=[image])]
         ticks = [
             MachineSample(BEGIN + 5 * tick, {"trackside_host_memory_available_bytes": 1e9 + tick}) for tick in range(12)
@@ -138,7 +138,11 @@ def test_an_experiment_has_the_files_of_its_directory_also_while_it_lives(tmp_pa
     assert len(metrics) == 121
     assert (metrics[0]["step"], metrics[0]["loss"], metrics[-1]["loss"]) == (0, 7.0, 5.8)
     config, results = (json.loads((root / name).read_text()) for name in ("config.json", "results.json"))
-    assert (config["experiment_id"], config["git_hash"], config["config"]) == (root.name, "0123abc", {"lr": 0.001})
+    assert (config["experiment_id"], config["git_hash"], config["config"]) == (
+        root.name,
+        "0123abc",
+        {"lr": 0.001, "clip": "inf"},
+    )
     assert (results["state"], results["step"], results["final_metrics"]["loss"]) == ("starting", 1200, 5.8)
     assert results["metrics"]["loss"]["best"] == 5.8
     drawn = {path.name for path in (root / "visualizations").iterdir()}

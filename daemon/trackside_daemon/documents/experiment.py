@@ -15,14 +15,13 @@ from base64 import b64decode
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside_daemon.documents import plots, report, run
 from trackside_daemon.documents.html import write as written
-from trackside_daemon.history.files.export import rows
+from trackside_daemon.history.files.export import plain, rows
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.files.selection import Selection
 from trackside_daemon.history.read.series import Window
@@ -130,7 +129,7 @@ class _Directory:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, indent=1).encode() + b"\n"
+    return json.dumps(plain(value), indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _config(name: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +172,7 @@ def _metrics(history: Readable, about: Mapping[str, Any]) -> Iterator[bytes]:
     window = Window("step", float((about["step"] or 0) - lines + 1), float("inf"))
     encode = msgspec.json.Encoder().encode
     for attempt, step, moment, values in islice(rows(history, about["id"], Selection(window=window)), 2 * lines):
-        plain = {key: value if isfinite(value) else str(value) for key, value in values.items()}
-        yield encode({"step": step, "time": moment / 1e6, "attempt": attempt, **plain}) + b"\n"
+        yield encode({"step": step, "time": moment / 1e6, "attempt": attempt, **plain(values)}) + b"\n"
 
 
 def _plots(contents: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:

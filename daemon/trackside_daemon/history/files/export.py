@@ -362,12 +362,13 @@ def _dumps(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+        return json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a JSON value with NaN and infinities as texts, since JSON has no such numbers."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
     return value if not isinstance(value, float) or isfinite(value) else repr(value)
