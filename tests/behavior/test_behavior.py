@@ -23,6 +23,9 @@ from behavior.recorded_history import RUNS
 from documents import NEW_TYPER
 
 from bench.logs import PLACE
+from trackside_daemon.terminal.frame import DaemonData, render_frame
+from trackside_daemon.terminal.styled_lines import to_text
+from trackside_daemon.terminal.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,6 +84,47 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
     text = answers[f"text/runs/{run}.txt"]
     (shown,) = set(re.findall(r"^goodput +([\d.]+) %", text, re.MULTILINE))
     assert set(re.findall(r"useful compute (?:\| )?([\d.]+) %", text)) == {shown}
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ("crashed", "rank 0 of run crashed, at step 249, died without a stated reason"),
+        (
+            "lost",
+            "rank 0 of run lost, at step 193, is lost: its process is gone or silent, and how it ended is unknown",
+        ),
+        ("nan", "nan: loss: NaN at step 200; the last finite value was 1.865"),
+        ("resumed", "run resumed does not continue where it was: the loss is back at that of the beginning"),
+        ("live", "run live has made no step since 2023-11-15 01:34:01 UTC, after step 100"),
+        ("baseline", ""),
+    ],
+)
+def test_every_face_has_the_same_sentence_on_what_stops_a_run(
+    answers: Mapping[str, str], run: str, sentence: str
+) -> None:
+    asked = json.loads(answers[f"api/runs/{run}.json"])
+    why = asked[f"GET /runs/{run}/diagnosis"]
+    assert why["verdict"].startswith(sentence)
+    assert bool(why["verdict"]) == bool(sentence)
+    report = asked[f"GET /runs/{run}/report?size=2000"]
+    told = {
+        why["verdict"],
+        asked[f"GET /runs/{run}"]["verdict"],
+        report["run"]["verdict"],
+        report["diagnosis"]["verdict"],
+    }
+    rows = [row for row in json.loads(answers["api/overview.json"])["GET /overview"]["runs"] if row["id"] == run]
+    told |= {row["verdict"] for row in rows if row["state"] != "finished"}
+    assert told == {why["verdict"]}
+    assert not any({"remaining_seconds", "step_seconds"} & row.keys() for row in rows), "no end and no pace"
+    text = " ".join(answers[f"text/runs/{run}.txt"].split())
+    for face in (f"health: {why['health']}", f"verdict {why['verdict']} started"):
+        assert not sentence or " ".join(face.split()) in text
+    overview = json.loads(answers["api/overview.json"])["GET /overview"]
+    frame = render_frame(DaemonData(overview), View(), 100, None)
+    shown = " ".join(" ".join(to_text(line) for line in frame.runs).split())
+    assert all(row["verdict"] in shown for row in rows)
 
 
 def test_api_file_and_agents_have_one_answer_to_each_question(asked: Asked) -> None:

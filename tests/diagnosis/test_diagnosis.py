@@ -129,7 +129,7 @@ LIMIT = 'trackside_cgroup_cpu_limit_cores{cgroup="/job"}'
 
 PLANTED: dict[str, tuple[Sequence[Record], str | None]] = {
     "healthy with an evaluation": (records({"eval": 5, "checkpoint": 4, "data": 3}), None),
-    "a little data wait": (records({"data": 30}), "data_wait"),
+    "a little data wait": (records({"data": 31}), "data_wait"),
     "first batches": (
         [*records({"data": 200}), AccountUpdated("run", 0, 0, Account(first_wait=180))],
         "first_batches",
@@ -230,7 +230,8 @@ def test_the_planted_cause_comes_first(stored_history: History, name: str) -> No
     text = list(lines(found))
     assert len(text) <= 25
     assert text[0].startswith("run: ")
-    assert text[2].startswith(f"1. {cause}: " if cause else "nothing cost more than 1 %")
+    assert text[1].startswith("health: ")
+    assert text[3].startswith(f"1. {cause}: " if cause else "nothing cost more than 5 %")
 
 
 def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:
@@ -301,7 +302,8 @@ def test_a_run_that_hangs_has_the_verdict_first(stored_history: History) -> None
     stored_history.put([replace(stalled, evidence={"hang": verdict})])
     found = diagnosis(stored_history)
     assert found["hang"] == verdict
-    assert list(lines(found))[1] == "hangs: Rank 1 never arrived."
+    assert (found["health"], found["causes"][0]["cause"]) == ("broken", "stall"), "before the seconds after the NaN"
+    assert list(lines(found))[1] == "health: broken: TrainingStalled of the test. Rank 1 never arrived."
     stored_history.put([records()[-1]])
     assert diagnosis(stored_history)["hang"] is None
 

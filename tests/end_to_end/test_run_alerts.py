@@ -69,7 +69,7 @@ def test_a_training_that_stands_still_is_stalled(
     assert not alerts(daemon, "TrainingStalled")
     training.send_signal(signal.SIGSTOP)
     (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingStalled") if one["severity"] == "critical"])
-    assert alert["summary"].startswith("run net has made no step for")
+    assert alert["summary"].startswith("run net has made no step since")
     assert eventually(lambda: states(daemon) == ["stalled"] * 3)
     training.send_signal(signal.SIGCONT)
     eventually(lambda: states(daemon) == ["running"] * 3)

@@ -236,7 +236,7 @@ def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> No
     assert not alerts(stage.ill, "TrainingStalled")
     send_line(stage.ranks[1], "stay away")
     (alert,) = eventually(lambda: alerts(stage.ill, "TrainingStalled"))
-    assert alert["summary"].startswith("run pair has made no step for ")
+    assert alert["summary"].startswith("run pair has made no step since ")
 
 
 @pytest.mark.parametrize("alert", OF_VALUES)
@@ -255,7 +255,7 @@ def test_a_rank_that_is_stopped_while_the_other_continues(stage: Stage) -> None:
         eventually(lambda: all(stage.ill.series().get(step.format(rank), 0) > 300 for rank in range(2)))
         ranks[1].send_signal(signal.SIGSTOP)
         (alert,) = eventually(lambda: alerts(stage.ill, "RankSilent"))
-        assert alert["summary"].startswith("rank 1 of run apart has pushed nothing for ")
+        assert alert["summary"].startswith("rank 1 of run apart has pushed nothing since ")
         state = 'trackside_training_rank_state{{rank="{}",run="apart",state="{}"}}'
         eventually(lambda: stage.ill.series()[state.format(1, "stalled")] == 1)
         assert stage.ill.series()[state.format(0, "running")] == 1

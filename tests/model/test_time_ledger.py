@@ -75,9 +75,16 @@ def test_phases_before_the_first_push_and_after_the_last_one_are_subtracted_ther
     assert whole([much]) == {"eval": 5 + 10 + 2, "stall": 3, "compute": 80}
 
 
-def test_a_stall_at_the_end_is_no_idle_end() -> None:
+def test_a_stall_at_the_end_begins_with_the_last_push_and_is_no_idle_end() -> None:
     entries = whole([span(last=40.0, account=Account(stall=55))])
-    assert entries == {"stall": 55, "compute": 35, "start": 5, "idle_after": 5}
+    assert entries == {"stall": 60, "compute": 35, "start": 5}
+
+
+def test_a_rank_that_lives_is_within_a_step_or_stands_still_and_never_idle_after_its_last_step() -> None:
+    assert whole([span(lives=True, usual=2.0)]) == {"compute": 95, "start": 5}
+    assert whole([span(last=40.0, lives=True, usual=2.0)]) == {"stall": 60, "compute": 35, "start": 5}
+    pause = span(last=40.0, lives=True, usual=2.0, phases={"eval": 58}, after={"eval": 58})
+    assert whole([pause]) == {"eval": 58, "compute": 37, "start": 5}, "an evaluation is no stall"
 
 
 def test_a_restart_is_a_gap_a_start_and_repeated_steps() -> None:

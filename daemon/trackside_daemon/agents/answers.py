@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Question], Awaitable[dict[str, Any]]]
 
-LEAST_SHARE = 0.02  # a cause of less lost time is no trouble
 RUN_FIELDS = ("id", "name", "state", "cause", "started", "ended", "attempt", "step", "loss", "tags")
 CAUSE_FIELDS = ("cause", "summary", "lost_seconds", "low", "high", "gpu_hours", "cost", "advice", "check")
 METRIC_FIELDS = ("key", "rank", "attempt", "last", "min", "max", "last_step")
@@ -81,10 +80,12 @@ class Answers:
         hang = diagnosis["hang"]
         causes = [_cause(cause) for cause in diagnosis["causes"]]
         wall = diagnosis["wall_seconds"]
-        first = causes[0] if causes and _is_trouble(diagnosis["causes"][0], wall) else {}
+        first = causes[0] if causes and diagnosis["causes"][0]["listed"] else {}
         return {
             "cause": first.get("cause", "none"),
             **first,
+            "health": diagnosis["health"],
+            "verdict": marked(diagnosis["verdict"] or None),
             "hang": marked(hang and hang["text"]),
             "run": marked(_picked(run, ("id", "name", "state", "cause", "step", "loss")), _STATES),
             "wall_seconds": wall,
@@ -185,10 +186,6 @@ def _cause(cause: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**_picked(cause, CAUSE_FIELDS), "evidence": [one["text"] for one in cause["evidence"]]}
     # An advice may name a host, and a cause be an alert of the training code: only names as ours are left as they are.
     return dict(marked(shown, {"cause"} if _OWN_NAME.fullmatch(cause["cause"]) else ()))
-
-
-def _is_trouble(cause: Mapping[str, Any], wall: float) -> bool:
-    return cause["lost_seconds"] is None or cause["lost_seconds"] >= LEAST_SHARE * wall
 
 
 def _alert(alert: Mapping[str, Any]) -> dict[str, Any]:

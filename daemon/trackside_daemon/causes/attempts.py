@@ -39,10 +39,10 @@ def _failed(kind: Kind, time: LostTime) -> Iterator[Cause]:
     """Yield the failure that ended the run: what it trained since its last checkpoint is lost."""
     facts = time.facts
     last = [span for span in facts.spans if span.attempt == facts.spans[-1].attempt] if facts.spans else []
-    if facts.run["state"] not in {"failed", "lost"} or not last:
+    if facts.run["state"] not in {"failed", "lost"}:
         return
     saved = max((span.account.saved_at for span in last if span.account.saved_at is not None), default=None)
-    since = facts.ended - (last[0].started if saved is None else saved)
+    since = facts.ended - (min(span.started for span in last) if saved is None else saved) if last else 0.0
     lost = kind.draw(time, since)
     kept = "no checkpoint is known" if saved is None else f"its last checkpoint was {duration(since)} before"
     reason = f" ({shown(facts.run['cause'])})" if facts.run["cause"] else ""
@@ -54,6 +54,14 @@ def _failed(kind: Kind, time: LostTime) -> Iterator[Cause]:
     )
     found = kind.found(time, lost, summary=kind.happened.format(how, reason, kept), advice=kind.advice.format(resume))
     yield found._replace(evidence=(Evidence(f"state {facts.run['state']}", facts.api), *found.evidence))
+
+
+def _stalled(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    """Yield the time in which the run stood still, and also that it stands still now if no second of it is counted yet."""
+    stands = kind.name in time.verdict.causes
+    summary = kind.happened.format("stands" if stands else "stood")
+    found = [kind.found(time, lost, account, summary=summary) for lost, account in drawn_accounts(kind, time)]
+    yield from found or ([kind.found(time, None, summary=summary)] if stands else [])
 
 
 START_UP = Kind(
@@ -88,13 +96,13 @@ REPEATED = Kind(
 )
 STALL = Kind(
     "stall",
-    "the training stood still",
+    "the training {} still",
     "see the stacks and the verdict in the alert TrainingStalled; set a timeout for collectives",
     "alerts TrainingStalled and RankSilent",
     ("stall",),
     low=0.8,
     alerts=("TrainingStalled", "RankSilent"),
-    lost=of_accounts,
+    lost=_stalled,
 )
 IDLE_END = Kind(
     "idle_end",

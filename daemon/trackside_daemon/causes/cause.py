@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
     from trackside_daemon.causes.facts import Facts
     from trackside_daemon.causes.readings import Readings, Rise
+    from trackside_daemon.causes.verdict import Verdict
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.metric import Metric
     from trackside_daemon.model.time_ledger import Ledger
 
-LEAST_SHARE = 0.01  # a cause below this share of the wall time is not worth anybody's time
+LEAST_SHARE = 0.01  # a cause below this share of the wall time is noise
+LISTED_SHARE, LISTED_SECONDS = 0.05, 60.0  # a cause below both is not worth anybody's time
 
 
 class Evidence(NamedTuple):
@@ -66,6 +68,7 @@ class LostTime:
         accounts: Its seconds by account.
         connection: The history, in a transaction.
         tails: Logs of streams.
+        verdict: What stops the run.
 
     Attributes:
         whole: Seconds by account, means over the ranks, and *left* what no cause has drawn of them.
@@ -73,13 +76,16 @@ class LostTime:
         found: The causes so far.
     """
 
-    def __init__(self, facts: Facts, accounts: Ledger, connection: sqlite3.Connection, tails: LogTails) -> None:
+    def __init__(
+        self, facts: Facts, accounts: Ledger, connection: sqlite3.Connection, tails: LogTails, verdict: Verdict
+    ) -> None:
         self.facts = facts
         self.whole = accounts.whole
         self.left = dict(accounts.whole)
         self.by_rank = accounts.by_rank
         self.connection = connection
         self.tails = tails
+        self.verdict = verdict
         self.found: list[Cause] = []
 
     def draw(self, seconds: float, *accounts: str, least: float = LEAST_SHARE) -> float:
@@ -133,7 +139,7 @@ class Kind(NamedTuple):
 
     def draw(self, time: LostTime, seconds: float) -> float:
         """Draw seconds from the accounts of this cause; return 0 if they do not matter."""
-        return time.draw(seconds, *self.accounts, least=self.least)
+        return time.draw(seconds, *self.accounts, least=0.0 if self.name in time.verdict.causes else self.least)
 
     def found(self, time: LostTime, lost: float | None, *evidence: Evidence, **changes: Any) -> Cause:
         """Return this cause as found in a run, with its lost seconds also in the summary, and its alerts as evidence.
@@ -198,8 +204,10 @@ def as_json(cause: Cause, facts: Facts, noise: float, price: float | None, joule
     estimated = None
     if joules is not None and cause.lost_seconds is not None and facts.wall:
         estimated = joules * min(1.0, cause.lost_seconds / facts.wall)
+    lost, wall = cause.lost_seconds, facts.wall
     return {
         **cause._asdict(),
+        "listed": lost is None or lost >= min(LISTED_SHARE * wall, LISTED_SECONDS),
         "low": None if cause.low is None else max(0.0, cause.low - noise),
         "high": None if cause.high is None else min(facts.wall, cause.high + noise),
         "evidence": [evidence._asdict() for evidence in cause.evidence],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trackside_daemon.causes.cause import Cause
     from trackside_daemon.causes.facts import Facts
     from trackside_daemon.causes.readings import Readings, Rise
+    from trackside_daemon.causes.verdict import Verdict
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.time_ledger import Ledger
 
@@ -46,9 +47,11 @@ _COMPARED = {
 }
 
 
-def of_run(facts: Facts, accounts: Ledger, connection: sqlite3.Connection, tails: LogTails) -> list[Cause]:
-    """Return the causes of a run's lost time and of its trouble; no second has two."""
-    time = LostTime(facts, accounts, connection, tails)
+def of_run(
+    facts: Facts, accounts: Ledger, connection: sqlite3.Connection, tails: LogTails, stops: Verdict
+) -> list[Cause]:
+    """Return the causes of a run's lost time and of its trouble; no second has two. *stops* is what stops the run."""
+    time = LostTime(facts, accounts, connection, tails, stops)
     for kind in CAUSES:
         if kind.lost is not None:
             time.found.extend(kind.lost(kind, time))

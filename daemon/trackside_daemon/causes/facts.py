@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
+USUAL = 6.0  # seconds of a step of which none was measured
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
 
 HOT = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))  # limits that are a fault, not a setting
@@ -205,6 +206,8 @@ def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float,
                 *(times.attempt, times.rank, began, until, first, last, times.phases, times.account, times.host),
                 before=times.before,
                 after=times.after,
+                lives=attempt["ended"] is None and run["ended"] is None,
+                usual=USUAL if times.step_seconds is None else times.step_seconds,
             )
         )
     return spans

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
 from trackside_daemon.detectors.run_view import RankProgress
-from trackside_daemon.model.text import duration, number
+from trackside_daemon.model.stall import standing
+from trackside_daemon.model.text import duration, moment, number
 from trackside_daemon.model.time_ledger import SYNC_PHASES
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -84,17 +85,17 @@ class Stalled:
         silence = clock.at - run.at
         since = clock.now - silence
         ranks = sorted((rank for rank in run.ranks.values() if not rank.ended), key=_behind)
-        if run.high is None:
-            summary = f"run {run.name} has not made its first step in {duration(silence)}"
-            usual = "Before the first steps, half an hour is allowed for data and compilation."
-        else:
-            summary = f"run {run.name} has made no step for {duration(silence)}, since step {number(run.high)}"
-            usual = _usual(run, since)
+        usual = (
+            "Before the first steps, half an hour is allowed for data and compilation."
+            if run.high is None
+            else _usual(run, since)
+        )
+        summary = standing(run.name, since, run.high) + _who(ranks)
         evidence = {
             "since": since,
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
         }
-        text = " ".join(filter(None, (usual, _who(ranks), _advice(self.alert, run))))
+        text = f"{usual} {_advice(self.alert, run)}"
         return run.finding("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
 
 
@@ -151,12 +152,13 @@ class RankSilent:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
+        since = clock.now - silence
         summary = (
-            f"rank {rank.number} of run {run.name} has pushed nothing for {duration(silence)} while others continue{more}: "
+            f"rank {rank.number} of run {run.name} has pushed nothing since {moment(since, ' %Z')}, while others continue{more}: "
             f"its last step is {number(rank.step or 0)}, theirs {number(run.high or 0)}"
         )
         text = f"Its longest recent pause was {duration(rank.longest.seconds)}. {_advice(self.alert, run)}"
-        evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
+        evidence = {"since": since, "ranks": {str(rank.number): _last(rank)}}
         return run.finding("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
 
@@ -205,7 +207,7 @@ def _advice(alert: str, run: RunProgress) -> str:
 
 
 def _who(ranks: Sequence[RankProgress]) -> str:
-    """Return a sentence that names the ranks to check; *ranks* has those furthest behind first.
+    """Return a clause that names the ranks to check; *ranks* has those furthest behind first.
 
     In a collective, all ranks that wait are at the same step.
     """
@@ -213,14 +215,14 @@ def _who(ranks: Sequence[RankProgress]) -> str:
         return ""
     first = ranks[0]
     behind = [rank for rank in ranks if rank.step == first.step]
+    phase = f", in the phase {first.phase}" if first.phase and len(behind) == 1 else ""
     if len(ranks) == 1:
-        return f"It is in the phase {first.phase}." if first.phase else ""
+        return phase
     at = "without a step" if first.step is None else f"at step {number(first.step)}"
     if len(behind) == len(ranks):
-        return f"All {len(ranks)} ranks are {at}{_astray(ranks)}."
-    who = f"Rank {first.number} is" if len(behind) == 1 else f"Ranks {_numbers(behind)} are"
-    phase = f", in the phase {first.phase}" if first.phase and len(behind) == 1 else ""
-    return f"{who} furthest behind, {at}{phase}."
+        return f": all {len(ranks)} ranks are {at}{_astray(ranks)}"
+    who = f"rank {first.number} is" if len(behind) == 1 else f"ranks {_numbers(behind)} are"
+    return f": {who} furthest behind, {at}{phase}"
 
 
 def _astray(ranks: Sequence[RankProgress]) -> str:

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.causes.facts import read_times
+from trackside_daemon.causes.verdict import DIVERGED, verdict
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.history.read.summary import SUMMARIES
@@ -26,14 +27,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.time_ledger import Ledger, RankSpan
 
 
-_BAD_LOSS = ("NonFinite", "LossDiverging")
-
-
 def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset: int = 0) -> dict[str, Any]:
     """Return everything about a run except its samples: `reader.run`, and where its time went if that was measured.
 
     Returns:
-        ``goodput``: the share of useful compute in the wall time; ``lost``: those of the other accounts, the largest first; and
+        ``verdict``: what stops it, in one sentence, or empty; ``goodput``: the share of useful compute in the wall time; ``lost``: those of the other accounts, the largest first; and
         each attempt's ``lost``: their seconds by rank.
 
     Raises:
@@ -42,6 +40,7 @@ def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, o
     """
     run = reader.run(connection, uid, limit, offset)
     facts, accounts = divide(read_times(connection, uid, LogTails(connection), run))
+    run = {**run, "verdict": verdict(facts, connection).text}
     if not _is_measured(facts):
         return run
     for attempt in run["attempt_list"]:
@@ -152,7 +151,7 @@ def _held_down(clock: Resource, held: set[float], usual: float) -> Iterator[Slow
 
 def _wasted(facts: Facts) -> Iterator[Slowed]:
     """Yield the times in which a critical alert about the loss fired, without overlap, until the end if it never ended."""
-    bad = [alert for alert in facts.alerts if alert["alert"] in _BAD_LOSS and alert["severity"] == "critical"]
+    bad = [alert for alert in facts.alerts if alert["alert"] in DIVERGED and alert["severity"] == "critical"]
     until = 0.0
     for alert in sorted(bad, key=lambda alert: float(alert["started"])):
         ended = facts.ended if alert["ended"] is None else alert["ended"]

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from trackside.distributions import p_value, t_quantile
 from trackside.totals.phases import SAVES
 from trackside_daemon.causes import engine
-from trackside_daemon.causes.cause import as_json
+from trackside_daemon.causes.cause import LISTED_SHARE, as_json
 from trackside_daemon.causes.facts import read_facts
 from trackside_daemon.causes.quantities import QUANTITIES, curves
 from trackside_daemon.causes.suggestions import suggestions
+from trackside_daemon.causes.verdict import verdict
 from trackside_daemon.diagnosis.accounts import divide
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import LARGEST, thinning
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.history.clock_moves import moved, moves_of_stream
-from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES, LogTails, Window
 from trackside_daemon.model.families import cgroup, gpu, host
-from trackside_daemon.model.records import STALLS
 from trackside_daemon.model.time_ledger import ACCOUNTS, SYNC_PHASES
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def diagnose(
         keys: Keys whose trend and comparison to add.
 
     Returns:
-        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``resumes``: the
-        verdicts on its resumes; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
+        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``health``: ``ok``, ``slow`` or ``broken``; ``verdict``: what stops it, in
+        one sentence, or empty; ``hang``: the verdict on the ranks of a run that hangs now, else None; ``resumes``: those on its resumes; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
         ``accounts``: the words of each; ``ledger_by_rank``: those of each rank;
-        ``causes``: the costliest first, those without measured seconds last; ``unknown``: what is not measured, and why;
+        ``causes``: what stops the run first, then the costliest, those without measured seconds last; ``listed`` are those of 5 % of the time or a minute; ``unknown``: what is not measured, and why;
         ``energy`` and ``costs``; ``resources``; ``suggestions``; ``trends``; ``comparison`` with the baseline.
 
     Raises:
@@ -132,20 +132,29 @@ def diagnose(
     whole = total_joules(joules)
     measures = with_usage(measures, facts, whole, cost["cost"])
     noise = measures.noise * facts.wall
-    found = engine.of_run(facts, accounts, connection, tails)
-    causes = [as_json(one, facts, noise, cost["gpu_hour"], whole) for one in found]
+    stops = verdict(facts, connection)
+    found = engine.of_run(facts, accounts, connection, tails, stops)
+    causes = sorted(
+        (as_json(one, facts, noise, cost["gpu_hour"], whole) for one in found),
+        key=lambda one: (not one["cause"].startswith(stops.causes), -(one["gpu_hours"] or 0.0)),
+    )
+    for one in causes:
+        one["listed"] |= one["cause"].startswith(stops.causes)
+    slow = any((one["lost_seconds"] or 0.0) >= LISTED_SHARE * facts.wall > 0 for one in causes)
     rows = resources(facts)
     return {
         "run": uid,
         "name": facts.run["name"],
         "wall_seconds": facts.wall,
         "ranks": facts.ranks,
-        "hang": _hang(connection, facts),
+        "health": "broken" if stops.broken else "slow" if stops.text or slow else "ok",
+        "verdict": stops.text,
+        "hang": stops.hang,
         "resumes": [dict(resume) for resume in facts.resumes],
         "ledger": accounts.whole,
         "accounts": {account: ACCOUNTS[account] for account in accounts.whole},
         "ledger_by_rank": {str(rank): entries for rank, entries in accounts.by_rank.items()},
-        "causes": sorted(causes, key=lambda cause: -(cause["gpu_hours"] or 0.0)),
+        "causes": causes,
         "unknown": [{"what": what, "why": why} for what, why in unknown(facts, joules)],
         "energy": joules,
         "costs": cost,
@@ -156,15 +165,6 @@ def diagnose(
             connection, [uid], list(baseline), keys, prices, known={uid: measures}, tails=tails
         ),
     }
-
-
-def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None:
-    """Return the newest verdict among the alerts about stalls that fire."""
-    if facts.run["ended"] is not None:
-        return None
-    firing = alert_reader.alerts(connection, alert_reader.AlertFilter(facts.run["id"], firing=facts.ended))
-    verdicts = [alert["evidence"].get("hang") for alert in firing if alert["alert"] in STALLS]
-    return next(filter(None, reversed(verdicts)), None)
 
 
 def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ STEPS = "1000_steps"
 UNITS = {STEPS: "1,000 steps", "million_tokens": "million tokens", "wasted_hour": "wasted hour"}
 STATISTICS = ("mean", "std", "min", "max", "p50", "p95")
 COLORS = 8  # of accounts
+NOTHING = "nothing cost more than 5 % of the time or a minute"
 LIMITS = listing("", ["Times lost are upper limits."])
 
 
@@ -31,9 +32,9 @@ def lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     head = list(_head(diagnosis))
     tail = list(_brief(diagnosis))
     yield from head
-    causes = diagnosis["causes"]
-    if not causes:
-        yield "nothing cost more than 1 % of the time"
+    causes = listed_causes(diagnosis)
+    if not causes and diagnosis.get("health", "ok") == "ok":
+        yield NOTHING
     room = LINES - len(head) - len(tail) - 1
     listed = 0
     for place, cause in enumerate(causes, 1):
@@ -61,12 +62,16 @@ def _head(diagnosis: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _verdicts(diagnosis: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield whether the run hangs, and how it went on after restarts."""
-    if hang := diagnosis.get("hang"):
-        quiet = hang.get("quiet_seconds")  # no alert has the verdict: the run is quiet, but may not hang
-        yield "hangs" if quiet is None else f"no step for {duration(quiet)}", hang["text"]
+    """Yield the health of the run with what stops it, and how it went on after restarts."""
+    if health := diagnosis.get("health"):  # older daemons do not report it
+        yield "health", ": ".join(filter(None, (health, diagnosis["verdict"])))
     for resume in diagnosis.get("resumes", ())[-RESUMES:]:
         yield "resumed", resume.get("text", "")
+
+
+def listed_causes(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the causes that are worth a line; older daemons mark none."""
+    return [cause for cause in diagnosis["causes"] if cause.get("listed", True)]
 
 
 def _cause(place: int, cause: Mapping[str, Any], costs: Mapping[str, Any]) -> Iterator[str]:
@@ -189,7 +194,7 @@ def _ledger(diagnosis: Mapping[str, Any], accounts: Sequence[str]) -> dict[str, 
 
 
 def _causes(diagnosis: Mapping[str, Any]) -> Iterator[Sequence[Cell]]:
-    for cause in diagnosis["causes"]:
+    for cause in listed_causes(diagnosis):
         gain = [] if cause["lost_seconds"] is None else [_gain(cause)]
         gain += [] if cause["cost"] is None else [f"at most {_money(cause['cost'], diagnosis['costs'])}"]
         evidence = Lines([one["text"] for one in cause["evidence"]])

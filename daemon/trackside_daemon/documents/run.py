@@ -121,6 +121,7 @@ def about(run: Mapping[str, Any], lasted: float | None) -> dict[str, Cell]:
         "run": f"{run['name']}  {run['id']}" if run["name"] != run["id"] else run["id"],
         "user": run.get("user", ""),
         "state": ", ".join([state, *filter(None, marks)]),
+        "verdict": run.get("verdict", ""),
         "started": moment(run["started"], " %Z"),
         "ended": moment(run["ended"], " %Z") if run["ended"] is not None else "",
         "duration": duration(lasted),

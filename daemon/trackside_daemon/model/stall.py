@@ -4,9 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model.metric import Distribution
+from trackside_daemon.model.text import moment, number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
+
+QUIET, OVER_USUAL = 10.0, 10.0  # seconds, and mean steps, without a step from which on a run may stand still
+
+
+def is_quiet(silence: float, usual: float) -> bool:
+    """Return whether a run whose steps usually take *usual* seconds may stand still after so many without one."""
+    return silence >= max(QUIET, OVER_USUAL * usual)
+
+
+def usual_step(durations: Mapping[tuple[str, ...], object], run: str) -> float | None:
+    """Return the mean seconds of a step of a run, by its name, from the durations of its ranks; None without any."""
+    steps = [one for (of, *_), one in durations.items() if of == run and isinstance(one, Distribution)]
+    count = sum(sum(one.counts) for one in steps)
+    return sum(one.sum for one in steps) / count if count else None
+
+
+def standing(name: str, since: float, step: float | None) -> str:
+    """Return the clause on a run that stands still *since* a Unix time; *step* is its last one, None before the first."""
+    if step is None:
+        return f"run {name} has not made its first step since {moment(since, ' %Z')}"
+    return f"run {name} has made no step since {moment(since, ' %Z')}, after step {number(step)}"
 
 
 class Stall(NamedTuple):

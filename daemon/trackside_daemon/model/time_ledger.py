@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.rl_keys import PHASES
 from trackside.totals.phases import EVALS, SAVES
+from trackside_daemon.model.stall import is_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ class RankSpan(NamedTuple):
         host: The name of its machine; empty if unknown.
         busy: Share of the time between its pushes in which its GPUs worked, from 0 to 1; None if it is not measured.
         busy_before: The same of the time before its first push.
+        lives: The attempt has not ended, so that the time after the last push is no end.
+        usual: Seconds of a step of it.
     """
 
     attempt: int
@@ -87,6 +90,15 @@ class RankSpan(NamedTuple):
     busy_before: float | None = None
     before: Mapping[str, float] = {}
     after: Mapping[str, float] = {}
+    lives: bool = False
+    usual: float = 0.0
+
+    @property
+    def stands(self) -> bool:
+        """True if it lives, and has made no step for much longer than usual, evaluations and checkpoints apart."""
+        if not self.lives or self.last is None:
+            return False
+        return is_quiet(self.ended - self.last - sum(lost_in(self.after).values()), self.usual)
 
 
 class Slowed(NamedTuple):
@@ -194,8 +206,11 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     start = _put_phases(entries, span.first - span.started, span.before)
     # A rank that hangs pushes nothing more, so its stall is a part of the time after its last push.
     _put_start(entries, start, span)
-    idle = _put_phases(entries, span.ended - span.last - span.account.stall, span.after)
-    entries.put("idle_after", idle)
+    ends = span.ended - span.last
+    idle = _put_phases(entries, ends - span.account.stall, span.after)
+    # It stood still from its last push on, before that was seen. A rank that lives and does not is within a step.
+    stood = span.stands or 0 < span.account.stall <= ends
+    entries.put("stall" if stood else "idle_after", 0.0 if span.lives and not stood else idle)
     middle, length = entries.left, span.last - span.first
     entries.put("repeated", span.account.restart - gap - start if span.account.caught else 0.0)
     wasted = sum(_part(loss, span) for loss in slowed if loss.account == "wasted")

@@ -38,11 +38,12 @@ class Diagnosis(OfRun, frozen=True, kw_only=True):
     fields = ("ledger",)
     about = (
         "ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
-        "costliest first; the gain of removing one is expected between low and high seconds, and no second has two causes. "
+        "costliest first, behind what stops the run; those of 5 % of the time or a minute are listed; the gain of removing one is expected between low and high seconds, and no second has two causes. "
         "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
         "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
         "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
-        "hang is the verdict on a run that hangs. If "
+        "health is ok, slow or broken: failed, diverged, standing still or damaged, as verdict says in one sentence. "
+        "hang is the verdict on the ranks of a run that hangs. If "
         "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
         "seconds, and the verdict has quiet_seconds, the time since the last step."
     )
@@ -58,7 +59,15 @@ class Diagnosis(OfRun, frozen=True, kw_only=True):
 
     def complete(self, found: dict[str, Any], live: Live) -> dict[str, Any]:
         """Ask the ranks now if there is no alert yet, or no verdict in it."""
-        return {**found, "hang": found["hang"] or live.hang(found["run"])}
+        from trackside_daemon.causes.verdict import joined
+
+        hang = None if found["hang"] else live.hang(found["run"])
+        if hang is None:
+            return found
+        text = joined(found["verdict"], hang) if found["verdict"] else hang["text"]
+        # Where no rank waits for another one, only time shows that the run does not go on.
+        health = found["health"] if hang["kind"] == "outside" else "broken"
+        return {**found, "health": health, "verdict": text, "hang": hang}
 
 
 class Performance(OfRun, frozen=True, kw_only=True):

@@ -16,8 +16,9 @@ from trackside_daemon.captures.hang.ras import compared, ras_view
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.model.capture import AlertLink
 from trackside_daemon.model.families import training as f
-from trackside_daemon.model.metric import Batch, Distribution
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
+from trackside_daemon.model.stall import is_quiet, usual_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,6 @@ ALERTS = STALLS | {"TrainingProcessDied"}
 
 APART = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
-QUIET, OVER_USUAL = 10.0, 10.0  # seconds, and mean steps, without a step from which on a person gets a verdict
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
 WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
 RANKS = 65_536  # most ranks of a run that are named as unseen
@@ -130,10 +130,9 @@ class Hangs:
         name, now = self._info(run).get("run", ""), time.time()
         (pushes, durations, states) = self._state.values(time.monotonic(), f.LAST_STEP, f.STEP_DURATION, f.RANK_STATE)
         last = max((at for (of, _), at in pushes.items() if of == name and isinstance(at, float)), default=now)
-        steps = [one for (of, *_), one in durations.items() if of == name and isinstance(one, Distribution)]
-        usual = sum(one.sum for one in steps) / max(1, sum(sum(one.counts) for one in steps))
+        usual = usual_step(durations, name) or 0.0
         lives = any(of == name and value == 1.0 and state not in ENDED for (of, _, state), value in states.items())
-        if not lives or now - last < max(QUIET, OVER_USUAL * usual):
+        if not lives or not is_quiet(now - last, usual):
             return None
         found = self._judge(_Hang(run, name, now))
         return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.model.text import cut, duration, shown
@@ -20,7 +21,17 @@ from trackside_daemon.terminal.formatting import (
 from trackside_daemon.terminal.histories import clock, render_histories
 from trackside_daemon.terminal.plot import MIN_ROWS, loss_curve, plot, throughput_curve
 from trackside_daemon.terminal.processes import render_processes
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Column, Line, Piece, fit, join, line_width, render_table
+from trackside_daemon.terminal.styled_lines import (
+    MARK,
+    SEVERITIES,
+    Column,
+    Line,
+    Piece,
+    fit,
+    join,
+    line_width,
+    render_table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +116,9 @@ def pane_heights(overview: Mapping[str, Any], view: View, width: int, height: in
     """Divide *height* lines among the panes; with None, each has as many as it needs."""
     gpus = gpu_rows(overview.get("gpus", ()), width)
     alerts = 1 + len(overview.get("alerts", ()))
-    runs = 0 if view.enlarged else 1 + max(1, len(view.matching_runs(overview)))
+    matching = view.matching_runs(overview)
+    stops = len(_stops(matching, view, width, height))
+    runs = 0 if view.enlarged else 1 + max(1, len(matching)) + stops
     if height is None:
         return PaneHeights(1, runs, 10, gpus, 0, 0, alerts)
     room = height - 1
@@ -115,7 +128,7 @@ def pane_heights(overview: Mapping[str, Any], view: View, width: int, height: in
         histories = min(2 + len(overview.get("gpus", ())), max(2, room // 3))
         processes = max(2, room - gpus - histories - alerts)
         return PaneHeights(1, 0, 0, gpus, histories, processes, max(0, room - gpus - histories - processes))
-    runs = min(runs, 1 + max(3, room // 4))
+    runs = min(runs, 1 + max(3, room // 4) + stops)
     while room - gpus - alerts - runs < MIN_ROWS and gpus + alerts + runs > 5:
         runs = max(min(runs, 2), runs - 1)
         alerts = max(min(alerts, 2), alerts - 1)
@@ -132,7 +145,7 @@ def render_frame(data: DaemonData, view: View, width: int, height: int | None) -
     now = to_float(overview.get("time")) or 0.0
     return Frame(
         [render_host(overview, width)],
-        _runs(runs, view, width, heights.runs) if heights.runs else [],
+        _runs(runs, view, width, heights.runs, height) if heights.runs else [],
         _plots(data, view, width, heights.plots) if heights.plots else [],
         render_gpus(overview.get("gpus", ()), width, heights.gpus) if heights.gpus else [],
         render_histories(data.machine, overview, width, heights.histories) if heights.histories else [],
@@ -141,9 +154,18 @@ def render_frame(data: DaemonData, view: View, width: int, height: int | None) -
     )
 
 
-def _runs(runs: Sequence[Mapping[str, Any]], view: View, width: int, height: int) -> list[Line]:
+def _stops(runs: Sequence[Mapping[str, Any]], view: View, width: int, full: int | None) -> list[Line]:
+    """Return what stops the runs, in whole sentences; on a screen, which has *full* lines, what stops the selected one."""
+    if full is not None and runs:
+        runs = [runs[view.selected_index(runs)]]
+    texts = (line for run in runs for line in wrap(text_field(run, "verdict"), width - len(MARK)))
+    return [fit([(" " * len(MARK), ""), (line, "critical")], width) for line in texts]
+
+
+def _runs(runs: Sequence[Mapping[str, Any]], view: View, width: int, height: int, full: int | None) -> list[Line]:
     if runs:
-        return render_runs(runs, view.selected_index(runs), width, height)
+        stops = _stops(runs, view, width, full)[: max(0, height - 2)]
+        return [*render_runs(runs, view.selected_index(runs), width, height - len(stops)), *stops]
     note = f"no run matches {view.filter!r}; press / and Esc to show all" if view.filter else "no live runs"
     empty: list[Line] = [[("RUN", "title")], [(note, "dim")], *([[]] * height)]
     return [fit(line, width) for line in empty[:height]]

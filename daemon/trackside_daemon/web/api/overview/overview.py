@@ -8,16 +8,22 @@ import sqlite3
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.active_alert import series_labels
+from trackside_daemon.causes.facts import USUAL
+from trackside_daemon.causes.verdict import STOPS, Verdict, read_verdict
 from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.record.alert_rows import alert_id
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families import ray as f
+from trackside_daemon.model.families import training
 from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.stall import is_quiet, usual_step
 from trackside_daemon.web.api.overview import machine, runs
 from trackside_daemon.web.api.overview.machine import without_none
 from trackside_daemon.web.api.overview.rates import MAX_POINTS
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
     from trackside_daemon.web.api.overview.runs import VisibleRun
 
+AGAIN_SECONDS = 5.0  # after which a verdict is read again: the history has an alert later than the page
 MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
 
 log = logging.getLogger("trackside")
@@ -152,6 +159,7 @@ class Overview:
         self._lock = threading.Lock()
         self._alert_ids = AlertIds()
         self._total_steps: dict[Attempt, int] = {}
+        self._verdicts: dict[Attempt, tuple[float, object, Verdict]] = {}
         self._unreadable = False
 
     def build(self) -> dict[str, Any]:
@@ -166,6 +174,7 @@ class Overview:
             self._rates.register((run.attempt for run in visible), now.monotonic)
             self._total_steps = {run.attempt: total for run in visible if (total := self._total_steps.get(run.attempt))}
             self._read_history(visible, firing)
+            self._read_verdicts(now, visible, all_firing)
             counts = count_by_run(all_firing)
             run_ids = {run.name: run.attempt[0] for run in visible}
             return {
@@ -179,8 +188,27 @@ class Overview:
             }
 
     def _run_json(self, now: Moment, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:
-        extras = RunExtras(self._total_steps.get(run.attempt), counts)
+        _, _, verdict = self._verdicts.get(run.attempt, (0.0, None, Verdict()))
+        extras = RunExtras(self._total_steps.get(run.attempt), counts, verdict)
         return runs.run_json(self._state, now, run, self._rates, extras)
+
+    def _read_verdicts(self, now: Moment, visible: Sequence[VisibleRun], firing: Iterable[Alert]) -> None:
+        """Read what stops the runs that failed, have an alert that says so, or have been quiet for longer than usual."""
+        stopped = {alert.run for alert in firing if alert.alert in STOPS}
+        before, self._verdicts = self._verdicts, {}
+        (durations,) = self._state.values(now.monotonic, training.STEP_DURATION)
+        for run in visible:
+            last = max(run.ranks[runs.GAUGES.index(training.LAST_STEP)].values(), default=now.wall)
+            usual = usual_step(durations, run.name)
+            quiet = run.state not in ENDED and is_quiet(now.wall - last, USUAL if usual is None else usual)
+            key = run.state, run.attempt[0] in stopped, quiet
+            if not (run.state in {"failed", "lost"} or any(key[1:])):
+                continue
+            at, same, verdict = before.get(run.attempt, (-AGAIN_SECONDS, None, Verdict()))
+            if same != key or now.monotonic - at >= AGAIN_SECONDS:
+                with suppress(sqlite3.Error, ValueError, LookupError), self._database.reading() as connection:
+                    at, verdict = now.monotonic, read_verdict(connection, run.attempt[0])
+            self._verdicts[run.attempt] = at, key, verdict
 
     def _read_history(self, visible: list[VisibleRun], firing: list[Alert]) -> None:
         """Read missing values from the history: alert ids, total steps, and losses from before this daemon."""

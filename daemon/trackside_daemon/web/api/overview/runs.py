@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.web.api.overview.machine import without_none
-from trackside_daemon.web.api.overview.rates import Attempt, alternative_loss, attempt_from_info
+from trackside_daemon.web.api.overview.rates import Attempt, RunRates, alternative_loss, attempt_from_info
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trackside_daemon.causes.verdict import Verdict
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.overview.rates import RateTracker, SeriesValues
 
@@ -42,10 +43,11 @@ class VisibleRun(NamedTuple):
 
 
 class RunExtras(NamedTuple):
-    """Values of a run that are not on ``/metrics``: its total steps, and its firing alerts by severity."""
+    """Values of a run that are not on ``/metrics``: its total steps, its firing alerts by severity, and what stops it."""
 
     total_steps: int | None
     alerts: Mapping[str, int]
+    verdict: Verdict
 
 
 def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
@@ -75,7 +77,9 @@ def run_json(state: State, now: Moment, run: VisibleRun, tracker: RateTracker, e
     loss = _of_lowest_rank(losses)
     if loss is None and steps:
         loss = alternative_loss(state, now.monotonic, (run.name, str(min(steps))))
-    rates = tracker.run_rates(run.attempt, now.wall)
+    # A run that stands still has no pace, and so no end.
+    goes_on = run.state not in ENDED and "stall" not in extras.verdict.causes
+    rates = tracker.run_rates(run.attempt, now.wall) if goes_on else RunRates()
     return {
         "id": run.attempt[0],
         "name": run.name,
@@ -88,13 +92,14 @@ def run_json(state: State, now: Moment, run: VisibleRun, tracker: RateTracker, e
             step=int(max(steps.values())) if steps else None,
             total_steps=extras.total_steps,
             progress_ratio=_of_lowest_rank(progress),
-            remaining_seconds=_of_lowest_rank(remaining),
+            remaining_seconds=_of_lowest_rank(remaining) if goes_on else None,
             loss=loss,
             tokens_per_second=rates.tokens,
             samples_per_second=rates.samples,
             step_seconds=rates.step_seconds,
             last_step_time=max(last_steps.values(), default=None),
         ),
+        "verdict": extras.verdict.text,
         "alerts": {severity: extras.alerts.get(severity, 0) for severity in ("critical", "warning", "info")},
         "sparkline": tracker.sparkline(run.attempt),
     }

@@ -31,7 +31,8 @@ export class Diagnosis {
     this.loading = true;
     try {
       const found = await getJson(`${runPath(this.id)}/diagnosis`, this.signal);
-      setText(this.note, found.hang?.text ?? found.causes[0]?.summary ?? "nothing cost more than 1 % of the time");
+      found.causes = found.causes.filter((item) => item.listed);
+      setText(this.note, found.verdict || (found.causes[0]?.summary ?? "nothing cost more than 5 % of the time or a minute"));
       this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
       this.loadedAt = performance.now();
@@ -49,6 +50,7 @@ function content(found) {
   const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
   if (conclusion) effects.push(h("li", {}, h("b", {}, "slower steps"), `: ${conclusion}`));
   const findings = [
+    found.verdict ? h("p.bad", {}, found.verdict) : "",
     h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
     h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
     list("For the next run", advice),

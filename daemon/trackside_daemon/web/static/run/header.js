@@ -69,8 +69,9 @@ export class Header {
     const ended = ENDED.has(state);
     this.state.update(state);
     setText(this.about, about(run));
-    this.cause.hidden = !run.cause;
-    setText(this.cause, run.cause);
+    const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
+    this.cause.hidden = !stops;
+    setText(this.cause, stops);
     const results = Object.entries(run.summary ?? {});
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));

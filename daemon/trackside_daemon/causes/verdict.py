@@ -1,0 +1,116 @@
+"""The verdict on a run that stands still or is broken: one sentence, the same in every command, page, answer and alert."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from trackside_daemon.causes.facts import LAST_TICK, read_times
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
+from trackside_daemon.history.read import alert_reader
+from trackside_daemon.history.read.attempts import highest
+from trackside_daemon.history.read.series import LogTails
+from trackside_daemon.model.records import STALLS
+from trackside_daemon.model.stall import standing
+from trackside_daemon.model.text import number, shown
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping
+
+    from trackside_daemon.causes.facts import Facts
+
+Health = Literal["ok", "slow", "broken"]
+
+# Alerts after which a run is worth nothing while they last, with what the names of their causes begin with.
+DIVERGED = ("NonFinite", "LossDiverging")
+DAMAGED = {"LossDiscontinuity": ("resume_", "loss_discontinuity"), "CheckpointDamaged": ("checkpoint_damaged",)}
+
+STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, *DAMAGED))  # names of alerts that a verdict may come from
+
+
+class Verdict(NamedTuple):
+    """The reason why a run does not go on; it counts before any share of time.
+
+    Attributes:
+        text: One sentence, or one for the run and one for whom it waits; empty if the run goes on.
+        causes: What the names of its causes begin with.
+        broken: It is proven; else the run only makes no step for much longer than usual.
+        hang: The verdict on a run that hangs now: `captures.hang.verdict.Verdict` as JSON.
+    """
+
+    text: str = ""
+    causes: tuple[str, ...] = ()
+    broken: bool = False
+    hang: Mapping[str, Any] | None = None
+
+
+def read_verdict(connection: sqlite3.Connection, uid: str) -> Verdict:
+    """Return the verdict on a run, by its id.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    return verdict(read_times(connection, uid, LogTails(connection)), connection)
+
+
+def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
+    """Return the verdict on a run: that it failed comes before that it stands still, has diverged, or was damaged."""
+    run = facts.run
+    if run["ended"] is not None and run["state"] in {"failed", "lost"}:
+        return Verdict(_death(facts, connection), ("failed",), broken=True)
+    if run["ended"] is None and (still := _still(facts, connection)).text:
+        return still
+    for alert in reversed(facts.alerts):
+        lasts = alert["ended"] is None or alert["ended"] >= facts.ended - LAST_TICK
+        if lasts and alert["alert"] in DIVERGED and alert["severity"] == "critical":
+            return Verdict(shown(alert["summary"]), ("wasted",), broken=True)
+    for alert in reversed(facts.alerts):
+        if alert["alert"] in DAMAGED and alert["started"] >= _began(facts) and alert["severity"] != "info":
+            return Verdict(shown(alert["summary"]), DAMAGED[alert["alert"]], broken=True)
+    return Verdict()
+
+
+def joined(text: str, hang: Mapping[str, Any] | None) -> str:
+    """Return the sentence on a run that stands still, with that on the ranks that it waits for."""
+    return f"{text}. {shown(hang['text'])}" if hang else text
+
+
+def _began(facts: Facts) -> float:
+    """Return when the last attempt began, in Unix seconds."""
+    return max((span.started for span in facts.spans), default=float(facts.run["started"]))
+
+
+def _last_step(facts: Facts, connection: sqlite3.Connection) -> int | None:
+    """Return the highest step of the last attempt, also of pushes that are not packed; None before the first."""
+    (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (facts.run["id"],)).fetchone()
+    return highest(connection, row, max((span.attempt for span in facts.spans), default=0))
+
+
+def _death(facts: Facts, connection: sqlite3.Connection) -> str:
+    """Return how the run ended: as the newest alert of it says, else by its state."""
+    run = facts.run
+    fatal = [one for one in facts.alerts if one["alert"] in DEATHS and one["severity"] == "critical"]
+    if newest := next((one for one in reversed(fatal) if one["started"] >= _began(facts)), None):
+        return shown(newest["summary"])
+    last = _last_step(facts, connection)
+    step = "" if last is None else f", at step {number(last)},"
+    how = "failed" if run["state"] == "failed" else "was lost"
+    return f"run {shown(run['name'])}{step} {how}" + (f": {shown(run['cause'])}" if run["cause"] else "")
+
+
+def _still(facts: Facts, connection: sqlite3.Connection) -> Verdict:
+    """Return since when the run stands still, and for whom it waits: as the newest alert says, else by its last step."""
+    if any(one["alert"] in STALLS and one["ended"] is None for one in facts.alerts):
+        wanted = alert_reader.AlertFilter(facts.run["id"], firing=facts.ended)
+        firing = [one for one in alert_reader.alerts(connection, wanted) if one["alert"] in STALLS]
+        if firing:
+            # A run that stands still as a whole counts more than one rank of it.
+            alert = max(firing, key=lambda one: bool(one["alert"] == "TrainingStalled"))
+            hang = next(filter(None, (one["evidence"].get("hang") for one in reversed(firing))), None)
+            return Verdict(joined(shown(alert["summary"]), hang), ("stall",), broken=True, hang=hang)
+    live = [span for span in facts.spans if span.lives]
+    if live and all(span.stands for span in live):
+        since = max(span.last or span.started for span in live)
+        return Verdict(standing(shown(facts.run["name"]), since, _last_step(facts, connection)), ("stall",))
+    return Verdict()
