@@ -65,6 +65,7 @@ interface ListedRun {
 
 // A run's document.
 interface Run extends ListedRun {
+  verdict?: string;
   attempt_list: Attempt[];
   metrics: Metric[];
   trimmed: boolean;
@@ -132,6 +133,7 @@ interface LiveRun {
   started: number;
   alerts: Record<Severity, number>;
   sparkline: Real[];
+  verdict: string;
   user?: string;
   world_size?: number;
   step?: number;

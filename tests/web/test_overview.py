@@ -80,6 +80,7 @@ def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, hous
         "tokens_per_second": 500.0,
         "samples_per_second": 4.0,
         "last_step_time": WALL + 20,
+        "verdict": "",
         "alerts": {"critical": 0, "warning": 0, "info": 0},
         "sparkline": [100 - step / 10 for step in range(1, 21)],
     }
