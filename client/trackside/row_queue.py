@@ -487,7 +487,7 @@ class RowQueue:
                 else:
                     numbers[key] = number
             except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
-                self.refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
+                self.refuse(1, key, f"{_shown(key)}: a value of type {type(value).__name__} is not a number")
         return numbers, self._defer(pushed_at, step, numbers, scalars) if scalars else step
 
     def _defer(

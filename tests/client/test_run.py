@@ -171,8 +171,8 @@ def test_what_is_dropped_is_warned_about_once_per_key(nowhere: str, caplog: pyte
     for step in range(3):
         run.push(step=step, loss="0.5", lr=[0.1])
     assert warnings(caplog) == [
-        "loss: a str is not a number; it is dropped, and so are further ones",
-        "lr: a list is not a number; it is dropped, and so are further ones",
+        "loss: a value of type str is not a number; it is dropped, and so are further ones",
+        "lr: a value of type list is not a number; it is dropped, and so are further ones",
     ]
     assert unsent_rows(run)[1].dropped == 6
 
@@ -197,7 +197,7 @@ def test_a_key_that_is_no_text_costs_only_itself_and_is_reported(
     assert rows == [(step, {"loss": 0.5}) for step in range(3)]
     assert totals.dropped == 3
     process.exit()
-    assert sum(f"{kind} is" in line for line in warnings(caplog) for kind in ("a key", "a str")) == 1
+    assert sum(f"{kind} is" in line for line in warnings(caplog) for kind in ("a key", "a value of type str")) == 1
 
 
 class Unprintable:
@@ -407,7 +407,7 @@ def test_a_step_that_is_none_is_warned_about_once_and_the_values_join_the_curren
     assert totals.dropped == 1
     assert warnings(caplog) == [
         f"step: a {type(step).__name__} is not a whole number; it is dropped, and so are further ones",
-        "step: a str is not a number; it is dropped, and so are further ones",
+        "step: a value of type str is not a number; it is dropped, and so are further ones",
     ]
 
 

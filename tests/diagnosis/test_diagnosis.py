@@ -225,13 +225,22 @@ def test_the_planted_cause_comes_first(stored_history: History, name: str) -> No
         assert one["evidence"]
         assert all(path.startswith(("/api/v1/", "")) for _, path in (item.values() for item in one["evidence"]))
         if one["lost_seconds"] is not None:
-            assert 0 <= one["low"] <= one["lost_seconds"] <= one["high"] <= found["wall_seconds"]
+            assert 0 <= one["low"] <= one["high"] == one["lost_seconds"] <= found["wall_seconds"]
+            assert one["low"] >= 0.9 * one["high"] or one["cause"] not in {"eval", "checkpoint"}, (
+                "measured, not estimated"
+            )
             assert one["gpu_hours"] == one["lost_seconds"] * found["ranks"] / 3600
     text = list(lines(found))
     assert len(text) <= 25
     assert text[0].startswith("run: ")
     assert text[1].startswith("health: ")
     assert text[3].startswith(f"1. {cause}: " if cause else "nothing cost more than 5 %")
+
+
+def test_a_best_evaluation_that_is_the_last_one_is_no_reason_to_stop_earlier(stored_history: History) -> None:
+    rows = [(step, round((BEGIN + 6 + step) * 1e6), {"val/loss": 1 / step}) for step in (1, 2, 3)]
+    stored_history.put([opened("run"), ingested("run", rows), finished("run", after=600)])
+    assert "since_best_evaluation" not in {one["cause"] for one in diagnosis(stored_history)["causes"]}
 
 
 def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:

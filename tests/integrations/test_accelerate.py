@@ -147,6 +147,6 @@ def test_nothing_of_the_integration_has_failed(looped: Trained) -> None:
     ids = [looped.run(name)["id"] for name in ("carried", "late")]
     assert warned.pop().startswith("trackside: Accelerate: the run of a checkpoint: ")
     assert warned == [
-        "trackside: note: a str is not a number; it is dropped, and so are further ones",
+        "trackside: note: a value of type str is not a number; it is dropped, and so are further ones",
         f"trackside: the checkpoint is of run {ids[0]}, but run {ids[1]} is open; to continue the former, {way}",
     ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.time_ledger import Ledger
 
 LEAST_SHARE = 0.01  # a cause below this share of the wall time is noise
+MEASURED = 0.9  # share of lost seconds that is gained at least if they were measured as such
 LISTED_SHARE, LISTED_SECONDS = 0.05, 60.0  # a cause below both is not worth anybody's time
 
 
@@ -205,11 +206,13 @@ def as_json(cause: Cause, facts: Facts, noise: float, price: float | None, joule
     if joules is not None and cause.lost_seconds is not None and facts.wall:
         estimated = joules * min(1.0, cause.lost_seconds / facts.wall)
     lost, wall = cause.lost_seconds, facts.wall
+    # The gain is at most what was lost. The noise of the steps is none of seconds that were measured as such.
+    if cause.low is not None and cause.high is not None and cause.low >= MEASURED * cause.high:
+        noise = 0.0
     return {
         **cause._asdict(),
         "listed": lost is None or lost >= min(LISTED_SHARE * wall, LISTED_SECONDS),
         "low": None if cause.low is None else max(0.0, cause.low - noise),
-        "high": None if cause.high is None else min(facts.wall, cause.high + noise),
         "evidence": [evidence._asdict() for evidence in cause.evidence],
         "gpu_hours": hours,
         "cost": None if hours is None or price is None else hours * price,

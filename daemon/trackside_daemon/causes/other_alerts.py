@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.causes.cause import LostTime
 
+WORSE = 3  # evaluations after the best one from which on it is one of the past
 LONG_AGO = 0.3  # share of the run since its best evaluation that is worth a line
 MOST_KEYS = 64  # evaluation losses that are read
 MOST = 5  # alerts without a cause of their own
@@ -72,12 +73,12 @@ def _best_evaluation(kind: Kind, time: LostTime) -> Iterator[Cause]:
         for series in reader.series(time.connection, facts.run["id"], tails=time.tails)
         if role(series.series.key) == "evaluation"
     ]
-    best: dict[str, tuple[float, float]] = {}
+    best: dict[str, tuple[float, float, int]] = {}
     for series in keys[:MOST_KEYS]:
         for _, moment, low, _, _ in chart(time.connection, series.series, series.tail, points=300).points:
-            value, _ = best.get(series.series.key, (low, moment))
-            if low <= value:
-                best[series.series.key] = low, moment
+            value, at, since_best = best.get(series.series.key, (low, moment, 0))
+            best[series.series.key] = (low, moment, 0) if low <= value else (value, at, since_best + 1)
+    best = {key: found for key, found in best.items() if found[2] >= WORSE}
     if not best:
         return
     key = min(best, key=lambda key: best[key][1])

@@ -7,7 +7,7 @@ from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trackside_daemon.causes.cause import Evidence, Kind, drawn_accounts, of_accounts
+from trackside_daemon.causes.cause import MEASURED, Evidence, Kind, drawn_accounts, of_accounts
 from trackside_daemon.detectors.straggler import NOISE
 from trackside_daemon.model.families import training
 from trackside_daemon.model.text import counted, duration, shown
@@ -65,7 +65,7 @@ def cadence(facts: Facts) -> Iterator[Evidence]:
 FIRST_BATCHES = Kind(
     "first_batches",
     "each epoch began with a wait for its first batch",
-    "persistent_workers=True keeps the workers between epochs; longer epochs have fewer starts",
+    "if the workers end with each epoch, persistent_workers=True keeps them; longer epochs have fewer starts",
     training.FIRST_WAIT.name,
     ("data",),
     low=0.5,
@@ -100,7 +100,7 @@ CHECKPOINT = Kind(
     "save less often, asynchronously, or to local storage first",
     training.CHECKPOINT_DURATION.name,
     ("checkpoint",),
-    low=0.3,
+    low=MEASURED,
     lost=_saves,
     rose=partial(_longer, "checkpoint", "checkpoint", "writing checkpoints"),
 )
@@ -110,6 +110,7 @@ EVAL = Kind(
     "evaluate less often, on fewer samples, or with larger batches",
     "phase `eval` of trackside show",
     ("eval",),
+    low=MEASURED,
     lost=of_accounts,
     rose=partial(_longer, "eval", "eval", "evaluating"),
 )

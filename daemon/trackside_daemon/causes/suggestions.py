@@ -20,6 +20,7 @@ LEAST_CORES = 4
 LEAST_BYTES = 8 * 2**30
 HEAD_ROOM = 0.7  # share of a GPU's memory below which a larger batch may fit
 TENSORS_IDLE, SM_BUSY = 0.05, 0.5  # activities at which matrices are computed without tensor cores
+SEEN = 60.0  # seconds of a run from which on its workers would have been seen
 LEAST_WAIT, NO_WAIT = 0.02, 0.002  # shares of the time that wait for data
 WORKER_BUSY, WORKER_IDLE = 0.7, 0.2  # CPUs of a data loader worker
 
@@ -78,7 +79,7 @@ def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float)
     have = f"{workers:.3g} workers a rank, each with {each:.2g} CPUs" if workers else "no DataLoader workers"
     text = f"{have}, and {percent(waits)} of the time waits for data"
     evidence = (series_evidence(facts, text, process.WORKERS_CPU),)
-    if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
+    if waits >= LEAST_WAIT and _measured(facts) and (each >= WORKER_BUSY if workers else facts.wall >= SEEN):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
         yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show")
     elif workers and workers > 2 and waits < NO_WAIT and each < WORKER_IDLE and "data" in _phases(facts):
