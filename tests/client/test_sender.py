@@ -19,6 +19,7 @@ from client.router import Message, Router, pushed, rows, undrained
 from processes import DEADLINE, Daemon, eventually
 
 import trackside
+from trackside.captures import answers
 from trackside.environment import discovery
 from trackside.environment import process_info as info_module
 from trackside.limits import BATCH_ROWS, IN_FLIGHT
@@ -28,7 +29,7 @@ from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.session import Session
 from trackside.transport.spool import Limits
-from trackside.wire import Envelope, Nack, Refused, Welcome, encode
+from trackside.wire import Envelope, MemorySnapshot, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -224,6 +225,24 @@ def test_a_run_of_its_own_is_named_with_its_reason_in_the_trainings_log(
         "what this process pushes belongs to the run with the id r~2: process 7 on node1 is rank 0 of the run r already"
     ]
     assert run.id == "r"
+
+
+def test_a_second_capture_is_refused_while_one_is_made(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = threading.Event()
+
+    def snapshot(_: None) -> MemorySnapshot:
+        made.wait(DEADLINE)
+        return MemorySnapshot([])
+
+    slow = answers.ANSWERS["memory?"]._replace(make=snapshot)
+    monkeypatch.setitem(answers.ANSWERS, "memory?", slow)
+    trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    for number in (1, 2):
+        router.answer(hello, "memory?", number)
+    refused = router.expect("memory", passing=("beat",))
+    assert (refused.number, refused.body) == (2, slow.refusal)
+    made.set()
 
 
 def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:

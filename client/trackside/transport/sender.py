@@ -461,6 +461,8 @@ class Sender:
             elif self._answering is None or not self._answering.is_alive():
                 self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-capture")
                 self._answering.start()
+            elif answer.refusal is not None:
+                self._send(encode(envelope, answer.refusal))
 
     def _make_answer(self, envelope: Envelope, answer: Answer, body: Any) -> None:
         """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""

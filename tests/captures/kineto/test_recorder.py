@@ -48,7 +48,8 @@ class Machine:
         self.skipped = {0: 0, 1: 0}
         self._pool = ThreadPoolExecutor(1)
 
-    def _ask(self, *_: Any, **__: Any) -> Any:
+    def _ask(self, *question: Any, **_: Any) -> Any:
+        self.counting_seconds = question[-1].seconds
         counts = self.steps.pop(0) if self.steps else {}
         return frozenset(counts), [
             Answer(rank, 0.0, OptimizerSteps(count, self.skipped[rank])) for rank, count in counts.items()
@@ -149,6 +150,17 @@ def test_a_rank_that_asks_while_steps_are_counted_is_expected_an_interval_later(
     machine.start(0, 1, steps=7)
     start = int(machine.ask(0)["PROFILE_START_ITERATION"])
     assert start > 501 + 0.8 / STEP
+
+
+def test_ranks_count_steps_until_the_latest_window_has_ended(machine: Machine) -> None:
+    for _ in range(2):
+        machine.pollers.answer(1000, accepts=True)
+    machine.steps = [{0: 500}]
+    machine.start(0, steps=7)
+    machine.ask(0)
+    asked = 1.0 + 5.0  # the counting, and a busy machine
+    recorded = 7 * STEP * 2 * 1.5
+    assert machine.counting_seconds > asked + recorded + 2 * 1.0  # steps before the window, which may become faster
 
 
 def test_a_request_that_comes_after_its_start_is_repeated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
