@@ -14,16 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Log bytes that are in memory at once; one batch has no more, nor more pushes than a block.
-BATCH_BYTES = 16 * 1024 * 1024
-
-# Columns of the log that are in memory at once, before the last slice: a training may invent keys without end.
-BATCH_COLUMNS = 32_768
-
-SLICE_ROWS = 64
-SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`
+SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than this and `PackingLimits.rows`
 
 SERIES = "id, packed, end, count, finite, sum, min, max"
+
+
+class PackingLimits(NamedTuple):
+    """The most of a log that is in memory at once.
+
+    Attributes:
+        bytes: Of a batch, which has no more pushes than a block either.
+        columns: Of a batch, before its last slice: a training may invent keys without end.
+        rows: That one step reads or deletes.
+    """
+
+    bytes: int = 16 * 1024 * 1024
+    columns: int = 32_768
+    rows: int = 64
+
+
+LIMITS = PackingLimits()
 
 
 class _SeriesRow(NamedTuple):
@@ -60,13 +70,15 @@ class Packing:
     Args:
         connection: In a transaction at each `step`.
         stream: The stream's id.
+        limits: See `PackingLimits`.
 
     Attributes:
         packed_bytes: About how many bytes of the log are in blocks so far.
     """
 
-    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, stream: int, limits: PackingLimits = LIMITS) -> None:
         self._connection = connection
+        self._limits = limits
         self.stream = stream
         self.packed_bytes = 0
         self._rows = log_rows.LogRows()
@@ -83,12 +95,13 @@ class Packing:
         first, last = _row_ids(self.stream)
         row = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
         end = 0 if row[0] is None else row[0] - first
+        most = self._limits
         while self._last < end:
             self._rows = log_rows.LogRows()
             self._axes = {}
             slices: list[int] = []
             pushes = size = 0
-            while self._last < end and pushes < BLOCK and size < BATCH_BYTES and self._rows.columns < BATCH_COLUMNS:
+            while self._last < end and pushes < BLOCK and size < most.bytes and self._rows.columns < most.columns:
                 if slices:
                     yield
                 more, added = self._read(end, BLOCK - pushes)
@@ -112,7 +125,7 @@ class Packing:
         pushes = size = 0
         cursor = self._connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
-            (first + self._last, first + end, SLICE_ROWS),
+            (first + self._last, first + end, self._limits.rows),
         )
         for id_, shift, data in cursor:
             pushes += self._rows.add(id_ - first, data, shift)
