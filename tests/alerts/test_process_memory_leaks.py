@@ -108,7 +108,7 @@ def test_a_restored_leak_that_is_not_confirmed_ends() -> None:
     assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]
 
 
-def test_a_leak_that_takes_a_gibibyte_in_minutes_is_told_in_minutes() -> None:
+def test_a_leak_that_takes_a_gibibyte_in_minutes_is_reported_in_minutes() -> None:
     assert [one[:2] for one in Node(every=1.0).run(310 / 3600, own_0=1.3 * 12 * GIB)] == [("HostMemoryLeak", False)]
     soon = Node(every=1.0, room=8 * GIB).run(110 / 3600, own_0=2 * 12 * GIB)
     assert [one[:2] for one in soon] == [("HostMemoryLeak", False)]

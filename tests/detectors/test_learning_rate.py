@@ -72,7 +72,7 @@ def test_a_jump_far_above_all_before_is_reported() -> None:
 @pytest.mark.parametrize(
     "rates", [[1e-3] * 300, [0.3] * 300, cosine(300), warm(300)], ids=["level", "0.3", "decay", "warm-up"]
 )
-def test_ten_times_the_rate_from_one_step_to_the_next_is_told(rates: list[float], times: float) -> None:
+def test_ten_times_the_rate_from_one_step_to_the_next_is_reported(rates: list[float], times: float) -> None:
     fed = feed(LearningRate(), [*rates[:100], *(times * rate for rate in rates[100:120])])
     assert [finding.at for finding in fed if not finding.over][:1] == [100]
     assert fed[0].severity == "warning"

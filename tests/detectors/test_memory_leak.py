@@ -56,7 +56,7 @@ def fresh(slope: float, *, begins: int, count: int, start: float = 300) -> list[
 @pytest.mark.parametrize(
     ("slope", "begins", "count"), [(0.25, 80, 300), (0.65, 75, 168), (0.3, 120, 400), (4.4, 0, 100)]
 )
-def test_a_leak_of_a_fresh_process_is_told_with_the_step_at_which_it_began(
+def test_a_leak_of_a_fresh_process_is_reported_with_the_step_at_which_it_began(
     slope: float, begins: int, count: int
 ) -> None:
     (told,) = feed(MemoryLeak(), fresh(slope, begins=begins, count=count, start=300 if begins else 3000))
@@ -67,7 +67,7 @@ def test_a_leak_of_a_fresh_process_is_told_with_the_step_at_which_it_began(
 @pytest.mark.parametrize(
     ("limit", "at"), [(None, 99), (2**30, 99), (2**36, 269), (math.inf, 269)], ids=["unknown", "near", "far", "none"]
 )
-def test_a_leak_that_leaves_more_than_an_hour_is_told_after_minutes(limit: float | None, at: int) -> None:
+def test_a_leak_that_leaves_more_than_an_hour_is_reported_after_minutes(limit: float | None, at: int) -> None:
     times = [1e9 + second for second in range(400)]
     assert alarms(feed(MemoryLeak(limit=limit), fresh(2.0, begins=0, count=400), times=times)) == [at]
 
