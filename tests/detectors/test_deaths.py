@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from detectors.running import Running
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
@@ -80,3 +81,14 @@ def test_old_deaths_of_many_runs_end(clock: Clock) -> None:
         clock.advance(NOW + second)
     ends = list(deaths.evaluate(clock))
     assert [finding.over for finding in ends] == [True] * (MANY + 1)
+
+
+def test_the_findings_of_a_death_and_of_a_stall_have_their_attempts() -> None:
+    """So that the death of an attempt does not hide the hang of the next one."""
+    run = Running()
+    run.report("rank_ended", 0, state="failed", cause="SIGKILL")
+    again = Running(attempt=1, watch=run.watch)
+    again.push(0)
+    again.wait(3600)
+    found = [(one.alert, one.attempt) for one in (*run.trouble, *again.trouble) if not one.over]
+    assert found == [("TrainingProcessDied", 0), ("TrainingStalled", 1), ("TrainingStalled", 1)]

@@ -42,6 +42,7 @@ class Death(NamedTuple):
         step: The last pushed step; None if unknown.
         user: The user of its run; empty if unknown.
         summed: The alert of many runs has it.
+        attempt: The attempt of its run; None if unknown.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Death(NamedTuple):
     step: int | None = None
     user: str = ""
     summed: bool = False
+    attempt: int | None = None
 
     @property
     def alert(self) -> str:
@@ -79,8 +81,8 @@ class Death(NamedTuple):
         text = f"{worker} {TROUBLES[self.alert].advice(_case(self))}".strip()
         at = "" if self.step is None else f", at step {number(self.step)},"
         summary = f"{who}{at} {how_ended(self.state, self.cause)}"
-        evidence = {"cause": self.cause or self.state}
-        return Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run, evidence=evidence)
+        finding = Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run)
+        return finding._replace(evidence={"cause": self.cause or self.state}, attempt=self.attempt)
 
 
 class Deaths:
@@ -112,7 +114,7 @@ class Deaths:
             return
         rank = event.rank or 0
         who = event.run, event.attempt, rank
-        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step, user)
+        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step, user, attempt=event.attempt)
         before = self._reported.get(who)
         if before is not None and before.alert == death.alert:
             return
@@ -127,7 +129,8 @@ class Deaths:
         """Yield a finding for a run that ended without an event, because no daemon observed it."""
         known = any(who[:2] == (run, attempt) for who in self._reported)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
-            yield from self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at, user=user))
+            death = Death(run, name, None, time, state, "", clock.at, user=user, attempt=attempt)
+            yield from self._report((run, attempt, 0), death)
 
     def worker_died(self, event: Event) -> Iterator[Finding]:
         """Record the death of a data loader worker; if its rank has died of an exception, yield that finding again.
