@@ -158,7 +158,7 @@ def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherw
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        ("T", "it is stopped"),
+        ("T", "it is stopped, and `kill -CONT 7` continues it"),
         ("D", "it waits for a device or a file system"),
         ("S", "a call holds the GIL"),
     ],

@@ -16,6 +16,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
@@ -89,7 +90,7 @@ class Stalled:
             usual = "Before the first steps, half an hour is allowed for data and compilation."
         else:
             summary = f"run {run.name} has made no step for {duration(silence)}, since step {number(run.high)}"
-            usual = _usual(run, since)
+            usual = _usual(run.pace)
         evidence = {
             "since": since,
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
@@ -192,11 +193,11 @@ def _last(rank: RankProgress) -> dict[str, object]:
     return {name: value for name, value in last.items() if value not in (None, "")}
 
 
-def _usual(run: RunProgress, since: float) -> str:
-    """Return a sentence on the pace of the run until *since*, in Unix seconds."""
-    pause = f"no pause was longer than {duration(run.pace.longest)}"
-    if run.started and run.steps and since > run.started:
-        return f"Until then a step took {duration((since - run.started) / run.steps)} on average, and {pause}."
+def _usual(pace: Pace) -> str:
+    """Return a sentence on the pace of the run until it fell silent."""
+    pause = f"no pause was longer than {duration(pace.longest)}"
+    if pace.steps:
+        return f"Until then a step took {duration(pace.seconds / pace.steps)} on average, and {pause}."
     return f"Until then {pause}."
 
 
