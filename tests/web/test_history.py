@@ -233,6 +233,7 @@ def test_a_run_has_its_configuration_attempts_and_each_metric(site: Site, api: C
         "min": 1.0,
         "max": 3.0,
         "mean": 2.0,
+        "std": pytest.approx((2 / 3) ** 0.5),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, CELL
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than this and `PackingLimits.rows`
 
-SERIES = "id, packed, end, count, finite, sum, min, max"
+SERIES = "id, packed, end, count, min, max, finite, sum, squares"
 
 
 class PackingLimits(NamedTuple):
@@ -41,10 +41,11 @@ class _SeriesRow(NamedTuple):
     packed: int
     end: int
     samples: int
-    finite: int
-    sum: float
-    min: float | None
-    max: float | None
+    summary: codec.Summary
+
+
+def _series_row(id_: int, packed: int, end: int, samples: int, *summary: Any) -> _SeriesRow:
+    return _SeriesRow(id_, packed, end, samples, codec.Summary(*summary))
 
 
 class _AxisBlock(NamedTuple):
@@ -141,14 +142,14 @@ class Packing:
             f"SELECT {SERIES} FROM series WHERE stream = ? AND key = ?",  # noqa: S608
             (self.stream, key),
         ).fetchone()
-        series = self._insert_series(key) if row is None else _SeriesRow(*row)
+        series = self._insert_series(key) if row is None else _series_row(*row)
         places = self._rows.places(key, series.packed)
         if places:
             self._pack(series, places)
 
     def _insert_series(self, key: str) -> _SeriesRow:
         inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
-        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, 0, 0.0, None, None)
+        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, codec.Summary())
 
     def _pack(self, series: _SeriesRow, places: list[tuple[int, int]]) -> None:
         values = array("d")
@@ -159,18 +160,19 @@ class Packing:
         whole = before + values
         for start in range(0, len(whole), BLOCK):
             self._write(series.id << BLOCK_BITS | (begin + start) // BLOCK, whole[start : start + BLOCK], axis, start)
-        added = codec.summarize(values)
-        total = series.sum + added.sum
+        low, high, finite, total, squares = series.summary.plus(codec.summarize(values))
+        total = total if total == total else 0.0  # noqa: PLR0124  infinities of both signs: NaN, which would be NULL
         self._connection.execute(
-            "UPDATE series SET packed = ?, end = ?, count = ?, finite = ?, sum = ?, min = ?, max = ? WHERE id = ?",
+            "UPDATE series SET packed = ?, end = ?, count = ?, min = ?, max = ?, finite = ?, sum = ?, squares = ? WHERE id = ?",
             (
                 self._last,
                 begin + len(whole),
                 series.samples + len(values),
-                series.finite + added.finite,
-                total if total == total else 0.0,  # noqa: PLR0124  infinities of both signs: NaN, which would be NULL
-                min((low for low in (series.min, added.low) if low is not None), default=None),
-                max((high for high in (series.max, added.high) if high is not None), default=None),
+                low,
+                high,
+                finite,
+                total,
+                squares,
                 series.id,
             ),
         )
