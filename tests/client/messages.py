@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.environment import process_info as process_info_module
 from trackside.transport.session import Session
 from trackside.transport.spool import Limits
 from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
@@ -28,6 +29,11 @@ NO_DISK = Path("/dev/null/spool")
 
 def a_session(spool: Path | None = None, **limits: int) -> Session:
     return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool, limits=Limits(**limits))
+
+
+def forget_process_info() -> None:
+    """Let the facts about this process be found out anew."""
+    process_info_module._process_info.cache_clear()
 
 
 def push(session: Session, values: Mapping[Any, float], step: int | None = None, time: int = 0) -> None:
