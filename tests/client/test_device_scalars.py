@@ -19,8 +19,8 @@ from processes import DEADLINE
 import trackside
 from trackside import device_scalars as device_module
 from trackside import numbers
-from trackside import row_queue as queue_module
 from trackside.device_scalars import SLOTS, DeviceScalars
+from trackside.limits import ROWS_WAITING
 from trackside.numbers import is_on_device, local_part
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def test_a_nan_on_a_device_is_counted_and_amounts_are_summed(run: trackside.Run,
 
 def test_without_values_on_a_device_nothing_of_it_is_made(run: trackside.Run) -> None:
     run.push(step=1, loss=0.5, tensor=torch.tensor(0.5), text="none")
-    assert run.queue._device is None
+    assert not run.queue.polls
 
 
 def test_the_wait_for_the_device_is_part_of_the_time_to_flush(
@@ -473,24 +473,23 @@ def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_sent(
 def test_what_does_not_arrive_before_the_end_is_counted(
     run: trackside.Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.01")
     run.push(step=1, loss=on_device(0.5), lr=0.1)
     rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
     assert "a value on a device did not arrive before the end" in caplog.text
 
 
-def test_dropping_the_oldest_rows_counts_a_push_once(
-    run: trackside.Run, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_module, "ROWS_WAITING", 3)
+def test_dropping_the_oldest_rows_counts_a_push_once(run: trackside.Run, stream: Stream) -> None:
     with undrained(run):
         for step in range(10):
             run.push(step=step, loss=on_device(float(step)))
             stream.advance()
+        for step in range(10, 7 + ROWS_WAITING):
+            run.push(step=step, lr=0.1)
     rows, totals = unsent_rows(run)
-    assert rows == [(8, {"loss": 8.0}), (9, {"loss": 9.0})]
-    assert (totals.pushes, totals.dropped) == (10, 8)
+    assert rows[:2] == [(8, {"loss": 8.0}), (9, {"loss": 9.0})]
+    assert (totals.pushes, totals.dropped) == (7 + ROWS_WAITING, 8)
 
 
 def test_wide_pushes_on_a_device_are_counted_in_and_out(run: trackside.Run, stream: Stream) -> None:
@@ -570,31 +569,26 @@ def messages_of(router: Router, tmp_path: Path, code: str, ends: int = 1) -> lis
     return messages
 
 
-def test_the_last_loss_of_a_script_arrives_though_the_device_is_behind(router: Router, tmp_path: Path) -> None:
-    messages = messages_of(
-        router,
-        tmp_path,
-        """
-        for step in range(5):
-            trackside.push(step=step, loss=on_device(step + 0.5))
-        threading.Timer(0.05, stream.advance).start()
-        """,
-    )
-    assert pushed(messages) == [(step, {"loss": step + 0.5}) for step in range(5)]
-    assert messages[-1].body.totals.dropped == 0
-
-
-@pytest.mark.parametrize(
-    "end", ["with trackside.init() as run: push(run)", "push(run := trackside.init()); run.finish()"]
-)
-def test_so_it_does_at_the_end_of_a_run(router: Router, tmp_path: Path, end: str) -> None:
-    code = f"""
+def test_the_last_loss_of_a_run_and_of_a_script_arrives_though_the_device_is_behind(
+    router: Router, tmp_path: Path
+) -> None:
+    code = """
         def push(run):
             run.push(step=7, loss=on_device(0.5))
             stream.advance()
-        {end}
+
+        with trackside.init("with") as run:
+            push(run)
+        push(run := trackside.init("finish"))
+        run.finish()
+        trackside.init("script")
+        for step in range(5):
+            trackside.push(step=step, loss=on_device(step + 0.5))
+        threading.Timer(0.05, stream.advance).start()
         """
-    assert pushed(messages_of(router, tmp_path, code)) == [(7, {"loss": 0.5})]
+    messages = messages_of(router, tmp_path, code, ends=3)
+    assert pushed(messages) == [(7, {"loss": 0.5})] * 2 + [(step, {"loss": step + 0.5}) for step in range(5)]
+    assert messages[-1].body.totals.dropped == 0
 
 
 def test_a_forked_child_asks_and_frees_nothing_of_its_parents(router: Router, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from client.messages import CLOCK, a_session, batches, later, push, send
 
 import trackside
 from trackside.environment import exit_status
+from trackside.limits import BATCH_ROWS
 from trackside.totals import resources
 from trackside.totals.resources import ResourceMonitor
 from trackside.wire import Hello, ResourceUsage, decode_body
@@ -194,10 +195,9 @@ def test_while_a_training_only_idles_the_beats_carry_it() -> None:
 
 
 @pytest.mark.usefixtures("shm")
-def test_one_of_many_batches_at_once_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.transport.batch.BATCH_ROWS", 2)
+def test_one_of_many_batches_at_once_carries_it() -> None:
     session = greeted()
-    for _ in range(6):
+    for _ in range(3 * BATCH_ROWS):
         push(session, {"loss": 1.0})
     assert sum(in_batches(session, CLOCK)) == 1
 

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from trackside.process_state import Process
 
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
-    """A process without a daemon, without the warning about it, and without the leftovers of other tests."""
-    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
+    """A process without a daemon, and without the leftovers of other tests."""
     monkeypatch.setattr(run_adapter, "_failed", set())
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
@@ -100,18 +102,14 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_checkpoint_s_size_is_read_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_s_size_is_read_within_limits(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(3):
         (tmp_path / "shards" / str(number)).write_bytes(b"four")
     assert size_of(tmp_path) == 12
     assert size_of(tmp_path / "shards" / "0") == 4
     assert size_of(tmp_path / "none") is None
-    monkeypatch.setattr(run_adapter, "FILES", 2)
-    assert size_of(tmp_path) is None
-    monkeypatch.setattr(run_adapter, "FILES", 3)
-    monkeypatch.setattr(run_adapter, "SIZE_SECONDS", -1.0)
-    assert size_of(tmp_path) is None
+    assert (size_of(tmp_path, files=3), size_of(tmp_path, files=2), size_of(tmp_path, seconds=-1.0)) == (12, None, None)
 
 
 def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
