@@ -40,6 +40,21 @@ def push(session: Session, values: Mapping[Any, float], step: int | None = None,
     session.rows.append((time, step, dict(values)))
 
 
+def train(session: Session, seconds: int) -> None:
+    """Push a value per second, its number, and drain each."""
+    for second in range(seconds):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+
+
+def left_behind(spool: Path, seconds: int = 1, **limits: int) -> tuple[Session, Path]:
+    """Return a session that has ended without a daemon, and its last segment."""
+    session = a_session(spool, **limits)
+    train(session, seconds)
+    session.retire(later(seconds))
+    return session, max(spool.glob(f"{session.id.hex()}.*.spool"))
+
+
 def read(message: Pending) -> tuple[Envelope, Any]:
     envelope = open_envelope(message.frames)
     return envelope, decode_body(envelope.kind, message.frames[2])

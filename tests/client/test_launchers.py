@@ -464,7 +464,7 @@ def report():
 """
 
 
-@pytest.mark.parametrize("name", ["", "job-17"])
+@pytest.mark.parametrize("name", ["", pytest.param("job-17", marks=pytest.mark.only_soak)])
 def test_a_torchrun_restart_is_the_same_run_although_its_port_may_change(
     launched: Callable[..., list[Reported]], tmp_path: Path, name: str
 ) -> None:

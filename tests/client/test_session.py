@@ -8,7 +8,6 @@ import pytest
 from client.messages import (
     CLOCK,
     NO_DISK,
-    Daemon,
     a_session,
     batches,
     fill,
@@ -98,16 +97,6 @@ def test_a_batch_closes_at_its_number_of_bytes(key: str) -> None:
     assert len(pushed(session)) == 400
 
 
-def test_draining_removes_what_waits_now_and_leaves_what_comes_later() -> None:
-    session = a_session()
-    push(session, {"loss": 1.0}, 1)
-    session.drain(CLOCK)
-    push(session, {"loss": 2.0}, 2)
-    assert (len(session.rows), len(session.pending)) == (1, 1)
-    session.drain(CLOCK)
-    assert [step for step, _, _ in pushed(session)] == [1, 2]
-
-
 @pytest.mark.parametrize("count", [ROW_KEYS, ROW_KEYS + 1, 2 * ROW_KEYS, 10 * ROW_KEYS + 5])
 def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int) -> None:
     session = a_session()
@@ -180,7 +169,7 @@ def test_after_a_rewind_everything_pending_is_sent_again_from_the_oldest_and_is_
     assert session.totals.resent == 3
 
 
-def test_an_unacknowledged_batch_is_sent_again_after_a_while() -> None:
+def test_an_unacknowledged_batch_is_sent_again_after_a_while_and_an_acknowledgement_begins_the_wait_anew() -> None:
     session = three_batches()
     session.resend_after(2.0, 100.0)
     send(session)
@@ -189,16 +178,10 @@ def test_an_unacknowledged_batch_is_sent_again_after_a_while() -> None:
         assert session.next_to_send() is None
     session.resend_after(2.0, 105.5)
     assert numbers(send(session)) == [1, 2, 3]
-
-
-def test_an_acknowledgement_begins_the_wait_anew() -> None:
-    session = three_batches()
-    send(session)
-    session.resend_after(2.0, 100.0)
     session.acknowledged(1)
-    session.resend_after(2.0, 102.5)
+    session.resend_after(2.0, 108.0)
     assert session.next_to_send() is None
-    session.resend_after(2.0, 104.6)
+    session.resend_after(2.0, 110.1)
     assert numbers(send(session)) == [2, 3]
 
 
@@ -310,16 +293,12 @@ def test_large_ints_travel_as_the_floats_that_they_are() -> None:
     assert decode_body("hello", session.hello(CLOCK)[2]).last == floats
 
 
-def test_before_the_first_push_there_is_no_step_and_no_progress() -> None:
+def test_progress_has_no_age_before_the_first_push_and_no_negative_one_after_it() -> None:
     session = a_session()
     hello = decode_body("hello", session.hello(CLOCK)[2])
     assert (hello.step, hello.progress_age, hello.last) == (None, None, {})
     assert decode_body("beat", session.beat(CLOCK)[2]).progress_age is None
-
-
-def test_a_push_stamped_after_the_clock_was_read_is_not_of_the_future() -> None:
-    session = a_session()
-    push(session, {"loss": 2.0}, 7, time=CLOCK.monotonic + 500)
+    push(session, {"loss": 2.0}, 7, time=CLOCK.monotonic + 500)  # after the clock was read
     session.drain(CLOCK)
     assert decode_body("beat", session.beat(CLOCK)[2]).progress_age == 0
 
@@ -407,22 +386,6 @@ def test_beyond_its_memory_the_oldest_go_one_skip_names_them_and_the_loss_is_cou
     assert PENDING_BYTES - session.size < 2 * BATCH_BYTES
 
 
-def test_a_skip_and_all_that_follows_it_are_sent_in_one_window_after_another() -> None:
-    session = a_session(NO_DISK)
-    daemon = Daemon()
-    fill(session, 10)
-    send(session)
-    fill(session, 100)
-    last = session.pending[-1].number
-    while session.pending:
-        for message in send(session):
-            daemon.receive(message)
-        session.acknowledged(daemon.commit())
-    assert daemon.committed == last
-    assert len(daemon.gaps) == 1
-    assert len(daemon.values) + session.totals.dropped == 110 * 8 * 514
-
-
 def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
     session = a_session(NO_DISK)
     fill(session, 80)
@@ -459,20 +422,16 @@ def test_another_hello_carries_what_is_learnt_of_a_run_after_its_beginning() -> 
     assert (hello.config, hello.total_steps) == ('{"seed": 1, "layers": 2}', 20)
 
 
-def test_gpus_of_the_first_hello_are_not_sent_again() -> None:
-    session = Session(Identity("run", "name", gpus=("GPU-aa",)))
-    session.greeted = True
-    session.gpus.append("GPU-aa")
-    session.drain(CLOCK)
-    assert session.greeted
-
-
-def test_at_the_end_no_other_hello_is_waited_for() -> None:
-    session = a_session()
-    session.greeted = True
-    session.gpus.append("GPU-aa")
-    session.end(CLOCK, "finished", "", provisional=False)
-    assert session.greeted
+def test_gpus_of_the_first_hello_are_not_sent_again_and_at_the_end_no_other_hello_is_waited_for() -> None:
+    known = Session(Identity("run", "name", gpus=("GPU-aa",)))
+    ending = a_session()
+    for session in (known, ending):
+        session.greeted = True
+        session.gpus.append("GPU-aa")
+    known.drain(CLOCK)
+    ending.end(CLOCK, "finished", "", provisional=False)
+    assert known.greeted
+    assert ending.greeted
 
 
 def test_rows_are_collected_for_as_long_as_the_daemon_requests() -> None:
