@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from client.torch_state import count_graphs_anew, graphs, hooks_after_any_step
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
@@ -49,7 +50,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(training, "auto_run", lambda: made)
     monkeypatch.setattr(pytorch, "watches", [])
-    after_steps = _global_hooks()
+    after_steps = hooks_after_any_step()
     before = dict(after_steps)
     hooks.clear()
     replace_methods("torch", PATCHED_METHODS["torch"])
@@ -58,12 +59,6 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     after_steps.clear()
     after_steps.update(before)
     hooks.clear()
-
-
-def _global_hooks() -> Any:
-    from torch.optim import optimizer
-
-    return optimizer._global_optimizer_post_hooks
 
 
 def batches(count: int, size: int = 4) -> DataLoader[Any]:
@@ -231,12 +226,8 @@ def test_what_is_not_a_scalar_is_no_loss_and_several_of_one_call_are_summed(foun
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
 def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found) -> None:
-    from torch._dynamo import reset
-    from torch._dynamo.utils import counters
-
     def train() -> tuple[object, ...]:
-        reset()
-        counters.clear()
+        count_graphs_anew()
         parameter = nn.Parameter(torch.ones(2))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
 
@@ -247,15 +238,13 @@ def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found)
         compiled = torch.compile(step, backend="eager")
         for _ in range(3):
             compiled()
-        graphs = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-        return sum(counters["graph_break"].values()), graphs, parameter.tolist()
+        return graphs(), parameter.tolist()
 
     replace_methods("torch._dynamo.trace_rules", PATCHED_METHODS["torch._dynamo.trace_rules"])
     watched = train()
     assert len(found.steps) == 3
-    for owner, name in ((torch.autograd, "backward"),):
-        setattr(owner, name, getattr(owner, name).__wrapped__)
-    _global_hooks().clear()
+    torch.autograd.backward = torch.autograd.backward.__wrapped__
+    hooks_after_any_step().clear()
     assert watched == train()
     assert len(found.steps) == 3
 
