@@ -209,7 +209,12 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
 
 def failed_hooks(found: Trained, wanted: int) -> list[str]:
     """Return the lines of the daemon's log on hooks that failed, once there are so many."""
-    return eventually(lambda: len(lines := [one for one in found.daemon.log if "the hook " in one]) >= wanted and lines)
+
+    def lines() -> list[str]:
+        return [line for line in found.daemon.log if "the hook " in line]
+
+    eventually(lambda: len(lines()) >= wanted)
+    return lines()
 
 
 def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_continues(plain: Both) -> None:

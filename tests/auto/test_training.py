@@ -61,6 +61,12 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     hooks.clear()
 
 
+def trainable() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model and its optimizer."""
+    model = nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def batches(count: int, size: int = 4) -> DataLoader[Any]:
     torch.manual_seed(0)
     inputs = torch.randn(count * size, 3)
@@ -68,8 +74,7 @@ def batches(count: int, size: int = 4) -> DataLoader[Any]:
 
 
 def test_each_step_has_its_loss_rate_and_samples(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     losses = []
     for inputs, targets in batches(3):
@@ -87,8 +92,7 @@ def test_each_step_has_its_loss_rate_and_samples(found: Found) -> None:
 @pytest.mark.parametrize("divides", [True, False])
 @pytest.mark.parametrize("way", ["divide", "multiply"])
 def test_of_accumulated_batches_the_last_loss_counts_undivided(found: Found, way: str, *, divides: bool) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     losses = []
     for number, (inputs, targets) in enumerate(batches(10), 1):  # of the last step, only two of four are there
         loss = mse_loss(model(inputs), targets)
@@ -104,8 +108,7 @@ def test_of_accumulated_batches_the_last_loss_counts_undivided(found: Found, way
 
 
 def test_a_division_that_belongs_to_the_loss_stays(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     for inputs, targets in batches(2):
         loss = (model(inputs) - targets).square().sum() / 4
         loss.backward()
@@ -114,8 +117,7 @@ def test_a_division_that_belongs_to_the_loss_stays(found: Found) -> None:
 
 
 def test_a_gradient_scaler_changes_neither_loss_nor_steps(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)  # the first steps overflow
     losses: list[float] = []
     stepped: list[int] = []
@@ -188,8 +190,7 @@ def test_a_closure_s_first_loss_counts(found: Found) -> None:
 
 
 def test_batches_of_an_evaluation_are_no_samples_also_with_gradients(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     for _ in range(2):
         for inputs, targets in batches(2):
             mse_loss(model(inputs), targets).backward()

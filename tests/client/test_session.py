@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 INF = float("inf")
 
 
+def drained(session: Session, values: dict[Any, float], step: int, time: int = 0) -> None:
+    """Push values, and drain them."""
+    push(session, values, step, time)
+    session.drain(CLOCK)
+
+
 def test_pushes_of_the_same_keys_are_one_block_in_order() -> None:
     session = a_session()
     for step in range(3):
@@ -101,8 +107,7 @@ def test_a_batch_closes_at_its_number_of_bytes(key: str) -> None:
 def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int) -> None:
     session = a_session()
     values = {f"layer/{number}": float(number) for number in range(count)}
-    push(session, values, 5, time=9)
-    session.drain(CLOCK)
+    drained(session, values, 5, time=9)
     assert {(step, time) for step, time, _ in pushed(session)} == {(5, 9)}
     assert max(len(part) for _, _, part in pushed(session)) <= ROW_KEYS
     assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
@@ -113,8 +118,7 @@ def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int
 def test_a_push_of_very_long_keys_outgrows_no_message() -> None:
     session = a_session()
     values = {f"{number:04}" + "я" * (KEY_BYTES // 2 - 2): float(number) for number in range(200)}
-    push(session, values, 5)
-    session.drain(CLOCK)
+    drained(session, values, 5)
     assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
     assert max(message.size for message in session.pending) < MESSAGE_BYTES / 4
     assert len(session.hello(CLOCK)[2]) < MESSAGE_BYTES / 4
@@ -151,8 +155,7 @@ def test_the_window_bounds_what_is_under_way() -> None:
 def three_batches() -> Session:
     session = a_session()
     for step in range(3):
-        push(session, {"loss": 1.0, "lr": 0.1}, step)
-        session.drain(CLOCK)
+        drained(session, {"loss": 1.0, "lr": 0.1}, step)
     return session
 
 
@@ -194,8 +197,7 @@ def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() ->
     session.acknowledged(1000)
     assert not session.pending
     assert decode_body("hello", session.hello(CLOCK)[2]).acked == 3
-    push(session, {"loss": 1.0}, 9)
-    session.drain(CLOCK)
+    drained(session, {"loss": 1.0}, 9)
     assert numbers(send(session)) == [4]
 
 
@@ -267,10 +269,8 @@ def test_a_refused_batch_is_counted_as_dropped_and_never_sent_again() -> None:
 
 def test_a_hello_carries_all_that_a_daemon_needs() -> None:
     session = a_session()
-    push(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
-    session.drain(CLOCK)
-    push(session, {"loss": 1.0}, 8, time=CLOCK.monotonic - 300)
-    session.drain(CLOCK)
+    drained(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
+    drained(session, {"loss": 1.0}, 8, time=CLOCK.monotonic - 300)
     session.acknowledged(1)
     frames = session.hello(CLOCK)
     assert open_envelope(frames) == Envelope("hello", session.id, 0)
@@ -286,8 +286,7 @@ def test_a_hello_carries_all_that_a_daemon_needs() -> None:
 def test_large_ints_travel_as_the_floats_that_they_are() -> None:
     session = a_session()
     values = {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
-    push(session, values, 1)
-    session.drain(CLOCK)
+    drained(session, values, 1)
     floats = {"a": 1e300, "b": 2.0**64, "c": -(2.0**63), "d": 3.0}
     assert pushed(session) == [(1, 0, floats)]
     assert decode_body("hello", session.hello(CLOCK)[2]).last == floats
@@ -331,8 +330,7 @@ def test_the_end_is_the_last_message_and_what_comes_after_it_is_not_sent() -> No
 def test_a_key_that_cannot_travel_costs_only_itself(values: dict[Any, float], kept: list[str]) -> None:
     session = a_session()
     for step in range(2):
-        push(session, values, step)
-        session.drain(CLOCK)
+        drained(session, values, step)
     assert [list(part) for _, _, part in pushed(session)] == [kept, kept]
     assert session.totals.dropped == 2 * (len(values) - len(kept))
     assert bool(session.warnings) == (len(kept) < len(values))
@@ -352,8 +350,7 @@ def test_a_key_of_a_class_derived_from_str_travels_as_its_text() -> None:
     session = a_session()
     pushes: list[dict[str, float]] = [{"loss": 1.0}, {Name("loss"): 2.0}, {Name("new"): 3.0}, {Name("new"): INF}]
     for step, values in enumerate(pushes):
-        push(session, values, step)
-        session.drain(CLOCK)
+        drained(session, values, step)
     assert [list(values) for _, _, values in pushed(session)] == [["loss"], ["loss"], ["new"], ["new"]]
     hello = decode_body("hello", session.hello(CLOCK)[2])
     assert (hello.last.keys(), hello.totals.nonfinite) == ({"loss", "new"}, {"new": 1})
@@ -437,8 +434,7 @@ def test_gpus_of_the_first_hello_are_not_sent_again_and_at_the_end_no_other_hell
 def test_rows_are_collected_for_as_long_as_the_daemon_requests() -> None:
     session = a_session()
     session.gather = 1.0
-    push(session, {"loss": 1.0}, 1)
-    session.drain(CLOCK)
+    drained(session, {"loss": 1.0}, 1)
     assert len(batches(session)) == 1  # the first at once, so that the run appears
     for step, moment in ((2, 0.2), (3, 0.4), (4, 0.8)):
         push(session, {"loss": 1.0}, step)

@@ -53,6 +53,12 @@ def made(blocks: int = 2) -> nn.Sequential:
     return nn.Sequential(*(Block() for _ in range(blocks)), nn.Linear(8, 1))
 
 
+def trainable(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.Optimizer]:
+    """Return a model and its optimizer."""
+    model = made()
+    return model, torch.optim.SGD(model.parameters(), lr=rate)
+
+
 @pytest.fixture
 def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that has every so-many-th step of what is watched from then on measured, whatever that costs."""
@@ -87,8 +93,7 @@ def norm(parameters: Iterator[Any]) -> float:
 
 
 def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_push(run: trackside.Run) -> None:
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     watcher = trackside.watch(model, optimizer)
     wanted = []
     for step in range(2):
@@ -115,8 +120,7 @@ def test_an_unmeasured_step_reports_only_its_end(
 ) -> None:
     pace(4, 8)
     monkeypatch.setattr(StepStages, "step_finished", lambda stages, _: setattr(stages, "next_step", 1000))
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     watcher = run.watch(model, optimizer if named else None)
     hooks = []
     for step in range(1, 18):
@@ -265,8 +269,7 @@ def test_the_norms_are_no_part_of_the_optimizer_s_time(
     run: trackside.Run, pace: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace(3, 3)
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     run.watch(model, optimizer)
     before: list[str] = []
 
@@ -293,8 +296,7 @@ def test_an_optimizer_that_steps_within_the_backward_has_its_end(run: trackside.
 
 
 def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> None:
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     watchers = [run.watch(model, optimizer) for _ in range(2)]
     backward(model)
     optimizer.step()
@@ -302,8 +304,7 @@ def test_a_model_that_is_watched_anew_is_measured_once(run: trackside.Run) -> No
 
 
 def test_the_users_own_norm_counts_and_none_is_sent_beside_it(run: trackside.Run) -> None:
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     run.watch(model, optimizer)
     for step in range(3):
         backward(model)
@@ -333,8 +334,7 @@ def test_the_first_layer_with_an_infinite_or_nan_gradient_is_named_at_its_step_a
     run: trackside.Run, pace: Callable[..., None]
 ) -> None:
     pace()
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     run.watch(model, optimizer)
     for step in range(3):
         optimizer.zero_grad()
@@ -348,8 +348,7 @@ def test_the_first_layer_with_an_infinite_or_nan_gradient_is_named_at_its_step_a
 
 
 def test_layers_are_sent_by_name_by_pattern_and_for_some_steps_when_a_daemon_asks(run: trackside.Run) -> None:
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model, optimizer = trainable(0.0)
     run.watch(model, optimizer, layers=["0", "*.outer", "none"])
     wanted = []
     for step in range(5):
@@ -377,8 +376,7 @@ def test_a_compiled_step_of_the_optimizer_is_as_it_would_be_unwatched_and_sends_
     counted = []
     for watches in (False, True):
         count_graphs_anew()
-        model = made()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = trainable()
         if watches:
             run.watch(model, optimizer)
         step = torch.compile(optimizer.step, backend="eager")
@@ -466,8 +464,7 @@ def test_values_on_a_device_are_sent_as_tensors_of_the_same_numbers(
         reported.append({})
         monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _, here=here: here)
         monkeypatch.setattr(RowQueue, "join_next_push", lambda _, values: reported[-1].update(values))
-        model = made()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = trainable()
         watcher = run.watch(model, optimizer, layers=["0", "*.outer"])
         backward(model)
         optimizer.step()
@@ -618,8 +615,7 @@ def test_the_users_own_norm_of_what_is_sharded_counts_too(
         "trackside.pytorch.watcher.Parameters",
         lambda *given: vars(found := Parameters(*given)).update(sharded=True) or found,
     )
-    model = made()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     run.watch(model, optimizer)
     for step in range(2):
         backward(model)
