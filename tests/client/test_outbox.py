@@ -32,7 +32,7 @@ from trackside.limits import IN_FLIGHT
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
 from trackside.transport.session import Session
-from trackside.transport.spool import PENDING_BYTES, Limits, Record
+from trackside.transport.spool import Limits, Record
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
@@ -259,14 +259,6 @@ def test_while_no_daemon_answers_memory_holds_no_more_than_a_window_and_the_disk
     assert [path.suffix for path in spool.iterdir()] == [".lock"]
     session.spool.close()
     assert list(spool.iterdir()) == []
-
-
-def test_a_tight_loop_without_a_daemon_leaves_no_more_in_memory_than_its_bound() -> None:
-    session = a_session()
-    fill(session, 100)
-    assert session.size <= PENDING_BYTES
-    assert session.totals.dropped == 0
-    assert session.spool.last == 100 * 2
 
 
 def test_a_segment_that_was_deleted_is_a_reported_gap(spool: Path) -> None:

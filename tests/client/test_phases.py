@@ -196,20 +196,15 @@ def test_a_phase_is_a_context_a_decorator_and_around_a_coroutine() -> None:
     assert reported.words == ["+eval", "+data", "-data", "-eval", "+eval", "-eval", "+eval", "-eval"]
 
 
-def test_a_phase_is_entered_and_left_by_hand() -> None:
+def test_a_phase_is_entered_and_left_by_hand_and_one_that_ends_by_an_exception_ends() -> None:
     reported = RecordedMarks()
     phase = Phase(reported, "eval")
     phase.__enter__()
     phase.__exit__()
-    assert reported.words == ["+eval", "-eval"]
-    assert not reported.marks[-1].failed
-
-
-def test_a_phase_that_ends_by_an_exception_ends() -> None:
-    reported = RecordedMarks()
-    with pytest.raises(ValueError, match="bad"), Phase(reported, "eval"):
+    with pytest.raises(ValueError, match="bad"), Phase(reported, "save"):
         raise ValueError("bad")
-    assert reported.words == ["+eval", "-eval"]
+    assert reported.words == ["+eval", "-eval", "+save", "-save"]
+    assert [mark.failed for mark in reported.marks] == [False, False, False, True]
 
 
 def test_an_invalid_phase_is_reported_at_once() -> None:

@@ -188,12 +188,6 @@ def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_retaine
     assert tally.totals.steps == 1
 
 
-def test_large_ints_that_a_float_can_hold_are_retained() -> None:
-    tally = SessionTotals()
-    tally.accept(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
-    assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
-
-
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 10**30])
 def test_a_step_beyond_int64_costs_its_own_push_and_nothing_else(step: int) -> None:
     tally = push(SessionTotals(), 4)
@@ -216,11 +210,6 @@ def test_a_push_without_a_value_is_a_step() -> None:
     assert tally.accept(SECOND, 6, {}) == (6, {})
     assert tally.totals.steps == 2
     assert durations(tally) == ({1.0: 1}, 1.0)
-
-
-def test_the_last_value_of_each_key_is_known() -> None:
-    tally = push(push(SessionTotals(), 0, loss=1.0, lr=0.1), 1, loss=0.5)
-    assert (tally.step, tally.pushed_at, tally.last) == (1, 2 * SECOND, {"loss": 0.5, "lr": 0.1})
 
 
 def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() -> None:
