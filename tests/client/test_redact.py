@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trackside import redact as patterns
 from trackside.redact import DEPTH, REDACTED, judged, redact, redact_command, redact_text
 
 if TYPE_CHECKING:
@@ -289,6 +290,8 @@ WAYS: dict[str, Callable[[str], object]] = {
     "text": redact_text,
     "named": lambda text: redact_text(text, named=True),
     "judged": judged,
+    "setting": lambda text: patterns._ASSIGNED.sub("", text),  # these two only where a secret may be named
+    "line": lambda text: patterns._MEMBER.sub("", text),
     "config": lambda text: redact({"token": text, text: "x"}),
     "command": lambda text: redact_command([text, "--password", text]),
 }

@@ -8,6 +8,7 @@ import pytest
 from client.messages import (
     CLOCK,
     NO_DISK,
+    Daemon,
     a_session,
     batches,
     fill,
@@ -381,6 +382,22 @@ def test_beyond_its_memory_the_oldest_go_one_skip_names_them_and_the_loss_is_cou
     assert session.totals.dropped == 100 * 8 * 514 - sum(message.values for message in kept)
     assert skip.totals == session.totals
     assert PENDING_BYTES - session.size < 2 * BATCH_BYTES
+
+
+def test_a_skip_and_all_that_follows_it_are_sent_in_one_window_after_another() -> None:
+    session = a_session(NO_DISK)
+    daemon = Daemon()
+    fill(session, 10)
+    send(session)
+    fill(session, 100)
+    last = session.pending[-1].number
+    while session.pending:
+        for message in send(session):
+            daemon.receive(message)
+        session.acknowledged(daemon.commit())
+    assert daemon.committed == last
+    assert len(daemon.gaps) == 1
+    assert len(daemon.values) + session.totals.dropped == 110 * 8 * 514
 
 
 def test_a_full_memory_and_no_news_drops_nothing_more() -> None:
