@@ -767,9 +767,9 @@ def test_pushing_continues_over_a_daemon_that_is_killed_in_the_midst_of_it_and_s
     assert series(daemon, "client_dropped_total") == 0
     assert daemon.series()['trackside_training_nonfinite_total{key="grad_norm",rank="0",run="night"}'] == last - 1
     assert daemon.series()["trackside_ingest_gaps_total"] == 0
-    assert daemon.values(run.id, "loss") == {**dict.fromkeys(range(1, last), 1.0), last: 0.125}
     run.finish()
     eventually(lambda: daemon.series()['trackside_training_state{run="night",state="finished"}'] == 1)
+    assert daemon.values(run.id, "loss") == {**dict.fromkeys(range(1, last), 1.0), last: 0.125}
     assert not caplog.records
 
 
@@ -787,9 +787,9 @@ def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_gets_ever
     daemon = start_daemon(directory=directory)
     eventually(lambda: series(daemon, "loss") == 0.01)
     assert series(daemon, "steps_total") == series(daemon, "client_pushes_total") == 100
-    assert daemon.values(run.id, "loss") == {step: 1 / (step + 1) for step in range(100)}
     run.finish()
     assert run.queue.session.done
+    assert daemon.values(run.id, "loss") == {step: 1 / (step + 1) for step in range(100)}
 
 
 def test_a_frozen_daemon_holds_up_neither_push_nor_finish(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

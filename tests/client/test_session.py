@@ -41,12 +41,13 @@ from trackside.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 INF = float("inf")
 
 
-def drained(session: Session, values: dict[Any, float], step: int, time: int = 0) -> None:
+def drained(session: Session, values: Mapping[Any, float], step: int, time: int = 0) -> None:
     """Push values, and drain them."""
     push(session, values, step, time)
     session.drain(CLOCK)
