@@ -193,6 +193,12 @@ class RunsHarness:
         """Apply the hello of *speaker*."""
         self.open(speaker.id, speaker.hello(self.after, **more))
 
+    def greet(self, run: str = "id-1", **identity: Any) -> FakeSession:
+        """Apply the hello of a new `FakeSession`, and return it."""
+        speaker = FakeSession(run, **identity)
+        self.hello(speaker)
+        return speaker
+
     def push(self, speaker: FakeSession, values: Values, step: int = 1, **totals: Any) -> None:
         """Apply a push of *speaker*."""
         self.ingest(speaker.id, speaker.pushes(values, step=step, after=self.after, **totals))
