@@ -103,13 +103,10 @@ class Recorded:
         return [row.step for run, row in self.rows if run == name]
 
 
-def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirrors, "MAX_VALUES", 700)
+def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(tmp_path: Path) -> None:
     target = Recorded()
     with history(tmp_path) as one:
-        running = mirror_to(target, one)
+        running = mirror_to(target, one, max_values=700)
         one.put([opened("a"), column("a", ["loss", "lr"], 1000)])
         running.poll()
         assert target.steps() == list(range(1000))
