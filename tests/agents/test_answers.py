@@ -187,7 +187,7 @@ def test_any_answer_fits_and_is_json(answer: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("seconds", "trouble"), [(None, True), (2.0, True), (1.9, False)])
 def test_a_cause_of_less_than_two_hundredths_of_the_time_is_no_trouble(seconds: float | None, trouble: bool) -> None:
-    assert answers._is_trouble({"lost_seconds": seconds}, 100.0) == trouble
+    assert answers.is_trouble({"lost_seconds": seconds}, 100.0) == trouble
 
 
 def test_the_longest_list_loses_its_entries_first() -> None:

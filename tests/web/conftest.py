@@ -60,11 +60,11 @@ class Client:
     """A client of an ASGI application."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._transport = httpx.ASGITransport(app=app)
+        self.transport = httpx.ASGITransport(app=app)
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self._transport, base_url=BASE) as client:
+            async with httpx.AsyncClient(transport=self.transport, base_url=BASE) as client:
                 return await client.request(method, path, **options)
 
         return asyncio.run(once())

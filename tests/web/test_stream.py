@@ -242,7 +242,7 @@ class Asked:
             "scheme": "http",
             **more,
         }
-        app = site.client(send_timeout=send_timeout)._transport.app
+        app = site.client(send_timeout=send_timeout).transport.app
         self.task = asyncio.ensure_future(app(scope, self._receive, self.send))
 
     async def send(self, message: Message) -> None:
