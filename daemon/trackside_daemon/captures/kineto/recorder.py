@@ -44,7 +44,7 @@ log = logging.getLogger("trackside")
 
 
 class Limits(NamedTuple):
-    """What a recording may take.
+    """The time, size and room of a recording.
 
     Attributes:
         write_seconds: Time limit for the file, after the end of the recording.
