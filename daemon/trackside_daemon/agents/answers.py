@@ -81,7 +81,7 @@ class Answers:
         hang = diagnosis["hang"]
         causes = [_cause(cause) for cause in diagnosis["causes"]]
         wall = diagnosis["wall_seconds"]
-        first = causes[0] if causes and _is_trouble(diagnosis["causes"][0], wall) else {}
+        first = causes[0] if causes and is_trouble(diagnosis["causes"][0], wall) else {}
         return {
             "cause": first.get("cause", "none"),
             **first,
@@ -187,7 +187,8 @@ def _cause(cause: Mapping[str, Any]) -> dict[str, Any]:
     return dict(marked(shown, {"cause"} if _OWN_NAME.fullmatch(cause["cause"]) else ()))
 
 
-def _is_trouble(cause: Mapping[str, Any], wall: float) -> bool:
+def is_trouble(cause: Mapping[str, Any], wall: float) -> bool:
+    """Return whether a cause has cost a share of *wall* seconds that is worth a name."""
     return cause["lost_seconds"] is None or cause["lost_seconds"] >= LEAST_SHARE * wall
 
 

@@ -65,6 +65,7 @@ class Sessions:
         rejected: Callable[[], Mapping[str, int]] = dict,
         *,
         owners: RunOwners | None = None,
+        limits: MessageLimits | None = None,
         restarts: Callable[[], int] = lambda: 0,
         most: int = SESSIONS,
     ) -> None:
@@ -72,7 +73,7 @@ class Sessions:
         self._rejected_before = rejected
         self._restarts = restarts
         self._sessions: dict[bytes, ClientSession] = {}
-        self._limits = MessageLimits()
+        self._limits = limits or MessageLimits()
         self._questions = Questions()
         self._pacing = Pacing()
         shared = Shared(self._sessions, runs, self._limits)
