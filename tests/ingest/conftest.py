@@ -52,23 +52,15 @@ class SessionsHarness:
         receipts: Receipts of messages that are accepted and not yet committed.
     """
 
-<<<<<<< HEAD
-    def __init__(self, *, most: int = SESSIONS, **limits: int) -> None:
-=======
-    def __init__(self, messages: MessageLimits | None = None, **limits: int) -> None:
->>>>>>> 23f0b982
+    def __init__(self, messages: MessageLimits | None = None, *, most: int = SESSIONS, **limits: int) -> None:
         self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
         owners = RunOwners(spooled=lambda _: os.getuid())
-<<<<<<< HEAD
-        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners, most=most)
-=======
         self.sessions = Sessions(
-            self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners, limits=messages
+            self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners, limits=messages, most=most
         )
->>>>>>> 23f0b982
         self.receipts: list[Receipt] = []
 
     def receive(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
