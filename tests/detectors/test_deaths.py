@@ -84,7 +84,7 @@ def test_old_deaths_of_many_runs_end(clock: Clock) -> None:
 
 
 def test_the_findings_of_a_death_and_of_a_stall_have_their_attempts() -> None:
-    """So that the death of an attempt does not hide the hang of the next one."""
+    """The death of an attempt does not hide the hang of the next one, which has another."""
     run = Running()
     run.report("rank_ended", 0, state="failed", cause="SIGKILL")
     again = Running(attempt=1, watch=run.watch)
@@ -94,7 +94,7 @@ def test_the_findings_of_a_death_and_of_a_stall_have_their_attempts() -> None:
     assert found == [("TrainingProcessDied", 0), ("TrainingStalled", 1), ("TrainingStalled", 1)]
 
 
-def test_a_program_that_aborts_itself_is_not_killed_by_somebody() -> None:
+def test_a_program_that_aborts_itself_was_killed_by_no_other() -> None:
     run = Running()
     (death,) = run.report("rank_ended", 0, state="failed", cause="SIGABRT")
     assert death.summary == "rank 0 of run net aborted itself (SIGABRT)"

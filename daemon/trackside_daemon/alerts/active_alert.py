@@ -118,8 +118,6 @@ class ActiveAlert:
             self.severities.append(finding.severity)
             self.summary = finding.summary
             self.evidence |= finding.evidence
-            if self.alert in STALLS:  # it states how long the ranks have waited, and they are asked again
-                self.evidence.pop(CONCLUSION, None)
         if again:
             kept = {name: self.evidence[name] for name in (CORRELATION, OCCURRENCES) if name in self.evidence}
             self.evidence = {**finding.evidence, **kept}
