@@ -31,6 +31,7 @@ class ScriptedTraining:
     Args:
         daemon: The daemon.
         spool: The directory of its spool.
+        sent_each: Seconds between its messages.
         identity: Fields of its identity.
 
     Attributes:
@@ -49,11 +50,13 @@ class ScriptedTraining:
         moved: float = 0.0,
         started: float = 0.0,
         silent: bool = False,
+        sent_each: float = SENT_EACH,
         **identity: Any,
     ) -> None:
         self.moved, self.started = moved, started
         self.silent = silent
         self._daemon = daemon
+        self._sent_each = sent_each
         self._sent_at = daemon.after
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session_module, "read_clocks", self._read_clocks)
@@ -100,8 +103,8 @@ class ScriptedTraining:
     def wait(self, seconds: float) -> None:
         """Let the time pass, and send what is due."""
         until = self._daemon.after + seconds
-        while self._sent_at + SENT_EACH <= until:
-            self._sent_at += SENT_EACH
+        while self._sent_at + self._sent_each <= until:
+            self._sent_at += self._sent_each
             self._daemon.after = self._sent_at
             self.send()
         self._daemon.after = until

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from processes import DEADLINE
@@ -15,6 +16,8 @@ from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from trackside_daemon.linux.worker_process import WorkerProcess
 
 LONG = DEADLINE
 """Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
@@ -103,20 +106,20 @@ class Machine:
 
     def hang(self, index: int | None) -> None:
         """Read until the worker hangs at a GPU, or with None before any."""
-        client = self.nvml._client
         unavailable_reason(self.nvml, 0.01)
-        while index is not None and (client is None or client.current_gpu != index):
-            client = self.nvml._client
+        while index is not None and not hangs_at(self.nvml, index):
             unavailable_reason(self.nvml, 0.1)
 
 
 class Unreapable:
-    """A process in D state as its parent sees it: no signal ends it."""
+    """A worker's process in D state as its parent sees it: no signal ends it, until it is released."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.pid = process.pid
-        self.real = process
+    def __init__(self, child: WorkerProcess) -> None:
+        self._child = child
+        self._real = child._process
+        self.pid = child.pid
         self.signals: list[str] = []
+        child._process = cast("Any", self)
 
     def poll(self) -> None:
         return None
@@ -129,6 +132,11 @@ class Unreapable:
 
     def kill(self) -> None:
         self.signals.append("KILL")
+
+    def release(self) -> None:
+        """Let it end, by SIGKILL."""
+        self._child._process = self._real
+        self._real.kill()
 
 
 def number(nvml: Nvml, patience: float = LONG) -> str:
@@ -143,13 +151,32 @@ def unavailable_reason(nvml: Nvml, patience: float = LONG) -> str:
     return text
 
 
-def pid(nvml: Nvml) -> int:
+def child(nvml: Nvml) -> WorkerProcess:
+    """Return the worker, as the handle has it."""
     assert nvml._child is not None
-    return nvml._child.pid
+    return nvml._child
+
+
+def pid(nvml: Nvml) -> int:
+    return child(nvml).pid
+
+
+def status(worker: WorkerProcess) -> int | None:
+    """Return a worker's exit status; None until it is reaped."""
+    return worker._process.returncode
+
+
+def hangs_at(nvml: Nvml, gpu: int) -> bool:
+    """Return whether the worker reads a GPU at this moment."""
+    return nvml._client is not None and nvml._client.current_gpu == gpu
+
+
+def await_answer(nvml: Nvml) -> None:
+    """Wait until the worker has written something that the handle has not read."""
+    assert select.select([child(nvml)._answers], [], [], LONG)[0]
 
 
 def reap(nvml: Nvml) -> None:
     """Wait until the worker has ended, and leave its status to the handle."""
-    assert nvml._child is not None
-    if nvml._child._process.returncode is None:
+    if status(child(nvml)) is None:
         os.waitid(os.P_PID, pid(nvml), os.WEXITED | os.WNOWAIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
@@ -57,6 +58,12 @@ def pushed(keys: Iterable[str], *rows: tuple[float, int, tuple[float, ...]]) -> 
     return Block(list(keys), pack("q", [step for _, step, _ in rows]), pack("q", times), pack("d", values))
 
 
+@cache
+def _identity_of(_: int) -> Identity:
+    """Return the identity of this process, whose pid this is; it is expensive."""
+    return identify("train", "id-1", environ={})
+
+
 class FakeSession:
     """One client session. Each message carries a time of *after* seconds after the start.
 
@@ -68,7 +75,7 @@ class FakeSession:
     def __init__(self, run: str = "id-1", **identity: Any) -> None:
         self.id = os.urandom(16)
         name = identity.pop("name", "train")
-        self.identity: Identity = replace(identify(name, run, environ={}), **identity)
+        self.identity: Identity = replace(_identity_of(os.getpid()), run=run, name=name, **identity)
         self.totals = Totals()
 
     def hello(self, after: float = 0.0, **more: Any) -> Hello:
@@ -185,6 +192,12 @@ class RunsHarness:
     def hello(self, speaker: FakeSession, **more: Any) -> None:
         """Apply the hello of *speaker*."""
         self.open(speaker.id, speaker.hello(self.after, **more))
+
+    def greet(self, run: str = "id-1", **identity: Any) -> FakeSession:
+        """Apply the hello of a new `FakeSession`, and return it."""
+        speaker = FakeSession(run, **identity)
+        self.hello(speaker)
+        return speaker
 
     def push(self, speaker: FakeSession, values: Values, step: int = 1, **totals: Any) -> None:
         """Apply a push of *speaker*."""

@@ -74,13 +74,19 @@ class SlowMachine:
 
     def _listeners(self, state: State, history: Recorder) -> Sequence[Any]:
         sources = Sources(
-            state, history.database, lambda *_: (frozenset(), []), list, lambda: None, proc=str(self.proc)
+            state,
+            history.database,
+            lambda *_: (frozenset(), []),
+            list,
+            lambda: None,
+            proc=str(self.proc),
         )
         self.evidence = EvidenceGatherer(
             sources,
             self.notes.append,
             wall=lambda: moment(self.whole.after).wall,
             clock=lambda: moment(self.whole.after).monotonic,
+            pause=lambda _: None,
         )
         return [self.evidence]
 
@@ -118,6 +124,10 @@ class SlowMachine:
                 self.whole.pipeline.accept(batch)
             self.whole.tick({RANK: 1.0, **(values or {})})
             self.evidence._phases.record(moment(self.whole.after).monotonic, moment(self.whole.after).wall)
+
+    def throttle(self) -> None:
+        """Let the GPU be throttled from now on."""
+        self.gpu._troubles = ("throttled",)
 
     def explained(self, alert: str = "ThroughputRegression") -> Alert:
         """Return the alert that has begun, once it has a conclusion."""

@@ -341,6 +341,20 @@ def test_a_death_does_not_inhibit_a_later_stall(recorder: Recorder, since: float
     assert (("TrainingStalled", "critical", "0") in recorder.firing) is reports
 
 
+@pytest.mark.parametrize("cause", ["TrainingProcessDied", "OomKilled"])
+@pytest.mark.parametrize(("attempt", "reports"), [(0, False), (1, True), (None, False)])
+def test_a_death_does_not_inhibit_a_stall_of_the_next_attempt(
+    recorder: Recorder, cause: str, attempt: int | None, reports: bool
+) -> None:
+    """The next attempt has begun four seconds after the death, and hangs eight seconds later."""
+    death = finding(cause, rank=1)._replace(attempt=0)
+    recorder.accept(death).accept(over(death), at=4)
+    for at in (28, 29):  # seconds
+        stalled = finding("TrainingStalled", time=NOW + at, evidence={"since": NOW + 12})._replace(attempt=attempt)
+        recorder.accept(stalled, at=at).tick(at)
+    assert (("TrainingStalled", "critical", "0") in recorder.firing) is reports
+
+
 def test_an_alert_inhibits_a_consequence_found_before_it_in_the_same_batch(recorder: Recorder) -> None:
     recorder.accept(
         finding("LossRestart", severity="info", time=NOW),

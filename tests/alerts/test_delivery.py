@@ -13,7 +13,6 @@ from processes import DEADLINE, eventually
 from trackside_daemon.alerts.delivery import sink_worker
 from trackside_daemon.alerts.delivery import sink_worker as sending
 from trackside_daemon.alerts.delivery.delivery import ConfiguredSinks, Delivery
-from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
 from trackside_daemon.alerts.sinks.sink import SinkFilter
 from trackside_daemon.http_client.errors import SendError
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_outbox, "WAIT_SECONDS", 0.01)
     monkeypatch.setattr(sink_worker, "FIRST_SECONDS", 0.01)
 
 
@@ -45,9 +43,10 @@ class Friend:
         self.go.set()
         self.asked = 0
         self.severe_first = False
+        self.wait = 0.01
 
     def outbox(self) -> GroupOutbox:
-        return GroupOutbox(self.filter)
+        return GroupOutbox(self.filter, wait=self.wait)
 
     def send(self, message: Message) -> None:
         self.asked += 1
@@ -68,8 +67,8 @@ def started(notes: list[AlertNote]) -> Iterator[Any]:
     """A function that starts a delivery to sinks and returns it."""
     made: list[Delivery] = []
 
-    def start(*sinks: Friend, fired: Any = (), configured: ConfiguredSinks | None = None) -> Delivery:
-        made.append(Delivery(sinks, notes.append, configured))
+    def start(*sinks: Friend, fired: Any = (), configured: ConfiguredSinks | None = None, **more: float) -> Delivery:
+        made.append(Delivery(sinks, notes.append, configured, **more))
         made[-1].restore(fired)
         made[-1].start()
         return made[-1]
@@ -257,14 +256,12 @@ def test_a_file_about_sinks_that_is_damaged_or_cannot_be_written_is_as_if_it_was
         assert not one.owes("friend", alert(started=START - 1))
 
 
-def test_stop_waits_for_queued_messages_but_not_for_a_hanging_sink(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trackside_daemon.alerts.delivery.delivery.FLUSH_SECONDS", 0.5)
-    monkeypatch.setattr(group_outbox, "WAIT_SECONDS", 3600.0)
-    friend, stuck, down = Friend(), Friend("stuck"), Friend("down", SendError("down"))
+def test_stop_waits_for_queued_messages_but_not_for_a_hanging_sink(started: Any) -> None:
+    friend, stuck, down = sinks = Friend(), Friend("stuck"), Friend("down", SendError("down"))
+    for sink in sinks:
+        sink.wait = 3600.0
     stuck.go.clear()
-    delivery = started(friend, stuck, down)
+    delivery = started(*sinks, flush_seconds=0.5)
     delivery.accept(batch(alert()))
     delivery.stop()
     assert (friend.received, stuck.received, down.asked) == ([[("NonFinite", True)]], [], 1)

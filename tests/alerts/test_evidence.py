@@ -56,10 +56,9 @@ class Scene:
             self._ask,
             lambda: self.seen,
             lambda: kept.writer.flush(30),
-            lambda _: None,
             diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
-        self.evidence = EvidenceGatherer(self.sources, self._deliver, wall=lambda: NOW)
+        self.evidence = EvidenceGatherer(self.sources, self._deliver, wall=lambda: NOW, pause=lambda _: None)
 
     def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
         return self.evidence.gather(alert, until)
@@ -146,7 +145,9 @@ def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None
 def test_what_reads_the_history_waits_until_it_has_what_led_to_the_alert(scene: Scene, name: str) -> None:
     waits: list[bool] = []
     scene.sources = scene.sources._replace(wait_written=lambda: waits.append(True))
-    EvidenceGatherer(scene.sources, scene._deliver, wall=lambda: NOW).gather(about(name, key="loss", rank="0"), NOW)
+    EvidenceGatherer(scene.sources, scene._deliver, wall=lambda: NOW, pause=lambda _: None).gather(
+        about(name, key="loss", rank="0"), NOW
+    )
     assert waits == [True]
 
 
@@ -275,8 +276,7 @@ def test_processes_are_ordered_by_the_cpus_of_the_last_seconds(scene: Scene) -> 
         scene.state.update(Batch("sampler", [Sample(daemon.COLLECTOR_LAST_SUCCESS, ("process",), at)]))
 
     tick(100.0)
-    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)
-    evidence._sources = scene.sources._replace(pause=lambda _: tick(102.0))
+    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW, pause=lambda _: tick(102.0))
     found = evidence.gather(Alert("CpuSaturated", "warning", NOW), NOW)["processes"]
     assert [(one["pid"], one["cpus"]) for one in found] == [(2, 3.0), (1, 0.5)]
 
@@ -292,8 +292,7 @@ def test_ranks_are_ordered_by_what_they_read_and_write(scene: Scene) -> None:
         scene.state.update(Batch("sampler", [*counters, Sample(daemon.COLLECTOR_LAST_SUCCESS, ("process",), at)]))
 
     tick(100.0)
-    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)
-    evidence._sources = scene.sources._replace(pause=lambda _: tick(102.0))
+    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW, pause=lambda _: tick(102.0))
     found = evidence.gather(Alert("IoBottleneck", "warning", NOW), NOW)["processes"]
     rates = [(one["pid"], one["read_bytes_per_second"], one["written_bytes_per_second"]) for one in found]
     assert rates == [(2, 1e6, 5e6), (1, 1e6, 0.0)]
@@ -360,7 +359,9 @@ def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: 
         return frozenset(), []
 
     scene.ranks([5])
-    evidence = EvidenceGatherer(scene.sources._replace(request_stacks=ask), scene._deliver, wall=lambda: NOW)
+    evidence = EvidenceGatherer(
+        scene.sources._replace(request_stacks=ask), scene._deliver, wall=lambda: NOW, pause=lambda _: None
+    )
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
     assert holds.wait(DEADLINE)

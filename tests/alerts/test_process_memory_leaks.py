@@ -6,7 +6,7 @@ import random
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_memory_leaks import EVERY, FORGET, ProcessLeaks
+from trackside_daemon.alerts.process_memory_leaks import FORGET, ProcessLeaks
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -16,9 +16,19 @@ MIB = 2.0**20
 
 
 class Node:
-    """Ranks with the memory that a test sets, sampled every 10 s."""
+    """Ranks with the memory that a test sets.
 
-    def __init__(self) -> None:
+    Args:
+        every: Seconds between two ticks.
+        room: Available memory, in bytes.
+
+    Attributes:
+        process: What begins the pid of each rank.
+    """
+
+    def __init__(self, every: float = 10.0, room: float = 100 * GIB) -> None:
+        self.every, self.room = every, room
+        self.process = ""
         self.now = 1000.0
         self.state = State()
         self.leaks = ProcessLeaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now)
@@ -29,24 +39,26 @@ class Node:
         begun, reported = self.now, []
         while self.now < begun + 3600 * hours:
             since = (self.now - begun) / 3600
-            samples = [sample("trackside_host_memory_available_bytes", 100 * GIB)]
+            samples = [sample("trackside_host_memory_available_bytes", self.room)]
             for name, rate in growing.items():
                 what, rank = name.split("_")
                 held = 4 * GIB + rate * since + self.noise.uniform(0, 100 * MIB)
                 series = {
-                    "own": f"trackside_process_anonymous_memory_bytes{{pid={rank}}}",
+                    "own": f"trackside_process_anonymous_memory_bytes{{pid={self.process}{rank}}}",
                     "worker": f"trackside_dataloader_anonymous_memory_bytes{{run=r,rank={rank}}}",
-                    "file": f"trackside_process_file_memory_bytes{{pid={rank}}}",
-                    "gpu": f"trackside_gpu_process_memory_bytes{{gpu=3,uuid=G,pid={rank}}}",
+                    "file": f"trackside_process_file_memory_bytes{{pid={self.process}{rank}}}",
+                    "gpu": f"trackside_gpu_process_memory_bytes{{gpu=3,uuid=G,pid={self.process}{rank}}}",
                 }[what]
                 samples += [
                     sample(series, held),
-                    sample(f"trackside_process_info{{pid={rank},role=rank,run=r,run_id=id,rank={rank}}}", 1.0),
+                    sample(
+                        f"trackside_process_info{{pid={self.process}{rank},role=rank,run=r,run_id=id,rank={rank}}}", 1.0
+                    ),
                     sample(f"trackside_training_step{{run=r,rank={rank}}}", float(int(self.now))),
                 ]
             self.state.update(Batch("test", samples, complete=True))
             reported += [(one.alert, one.over, one.summary) for one in self.leaks.accept(Batch("sampler"))]
-            self.now += EVERY
+            self.now += self.every
         return reported
 
 
@@ -94,3 +106,18 @@ def test_a_restored_leak_that_is_not_confirmed_ends() -> None:
     node = Node()
     node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
     assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]
+
+
+def test_a_leak_that_takes_a_gibibyte_in_minutes_is_reported_in_minutes() -> None:
+    assert [one[:2] for one in Node(every=1.0).run(310 / 3600, own_0=1.3 * 12 * GIB)] == [("HostMemoryLeak", False)]
+    soon = Node(every=1.0, room=8 * GIB).run(110 / 3600, own_0=2 * 12 * GIB)
+    assert [one[:2] for one in soon] == [("HostMemoryLeak", False)]
+
+
+def test_a_process_that_starts_again_is_compared_with_itself() -> None:
+    """The memory of the process before would hide the leak of the new one."""
+    node = Node()
+    assert [one[:2] for one in node.run(2, own_0=2 * GIB)] == [("HostMemoryLeak", False)]
+    node.process = "7"
+    assert [one[:2] for one in node.run(0.4, own_0=0.0)] == [("HostMemoryLeak", True)]
+    assert [one[:2] for one in node.run(2, own_0=2 * GIB)] == [("HostMemoryLeak", False)]

@@ -10,7 +10,6 @@ from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
-from trackside_daemon.alerts import rank_restoring
 from trackside_daemon.alerts.rank_restoring import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_feed import RankWatch
@@ -19,8 +18,6 @@ from trackside_daemon.model.records import Alert, BatchIngested, RunState, Sessi
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from trackside_daemon.detectors.base import Past
 
@@ -73,13 +70,12 @@ def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     history.close()
 
 
-def test_many_ranks_have_fewer_steps_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
     history = History(tmp_path)
     for rank in range(2):
         train(history, "live", rank, 600)
     for steps, each in ((2 * STEPS, STEPS), (1000, 500), (10, STEPS)):
-        monkeypatch.setattr(rank_restoring, "ALL_STEPS", steps)
-        assert {len(one.pushes) for one in every(PastRanks(history.database))} == {each}
+        assert {len(one.pushes) for one in every(PastRanks(history.database, all_steps=steps))} == {each}
     history.close()
 
 

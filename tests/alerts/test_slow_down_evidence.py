@@ -54,11 +54,6 @@ PLANTED: dict[str, dict[str, Any]] = {
 """What the machine shows while the steps take twice as long, by the planted cause; a throttled GPU throttles itself."""
 
 
-@pytest.fixture(autouse=True)
-def _without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow_downs, "APART", 0.0)
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[SlowMachine]:
     made = SlowMachine(tmp_path)
@@ -70,7 +65,7 @@ def machine(tmp_path: Path) -> Iterator[SlowMachine]:
 def test_the_first_cause_in_the_alert_is_the_planted_one(machine: SlowMachine, cause: str) -> None:
     machine.train(USUAL)
     if cause == "gpu_clock":
-        machine.gpu._troubles = ("throttled",)
+        machine.throttle()
     machine.train(FAULT, slower=2.0, **PLANTED[cause])
     alert = machine.explained()
     first = machine.evidence_of(alert)["causes"][0]
@@ -102,7 +97,7 @@ def test_one_slow_step_has_its_cause(machine: SlowMachine) -> None:
 
 def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> None:
     machine.train(USUAL)
-    machine.gpu._troubles = ("throttled",)
+    machine.throttle()
     machine.train(FAULT, slower=2.0)
     alert = machine.explained()
     assert alert.description.startswith("Likely cause: the clock of GPU 7 fell from 1.95 GHz to 885 MHz: power brake, ")

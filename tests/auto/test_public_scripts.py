@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,14 +207,23 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
         assert [(epoch, f"{losses[8 * int(epoch) + 7]:.6f}") for epoch, _ in printed] == printed
 
 
+def failed_hooks(found: Trained, wanted: int) -> list[str]:
+    """Return the lines of the daemon's log on hooks that failed, once there are so many."""
+
+    def lines() -> list[str]:
+        return [line for line in found.daemon.log if "the hook " in line]
+
+    eventually(lambda: len(lines()) >= wanted)
+    return lines()
+
+
 def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_continues(plain: Both) -> None:
     names = ("mnist", "mixed_precision")
     broken = {name: PLAIN[name] for name in names}
     with trained(watched(broken), environ={"BROKEN": "1"}) as found:
         for name, text in zip(names, found.printed, strict=True):
             assert text == plain.alone[name]
-        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 8)
-        lines = [line for line in found.daemon.log if "the hook " in line]
+        lines = failed_hooks(found, 8)
     hooks = sorted(
         re.findall(r"rank 0: the hook (.*?) failed and is off, training goes on: ArithmeticError: broken", str(lines))
     )
@@ -223,14 +233,23 @@ def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_contin
 TRACKERS = ("wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim")
 
 
-@pytest.mark.parametrize("tracker", [pytest.param(name, id=name) for name in TRACKERS if find_spec(name) is not None])
-def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> None:
+INSTALLED = [name for name in TRACKERS if find_spec(name) is not None]
+
+
+@contextmanager
+def tracked(tracker: str, **environ: str) -> Iterator[Trained]:
+    """The script with a tracker, without and with the hooks."""
     script = f"{PUBLIC}/trackers.py"
-    environ = {"WANDB_SILENT": "true", "PYTHONWARNINGS": "ignore"}
-    alone, watching = (script, tracker), ("{root}/tests/auto/watched.py", script, tracker)
-    with trained(alone, watching, environ=environ) as found:
+    environ |= {"WANDB_SILENT": "true", "PYTHONWARNINGS": "ignore"}
+    with trained((script, tracker), ("{root}/tests/auto/watched.py", script, tracker), environ=environ) as found:
         if tracker != "swanlab":  # which prints times and random names
             assert found.printed[0] == found.printed[1]
+        yield found
+
+
+@pytest.mark.parametrize("tracker", INSTALLED)
+def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> None:
+    with tracked(tracker) as found:
         name = "trackers" if tracker.startswith("tensorboard") or tracker == "aim" else "first-try"
         printed = [float(loss) for loss in re.findall(r"step \d+ loss (\S+)", found.printed[1])]
         for key in ("loss", "train/loss"):
@@ -251,16 +270,11 @@ HOOKS = {"wandb": 2, "tensorboard": 1, "tensorboardX": 1, "mlflow": 3, "trackio"
 """Number of hooks that the script of a tracker calls."""
 
 
-@pytest.mark.parametrize("tracker", [pytest.param(name, id=name) for name in TRACKERS if find_spec(name) is not None])
+@pytest.mark.parametrize("tracker", INSTALLED)
 def test_a_fault_in_each_hook_of_a_tracker_is_a_line_and_the_tracker_works_on(tracker: str) -> None:
-    script = f"{PUBLIC}/trackers.py"
-    environ = {"WANDB_SILENT": "true", "PYTHONWARNINGS": "ignore", "BROKEN": "1"}
-    with trained((script, tracker), ("{root}/tests/auto/watched.py", script, tracker), environ=environ) as found:
-        if tracker != "swanlab":
-            assert found.printed[0] == found.printed[1]
+    with tracked(tracker, BROKEN="1") as found:
         wanted = HOOKS[tracker] + 5  # and those of PyTorch
-        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= wanted)
-        lines = [line for line in found.daemon.log if "the hook " in line]
+        lines = failed_hooks(found, wanted)
     assert len({line.partition("the hook ")[2] for line in lines}) == len(lines) == wanted, lines
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside import row_queue
 from trackside.auto import hooks
 from trackside.auto import run as auto_run
 from trackside.auto.run import AutoRun
 from trackside.default_run import default
+from trackside.limits import ROWS_WAITING
 from trackside.row_queue import RowQueue
 from trackside.run import Run
 from trackside.transport.session import Session
@@ -214,15 +214,11 @@ def test_where_no_run_can_be_opened_nothing_is_tried_again(process: Process, mon
         assert auto.found({"loss": 1.0}) is None
 
 
-def test_the_queue_stays_within_its_limit_while_nothing_is_sent(
-    auto: AutoRun, process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auto_run, "ROWS_WAITING", 4)
-    monkeypatch.setattr(row_queue, "ROWS_WAITING", 4)
-    for _ in range(20):
+def test_the_queue_stays_within_its_limit_while_nothing_is_sent(auto: AutoRun, process: Process) -> None:
+    for _ in range(ROWS_WAITING + 20):
         auto.found({"loss": 0.5})
     assert process.run is not None
-    assert (auto.step, len(process.run.queue.session.rows)) == (20, 4)
+    assert (auto.step, len(process.run.queue.session.rows)) == (ROWS_WAITING + 20, ROWS_WAITING)
 
 
 def test_a_forked_child_appends_nothing_to_its_parent_s_rows(auto: AutoRun, process: Process) -> None:

@@ -43,7 +43,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         monkeypatch.setattr(owner, "save", torch.save)
     monkeypatch.setattr(pytorch, "auto_run", lambda: made)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pytorch, "PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(pytorch, "monotonic", lambda: 0.0)
     monkeypatch.setitem(sys.modules, pytorch.CLIENT, default_run)
     monkeypatch.setattr(pytorch, "watches", [SimpleNamespace(is_paused=False)])
     replace_methods("torch", [("save", "pytorch.save")])

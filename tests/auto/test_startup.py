@@ -37,12 +37,17 @@ def loaded(): return type(__spec__.loader).__name__, type(__loader__).__name__
 """
 
 
+def python(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a new Python."""
+    return subprocess.run(
+        [sys.executable, *arguments], env=clean_environ(environ), capture_output=True, text=True, check=False
+    )
+
+
 def started(code: str, *flags: str, environ: Mapping[str, str] | None = None) -> Any:
     """Return what a new Python prints as JSON."""
-    given = clean_environ(environ)
-    arguments = [sys.executable, *flags, "-c", code]
-    done = subprocess.run(arguments, env=given, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    done = python(*flags, "-c", code, environ=environ)
+    assert (done.stderr, done.returncode) == ("", 0)
     return json.loads(done.stdout)
 
 
@@ -67,30 +72,23 @@ def test_another_sitecustomize_runs_as_if_it_were_the_first(tmp_path: Path) -> N
 
 def test_an_error_in_another_sitecustomize_reads_as_without_trackside(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import nothing_of_this_name")
-    environs = [clean_environ({"PYTHONPATH": str(tmp_path)}), clean_environ(on(path=str(tmp_path)))]
-    alone, watched = (
-        subprocess.run([sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=True)
-        for environ in environs
-    )
+    environs = {"PYTHONPATH": str(tmp_path)}, on(path=str(tmp_path))
+    alone, watched = (python("-c", "print(1)", environ=environ) for environ in environs)
     assert (alone.stdout, alone.stderr) == (watched.stdout, watched.stderr)
     assert "nothing_of_this_name" in watched.stderr
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
-def test_a_python_that_ignores_the_environment_gets_nothing(flag: str) -> None:
+def test_a_python_that_ignores_the_environment_gets_nothing_and_a_child_can_turn_it_off(flag: str) -> None:
     assert "Finder" not in started(REPORT, flag, environ=on())["finders"]
-
-
-def test_a_child_can_turn_it_off() -> None:
-    assert "Finder" not in started(REPORT, environ={**on(), "TRACKSIDE_AUTO": "0"})["finders"]
+    if flag == "-I":
+        assert "Finder" not in started(REPORT, environ={**on(), "TRACKSIDE_AUTO": "0"})["finders"]
 
 
 def test_a_module_retains_its_loader_and_a_hook_that_cannot_be_installed_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(TORCH)
     code = "import json, torch, sys; print(json.dumps([torch.loaded(), torch.MARK, 'trackside.auto.hooks' in sys.modules]))"
-    arguments = [sys.executable, "-c", code]
-    environ = clean_environ(on(path=f"{tmp_path} {ROOT / 'client'}"))
-    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, check=True)
+    done = python("-c", code, environ=on(path=f"{tmp_path} {ROOT / 'client'}"))
     assert json.loads(done.stdout) == [["SourceFileLoader"] * 2, "imported", True]
     [line] = done.stderr.splitlines()
     assert line.startswith("trackside: auto: torch: ")
@@ -110,8 +108,7 @@ def test_python_m_trackside_auto_runs_the_script_in_its_place(tmp_path: Path) ->
     script.write_text(
         f"{REPORT}\nprint(json.dumps([sys.argv, sys.path[0], os.environ['TRACKSIDE_AUTO']]))\nsys.exit(3)"
     )
-    arguments = [sys.executable, "-u", "-m", "trackside.auto", str(script), "--lr", "1"]
-    done = subprocess.run(arguments, env=clean_environ(), capture_output=True, text=True, check=False)
+    done = python("-u", "-m", "trackside.auto", str(script), "--lr", "1")
     first, second = map(json.loads, done.stdout.splitlines())
     assert (done.returncode, done.stderr, first["finders"][0]) == (3, "", "Finder")
     assert second == [[str(script), "--lr", "1"], str(tmp_path), "1"]
@@ -123,8 +120,7 @@ def test_python_m_trackside_auto_prints_its_usage_and_its_limits() -> None:
         (["--help"], 0, "usage: "),
         (["-I", "-c", "1"], 0, "-I ignores"),
     ):
-        command = [sys.executable, "-m", "trackside.auto", *arguments]
-        done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, check=False)
+        done = python("-m", "trackside.auto", *arguments)
         assert (done.returncode, text in done.stdout + done.stderr) == (status, True)
 
 

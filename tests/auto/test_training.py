@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from client.torch_state import count_graphs_anew, graphs, hooks_after_any_step
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
@@ -49,7 +50,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     monkeypatch.setattr(training, "auto_run", lambda: made)
     monkeypatch.setattr(pytorch, "watches", [])
-    after_steps = _global_hooks()
+    after_steps = hooks_after_any_step()
     before = dict(after_steps)
     hooks.clear()
     replace_methods("torch", PATCHED_METHODS["torch"])
@@ -60,10 +61,10 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     hooks.clear()
 
 
-def _global_hooks() -> Any:
-    from torch.optim import optimizer
-
-    return optimizer._global_optimizer_post_hooks
+def trainable() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model and its optimizer."""
+    model = nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def batches(count: int, size: int = 4) -> DataLoader[Any]:
@@ -73,8 +74,7 @@ def batches(count: int, size: int = 4) -> DataLoader[Any]:
 
 
 def test_each_step_has_its_loss_rate_and_samples(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     losses = []
     for inputs, targets in batches(3):
@@ -92,8 +92,7 @@ def test_each_step_has_its_loss_rate_and_samples(found: Found) -> None:
 @pytest.mark.parametrize("divides", [True, False])
 @pytest.mark.parametrize("way", ["divide", "multiply"])
 def test_of_accumulated_batches_the_last_loss_counts_undivided(found: Found, way: str, *, divides: bool) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     losses = []
     for number, (inputs, targets) in enumerate(batches(10), 1):  # of the last step, only two of four are there
         loss = mse_loss(model(inputs), targets)
@@ -109,8 +108,7 @@ def test_of_accumulated_batches_the_last_loss_counts_undivided(found: Found, way
 
 
 def test_a_division_that_belongs_to_the_loss_stays(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     for inputs, targets in batches(2):
         loss = (model(inputs) - targets).square().sum() / 4
         loss.backward()
@@ -119,8 +117,7 @@ def test_a_division_that_belongs_to_the_loss_stays(found: Found) -> None:
 
 
 def test_a_gradient_scaler_changes_neither_loss_nor_steps(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)  # the first steps overflow
     losses: list[float] = []
     stepped: list[int] = []
@@ -193,8 +190,7 @@ def test_a_closure_s_first_loss_counts(found: Found) -> None:
 
 
 def test_batches_of_an_evaluation_are_no_samples_also_with_gradients(found: Found) -> None:
-    model = nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = trainable()
     for _ in range(2):
         for inputs, targets in batches(2):
             mse_loss(model(inputs), targets).backward()
@@ -231,12 +227,8 @@ def test_what_is_not_a_scalar_is_no_loss_and_several_of_one_call_are_summed(foun
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own
 def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found) -> None:
-    from torch._dynamo import reset
-    from torch._dynamo.utils import counters
-
     def train() -> tuple[object, ...]:
-        reset()
-        counters.clear()
+        count_graphs_anew()
         parameter = nn.Parameter(torch.ones(2))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
 
@@ -247,15 +239,13 @@ def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found)
         compiled = torch.compile(step, backend="eager")
         for _ in range(3):
             compiled()
-        graphs = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-        return sum(counters["graph_break"].values()), graphs, parameter.tolist()
+        return graphs(), parameter.tolist()
 
     replace_methods("torch._dynamo.trace_rules", PATCHED_METHODS["torch._dynamo.trace_rules"])
     watched = train()
     assert len(found.steps) == 3
-    for owner, name in ((torch.autograd, "backward"),):
-        setattr(owner, name, getattr(owner, name).__wrapped__)
-    _global_hooks().clear()
+    torch.autograd.backward = torch.autograd.backward.__wrapped__
+    hooks_after_any_step().clear()
     assert watched == train()
     assert len(found.steps) == 3
 

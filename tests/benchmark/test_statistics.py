@@ -73,13 +73,13 @@ def simulated(chance: random.Random, machine: list[float]) -> Prepared:
 def test_equal_calls_seldom_differ_on_a_loaded_machine_and_three_percent_are_found(
     loaded: None, count: Callable[[int, int], int]
 ) -> None:
-    comparisons, seconds = count(20, 200), count(1, 2) / 2
+    comparisons, seconds = count(10, 200), count(1, 2) / 2
     found = {BYTES: 0, SLOWER: 0}
     for number in range(comparisons):
         for size in found:
             comparison = compared(timed(hashing(BYTES)), timed(hashing(size)), seconds, number)
             found[size] += comparison["verdict"] in {"slower", "faster"}
-    assert found[BYTES] <= 0.05 * comparisons
+    assert found[BYTES] <= max(1, 0.05 * comparisons)
     assert found[SLOWER] >= 0.9 * comparisons
 
 

@@ -103,13 +103,10 @@ class Recorded:
         return [row.step for run, row in self.rows if run == name]
 
 
-def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirrors, "MAX_VALUES", 700)
+def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(tmp_path: Path) -> None:
     target = Recorded()
     with history(tmp_path) as one:
-        running = mirror_to(target, one)
+        running = mirror_to(target, one, max_values=700)
         one.put([opened("a"), column("a", ["loss", "lr"], 1000)])
         running.poll()
         assert target.steps() == list(range(1000))
@@ -601,9 +598,9 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(
         now = time.time()
         one.put([opened("a", started=now), *(ingested("a", [(1, round(now * 1e6), {"loss": 1.0})]),)])
         eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 1.0)
-        (mirror,) = running._mirrors
-        assert mirror._worker.pid is not None
-        os.kill(mirror._worker.pid, signal.SIGKILL)
+        (mirror,) = running.mirrors
+        assert mirror.worker.pid is not None
+        os.kill(mirror.worker.pid, signal.SIGKILL)
         one.put([ingested("a", [(2, round(now * 1e6), {"loss": 2.0})], number=2)])
         eventually(lambda: len(scalars(place)) == 2)
         eventually(lambda: _value(running, daemon.BRIDGE_SAMPLES) == 2.0)
@@ -616,8 +613,8 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(
 def test_a_worker_that_does_not_start_has_a_lag(tmp_path: Path) -> None:
     sections = BridgesSection.model_validate({"parquet": {"url": "zz://nowhere"}}).configured()
     running = Mirrors(sections, tmp_path / "history.db")
-    (worker,) = running._mirrors
-    while not worker._error:
+    (worker,) = running.mirrors
+    while not worker.error:
         worker.ask()
     assert _value(running, daemon.BRIDGE_LAG) > 0.0
     worker.close()

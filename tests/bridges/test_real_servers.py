@@ -523,8 +523,8 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         server.when_rows_arrive = mode
         put_rows(one, 1, begin)
         assert server.failed.wait(DEADLINE)
-        (worker,) = running._mirrors
-        pid = worker._worker.pid
+        (worker,) = running.mirrors
+        pid = worker.worker.pid
         assert pid is not None
         eventually(lambda: _lag(running) > 0.0)  # it answers while its client waits
         services = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
@@ -537,9 +537,9 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         running = Mirrors(sections, one.database.path)
         running.start()
         eventually(lambda: len(server.rows) == 60)
-        (worker,) = running._mirrors
-        assert worker._worker.pid is not None
-        os.kill(worker._worker.pid, signal.SIGKILL)
+        (worker,) = running.mirrors
+        assert worker.worker.pid is not None
+        os.kill(worker.worker.pid, signal.SIGKILL)
         rows = put_rows(one, 3, begin)
         eventually(lambda: len(server.rows) == 80)
         eventually(lambda: _lag(running) == 0.0)

@@ -13,8 +13,7 @@ from histories import BEGIN, history, opened
 from layer_frames import attention, frame, normal
 from session_records import batch_ingested
 
-from trackside_daemon.captures.kinds import layers
-from trackside_daemon.captures.kinds.layers import RANKS, UNOBSERVED, Layers
+from trackside_daemon.captures.kinds.layers import RANKS, STILL_SECONDS, UNOBSERVED, Layers
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.model.capture import Capture, ProfileOptions
@@ -58,14 +57,16 @@ class Training:
         return batch_ingested(self._ranks[rank].session.id, step, distributions=frames)
 
 
-def recorder(stored_history: History, training: Training) -> Layers:
-    return Layers(stored_history.database, training.command, lambda *_: None)
+def recorder(stored_history: History, training: Training, still_seconds: float = STILL_SECONDS) -> Layers:
+    return Layers(stored_history.database, training.command, lambda *_: None, still_seconds)
 
 
-def recorded(stored_history: History, training: Training, place: Path) -> dict[int, Path | str]:
+def recorded(
+    stored_history: History, training: Training, place: Path, still_seconds: float = STILL_SECONDS
+) -> dict[int, Path | str]:
     directory = place / "recorded"
     directory.mkdir()
-    one = recorder(stored_history, training)
+    one = recorder(stored_history, training, still_seconds)
     assert one.refuse(CAPTURE, [0, 1]) == {}
     return one.record(CAPTURE, [0, 1], directory, threading.Event())
 
@@ -99,12 +100,10 @@ def test_the_measurements_after_the_request_are_files_and_one_summary(stored_his
 
 
 def test_a_rank_that_measures_nothing_has_its_reason_and_measured_ranks_are_stored(
-    stored_history: History, place: Path, monkeypatch: pytest.MonkeyPatch
+    stored_history: History, place: Path
 ) -> None:
-    monkeypatch.setattr(layers, "STILL_SECONDS", 0.3)
-    found = recorded(
-        stored_history, Training(stored_history, last=40, measuring=1), place
-    )  # it ends before the last step
+    training = Training(stored_history, last=40, measuring=1)  # it ends before the last step
+    found = recorded(stored_history, training, place, still_seconds=0.3)
     assert found[1] == UNOBSERVED
     assert isinstance(found[0], Path)
     assert Layers.summarize({0: found[0]})["ranks"]["0"]["steps"][-1] == 40

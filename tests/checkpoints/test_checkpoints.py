@@ -308,14 +308,14 @@ def test_what_no_file_can_have_costs_only_itself(following: Following, tmp_path:
     assert following.series()["last_good_checkpoint_timestamp_seconds", "run"] > 0
 
 
-def test_directories_share_the_room_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ENTRIES", 4)
+def test_directories_share_the_room_of_an_answer(tmp_path: Path) -> None:
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
         for number in range(3):
             (tmp_path / place / f"{number}.pt").touch()
             (tmp_path / place / f"{number}.jpg").touch()
-    places = files.scan(ScanRequest(tuple(str(tmp_path / place) for place in ("a", "b")))).places
+    request = ScanRequest(tuple(str(tmp_path / place) for place in ("a", "b")))
+    places = files.scan(request, entries=4).places
     assert [len(entries) for entries in places.values()] == [2, 2]
 
 

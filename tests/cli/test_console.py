@@ -17,7 +17,7 @@ import pytest
 from processes import clean_environ
 
 from trackside_daemon.cli.run.console import HEADER, Backlog, keep
-from trackside_daemon.history.console import files, lines
+from trackside_daemon.history.console import lines
 from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
 from trackside_daemon.history.console.lines import Part, Redactor, colored_parts, plain, select, split
 
@@ -111,15 +111,13 @@ def test_a_full_disk_is_reported_and_the_command_continues(tmp_path: Path) -> No
     assert ended.stderr == "trackside: --console: the output is not kept whole: file exists\n"
 
 
-def test_the_newest_output_is_retained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "KEPT_BYTES", 1000)
-    monkeypatch.setattr(files, "SEGMENT_BYTES", 100)
-    writer = ConsoleWriter(tmp_path, LAUNCH)
+def test_the_newest_output_is_retained(tmp_path: Path) -> None:
+    writer = ConsoleWriter(tmp_path, LAUNCH, segment_bytes=100, kept_bytes=1000)
     whole = b"".join(b"line %04d\n" % number for number in range(1000))
     for start in range(0, len(whole), 10):
         writer.write(whole[start : start + 10])
     writer.close()
-    assert read(tmp_path, LAUNCH) == whole[-1000:]
+    assert read(tmp_path, LAUNCH, 1000) == whole[-1000:]
     assert sum(path.stat().st_size for path in (tmp_path / "console").iterdir()) <= 1200
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "console").iterdir()} == {0o600}
     assert read(tmp_path, "../../etc/passwd") == read(tmp_path, "*") == b""

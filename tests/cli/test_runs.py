@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import processes
@@ -26,7 +27,7 @@ from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.documents.run import best
+from trackside_daemon.documents.run import best, metrics
 from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
@@ -697,3 +698,24 @@ def test_the_best_value_of_a_metric_depends_on_the_words_of_its_name(key: str, e
 def test_an_unknown_state_or_rank_is_refused(asked: Place) -> None:
     assert asked.run("runs", "--state", "runing").refusal().startswith("--state runing: a run is starting, running,")
     assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: the ranks of run gpt-small are 0, 1"
+
+
+@pytest.mark.parametrize(("cut", "known"), [(3, True), (1, True), (3, False)])
+def test_the_standard_deviation_of_a_key_is_that_of_all_attempts(cut: int, *, known: bool) -> None:
+    values = [5.0, 1.0, 4.0, 2.5, 9.0]
+    parts = [values[:cut], values[cut:]]
+    attempts = [
+        {
+            "key": "loss",
+            "rank": 0,
+            "attempt": number,
+            "last": part[-1],
+            "last_step": 0,
+            "min": min(part),
+            "max": max(part),
+        }
+        | {"mean": fmean(part), "std": pstdev(part) if known or number else None, "count": len(part)}
+        for number, part in enumerate(parts)
+    ]
+    (found,) = metrics({"metrics": attempts})
+    assert found["std"] == (pytest.approx(pstdev(values)) if known else None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 from client.router import Router
 from client_process import client_process
+
+import trackside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +33,25 @@ def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
 def nowhere(place: Path) -> str:
     """An endpoint where no daemon listens."""
     return f"ipc://{place}/nobody.sock"
+
+
+@pytest.fixture
+def run(nowhere: str) -> trackside.Run:
+    """A run without a daemon."""
+    return trackside.init(endpoint=nowhere)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """A log without the line on a missing daemon."""
+
+    def is_kept(record: logging.LogRecord) -> bool:
+        return "no daemon found" not in str(record.args)
+
+    logger = logging.getLogger("trackside")
+    logger.addFilter(is_kept)
+    yield
+    logger.removeFilter(is_kept)
 
 
 @pytest.fixture

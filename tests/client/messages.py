@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.environment import process_info as process_info_module
 from trackside.transport.session import Session
 from trackside.transport.spool import Limits
 from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
@@ -30,8 +31,28 @@ def a_session(spool: Path | None = None, **limits: int) -> Session:
     return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool, limits=Limits(**limits))
 
 
+def forget_process_info() -> None:
+    """Let the facts about this process be found out anew."""
+    process_info_module._process_info.cache_clear()
+
+
 def push(session: Session, values: Mapping[Any, float], step: int | None = None, time: int = 0) -> None:
     session.rows.append((time, step, dict(values)))
+
+
+def train(session: Session, seconds: int) -> None:
+    """Push a value per second, its number, and drain each."""
+    for second in range(seconds):
+        push(session, {"loss": second}, second)
+        session.drain(later(second))
+
+
+def left_behind(spool: Path, seconds: int = 1, **limits: int) -> tuple[Session, Path]:
+    """Return a session that has ended without a daemon, and its last segment."""
+    session = a_session(spool, **limits)
+    train(session, seconds)
+    session.retire(later(seconds))
+    return session, max(spool.glob(f"{session.id.hex()}.*.spool"))
 
 
 def read(message: Pending) -> tuple[Envelope, Any]:

@@ -9,6 +9,7 @@ import pytest
 import zmq
 from processes import DEADLINE, eventually
 
+from trackside.totals.phases import Mark
 from trackside.wire import Envelope, Pushes, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from trackside import Run
     from trackside.transport.session import Session
-    from trackside.wire import Body, Totals, Welcome
+    from trackside.wire import Body, Totals, TrainingEvent, Welcome
 
 Row = tuple[int, dict[str, float]]
 """A step and the values pushed in it."""
@@ -118,15 +119,32 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
     return [row for message in messages if isinstance(message.body, Pushes) for row in rows(message.body)]
 
 
-def unsent_rows(run: Run) -> tuple[list[Row], Totals]:
-    """End a run that has no daemon: the rows that it would send, and its totals."""
+def marks(run: Run) -> list[str]:
+    """Take the rows from the queue of an undrained run; return the beginnings and ends of phases, with their sign."""
+    taken = [run.queue.session.rows.popleft() for _ in range(len(run.queue.session.rows))]
+    return [f"{'+' if mark.enters else '-'}{mark.phase}" for _, mark, _ in taken if isinstance(mark, Mark)]
+
+
+def unsent_bodies(run: Run) -> list[Any]:
+    """End a run that has no daemon: the messages that it would send."""
     run.finish()
     session = run.queue.session
     # On a busy machine the sender is not done when `finish` no longer waits for it.
     eventually(lambda: session.done or session.totals.pushes == 0)
-    bodies = [decode_body(open_envelope(frames).kind, frames[2]) for frames in _frames(session)]
+    return [decode_body(open_envelope(frames).kind, frames[2]) for frames in _frames(session)]
+
+
+def unsent_events(run: Run, *kinds: str) -> list[TrainingEvent]:
+    """End a run that has no daemon: the events of some kinds that it would send."""
+    batches = [body for body in unsent_bodies(run) if isinstance(body, Pushes)]
+    return [event for batch in batches for event in batch.events if event.kind in kinds]
+
+
+def unsent_rows(run: Run) -> tuple[list[Row], Totals]:
+    """End a run that has no daemon: the rows that it would send, and its totals."""
+    bodies = unsent_bodies(run)
     found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
-    return found, bodies[-1].totals if bodies else session.totals
+    return found, bodies[-1].totals if bodies else run.queue.session.totals
 
 
 def _frames(session: Session) -> Iterator[list[bytes]]:

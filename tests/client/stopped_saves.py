@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BYTES = 20_000
+HOST = socket.gethostname().replace("/", "_")
+"""The machine in the names of unfinished folders."""
 
 
 def main() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+from client.router import unsent_events
 from torch import nn
 
 import trackside
 from trackside.pytorch.parameters import LENGTH, architecture
-from trackside.wire import decode_body
 
 if TYPE_CHECKING:
     import pytest
@@ -55,22 +55,16 @@ def test_a_model_of_many_modules_is_summed_up() -> None:
     assert len(json.dumps(wide["modules"])) <= LENGTH
 
 
-def events(run: trackside.Run) -> list[Any]:
-    """End a run without a daemon, and return its events about models."""
-    run.finish()
-    bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
-    return [one for body in bodies for one in body.events if one.kind == "model"]
-
-
-def test_rank_0_sends_it_once(nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    run = trackside.init(endpoint=nowhere)
+def test_rank_0_sends_it_once(
+    run: trackside.Run, nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run.watch(nn.Linear(3, 1))
     run.watch(nn.LazyLinear(2))
-    (event,) = events(run)
+    (event,) = unsent_events(run, "model")
     assert json.loads(event.fields) == architecture(nn.Linear(3, 1))
     assert "the modules of the model are not recorded: " in caplog.text
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     other = trackside.init(endpoint=nowhere)
     other.watch(nn.Linear(3, 1))
-    assert events(other) == []
+    assert unsent_events(other, "model") == []

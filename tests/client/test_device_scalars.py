@@ -19,8 +19,8 @@ from processes import DEADLINE
 import trackside
 from trackside import device_scalars as device_module
 from trackside import numbers
-from trackside import row_queue as queue_module
 from trackside.device_scalars import SLOTS, DeviceScalars
+from trackside.limits import ROWS_WAITING
 from trackside.numbers import is_on_device, local_part
 
 if TYPE_CHECKING:
@@ -51,14 +51,23 @@ def stream() -> Stream:
     return Stream()
 
 
-@pytest.fixture
-def arrivals() -> Arrivals:
-    return Arrivals()
+class Device:
+    """Values on a device, its stream, and those that have arrived."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.arrivals = Arrivals()
+        self.scalars = DeviceScalars(self.arrivals.accept, self.arrivals.lose, self.arrivals.gpus.append, stream)
+
+    def arrive(self) -> None:
+        """Let all arrive that is under way."""
+        self.stream.advance()
+        self.scalars.poll()
 
 
 @pytest.fixture
-def scalars(stream: Stream, arrivals: Arrivals) -> DeviceScalars:
-    return DeviceScalars(arrivals.accept, arrivals.lose, arrivals.gpus.append, stream)
+def device(stream: Stream) -> Device:
+    return Device(stream)
 
 
 @pytest.fixture
@@ -107,41 +116,40 @@ def test_without_torch_nothing_is_on_a_device_and_torch_is_not_imported() -> Non
 # On their way
 
 
-def test_values_are_handed_over_when_they_have_arrived_oldest_first(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_values_are_handed_over_when_they_have_arrived_oldest_first(device: Device) -> None:
     for step in range(3):
-        assert scalars.defer(step * 10, f"tag {step}", {"loss": on_device(step + 0.5), "norm": on_device(2.0)}) == {}
-    scalars.poll()
-    assert arrivals == []
-    stream.advance(1)
-    scalars.poll()
-    assert arrivals == [(0, "tag 0", {"loss": 0.5, "norm": 2.0})]
-    stream.advance()
-    scalars.poll()
-    scalars.poll()
-    assert arrivals[1:] == [
+        assert (
+            device.scalars.defer(step * 10, f"tag {step}", {"loss": on_device(step + 0.5), "norm": on_device(2.0)})
+            == {}
+        )
+    device.scalars.poll()
+    assert device.arrivals == []
+    device.stream.advance(1)
+    device.scalars.poll()
+    assert device.arrivals == [(0, "tag 0", {"loss": 0.5, "norm": 2.0})]
+    device.arrive()
+    device.scalars.poll()
+    assert device.arrivals[1:] == [
         (10, "tag 1", {"loss": 1.5, "norm": 2.0}),
         (20, "tag 2", {"loss": 2.5, "norm": 2.0}),
     ]
 
 
-def test_the_gpu_that_values_come_from_is_sent_once(scalars: DeviceScalars, arrivals: Arrivals) -> None:
+def test_the_gpu_that_values_come_from_is_sent_once(device: Device) -> None:
     for step in range(3):
-        scalars.defer(step, None, {"loss": on_device(0.5)})
-    assert arrivals.gpus == ["GPU-aa"]
+        device.scalars.defer(step, None, {"loss": on_device(0.5)})
+    assert device.arrivals.gpus == ["GPU-aa"]
 
 
 @pytest.mark.parametrize("uuids", [{}, None], ids=["too old to tell", "failed"])
 def test_a_device_without_a_readable_name_gives_its_values_all_the_same(
-    scalars: DeviceScalars, arrivals: Arrivals, stream: Stream, uuids: dict[str, str] | None
+    device: Device, uuids: dict[str, str] | None
 ) -> None:
-    stream.uuids = uuids
-    assert scalars.defer(0, None, {"loss": on_device(0.5)}) == {}
-    stream.advance()
-    scalars.poll()
-    assert [values for _, _, values in arrivals] == [{"loss": 0.5}]
-    assert arrivals.gpus == []
+    device.stream.uuids = uuids
+    assert device.scalars.defer(0, None, {"loss": on_device(0.5)}) == {}
+    device.arrive()
+    assert [values for _, _, values in device.arrivals] == [{"loss": 0.5}]
+    assert device.arrivals.gpus == []
 
 
 @pytest.mark.parametrize(
@@ -162,31 +170,27 @@ def test_a_device_without_a_readable_name_gives_its_values_all_the_same(
     ],
     ids=str,
 )
-def test_every_kind_of_number_arrives_as_float_would_read_it(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals, dtype: torch.dtype, value: float
-) -> None:
+def test_every_kind_of_number_arrives_as_float_would_read_it(device: Device, dtype: torch.dtype, value: float) -> None:
     tensor = torch.tensor(value).to(dtype).as_subclass(OnDevice)
-    scalars.defer(0, None, {"before": on_device(7.0), "value": tensor, "after": on_device(-7, dtype=torch.int64)})
-    stream.advance()
-    scalars.poll()
-    assert repr(arrivals[0][2]) == repr({"before": 7.0, "value": float(tensor), "after": -7.0})
+    device.scalars.defer(
+        0, None, {"before": on_device(7.0), "value": tensor, "after": on_device(-7, dtype=torch.int64)}
+    )
+    device.arrive()
+    assert repr(device.arrivals[0][2]) == repr({"before": 7.0, "value": float(tensor), "after": -7.0})
 
 
-def test_tensors_with_a_gradient_or_dimensions_or_of_inference_arrive_in_any_mode(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_tensors_with_a_gradient_or_dimensions_or_of_inference_arrive_in_any_mode(device: Device) -> None:
     weight = on_device(3.0, requires_grad=True)
     with torch.inference_mode():
-        scalars.defer(0, None, {"first": on_device(1.0)})
+        device.scalars.defer(0, None, {"first": on_device(1.0)})
         of_inference = on_device(2.0)
-    scalars.defer(1, None, {"inference": of_inference, "loss": weight * 2, "shaped": on_device([[4.0]])})
+    device.scalars.defer(1, None, {"inference": of_inference, "loss": weight * 2, "shaped": on_device([[4.0]])})
     with torch.no_grad():
-        scalars.defer(2, None, {"loss": weight})
+        device.scalars.defer(2, None, {"loss": weight})
     with torch.inference_mode():
-        scalars.defer(3, None, {"inference": of_inference})
-        stream.advance()
-        scalars.poll()
-    assert [values for _, _, values in arrivals] == [
+        device.scalars.defer(3, None, {"inference": of_inference})
+        device.arrive()
+    assert [values for _, _, values in device.arrivals] == [
         {"first": 1.0},
         {"inference": 2.0, "loss": 6.0, "shaped": 4.0},
         {"loss": 3.0},
@@ -194,191 +198,170 @@ def test_tensors_with_a_gradient_or_dimensions_or_of_inference_arrive_in_any_mod
     ]
 
 
-def test_slots_and_events_are_used_again_and_memory_is_allocated_once(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_slots_and_events_are_used_again_and_memory_is_allocated_once(device: Device) -> None:
     for step in range(3 * SLOTS):
-        scalars.defer(step, None, {"loss": on_device(float(step)), "step": on_device(step)})
+        device.scalars.defer(step, None, {"loss": on_device(float(step)), "step": on_device(step)})
         if step >= 2:
-            stream.advance(1)
-            scalars.poll()
-    assert [values["step"] for _, _, values in arrivals] == list(range(3 * SLOTS - 2))
-    assert all(values == {"loss": at, "step": at} for at, _, values in arrivals)
-    assert stream.memories == 1
-    assert len(stream.events) == 3
+            device.stream.advance(1)
+            device.scalars.poll()
+    assert [values["step"] for _, _, values in device.arrivals] == list(range(3 * SLOTS - 2))
+    assert all(values == {"loss": at, "step": at} for at, _, values in device.arrivals)
+    assert device.stream.memories == 1
+    assert len(device.stream.events) == 3
 
 
-def test_when_the_ring_is_full_new_values_are_refused_and_those_under_way_arrive(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_when_the_ring_is_full_new_values_are_refused_and_those_under_way_arrive(device: Device) -> None:
     for step in range(SLOTS // 2 - 1):
-        assert scalars.defer(step, None, {"a": on_device(step), "b": on_device(-step)}) == {}
+        assert device.scalars.defer(step, None, {"a": on_device(step), "b": on_device(-step)}) == {}
     last = {key: on_device(float(number)) for number, key in enumerate("abc")}
     full = f"{SLOTS} values are on their way from the device already"
-    assert scalars.defer(-1, None, last) == {"c": full}
-    assert scalars.defer(-2, None, last) == dict.fromkeys("abc", full)
-    stream.advance(1)
-    scalars.poll()
-    assert scalars.defer(-3, None, last) == {"c": full}
-    stream.advance()
-    scalars.poll()
-    assert [at for at, _, _ in arrivals] == [*range(SLOTS // 2 - 1), -1, -3]
-    assert all(values == {"a": at, "b": -at} for at, _, values in arrivals[:-2])
-    assert arrivals[-2][2] == arrivals[-1][2] == {"a": 0.0, "b": 1.0}
-    assert scalars.defer(0, None, last) == {}
+    assert device.scalars.defer(-1, None, last) == {"c": full}
+    assert device.scalars.defer(-2, None, last) == dict.fromkeys("abc", full)
+    device.stream.advance(1)
+    device.scalars.poll()
+    assert device.scalars.defer(-3, None, last) == {"c": full}
+    device.arrive()
+    assert [at for at, _, _ in device.arrivals] == [*range(SLOTS // 2 - 1), -1, -3]
+    assert all(values == {"a": at, "b": -at} for at, _, values in device.arrivals[:-2])
+    assert device.arrivals[-2][2] == device.arrivals[-1][2] == {"a": 0.0, "b": 1.0}
+    assert device.scalars.defer(0, None, last) == {}
 
 
-def test_a_value_that_cannot_be_copied_costs_only_itself(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = stream.copy
+def test_a_value_that_cannot_be_copied_costs_only_itself(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = device.stream.copy
 
     def fail(slot: torch.Tensor, value: torch.Tensor) -> None:
         if value == 13:
             raise RuntimeError
         copy(slot, value)
 
-    monkeypatch.setattr(stream, "copy", fail)
-    refused = scalars.defer(0, None, {"a": on_device(1.0), "odd": on_device(13.0), "b": on_device(2.0)})
+    monkeypatch.setattr(device.stream, "copy", fail)
+    refused = device.scalars.defer(0, None, {"a": on_device(1.0), "odd": on_device(13.0), "b": on_device(2.0)})
     assert refused == {"odd": "it cannot be copied from its device (RuntimeError)"}
-    assert scalars.defer(0, None, {"odd": on_device(13.0)}).keys() == {"odd"}
-    stream.advance()
-    scalars.poll()
-    assert arrivals == [(0, None, {"a": 1.0, "b": 2.0})]
+    assert device.scalars.defer(0, None, {"odd": on_device(13.0)}).keys() == {"odd"}
+    device.arrive()
+    assert device.arrivals == [(0, None, {"a": 1.0, "b": 2.0})]
 
 
 def test_when_the_device_fails_what_is_under_way_is_counted_as_lost_and_nothing_is_raised(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     for step in range(3):
-        scalars.defer(step, None, {"loss": on_device(0.5), "norm": on_device(0.5)})
-    monkeypatch.setattr(stream.events[0], "query", fail)
-    scalars.poll()
-    assert (arrivals, arrivals.lost) == ([], 6)
-    monkeypatch.setattr(stream, "record", fail)
-    assert scalars.defer(3, None, {"loss": on_device(0.5)}).keys() == {"loss"}
-    monkeypatch.setattr(stream, "is_capturing", fail)
-    assert scalars.defer(4, None, {"loss": on_device(0.5)}).keys() == {"loss"}
-    scalars.drain(0.0)
-    assert arrivals.lost == 6
+        device.scalars.defer(step, None, {"loss": on_device(0.5), "norm": on_device(0.5)})
+    monkeypatch.setattr(device.stream.events[0], "query", fail)
+    device.scalars.poll()
+    assert (device.arrivals, device.arrivals.lost) == ([], 6)
+    monkeypatch.setattr(device.stream, "record", fail)
+    assert device.scalars.defer(3, None, {"loss": on_device(0.5)}).keys() == {"loss"}
+    monkeypatch.setattr(device.stream, "is_capturing", fail)
+    assert device.scalars.defer(4, None, {"loss": on_device(0.5)}).keys() == {"loss"}
+    device.scalars.drain(0.0)
+    assert device.arrivals.lost == 6
 
 
 # Where nothing may be touched
 
 
-def test_while_a_graph_is_captured_nothing_is_allocated_copied_or_asked(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
-    stream.capturing = True
-    assert scalars.defer(0, None, {"loss": on_device(0.5)}) == {"loss": CAPTURED}
-    assert (stream.memories, stream.events) == (0, [])
-    stream.capturing = False
-    scalars.defer(1, None, {"loss": on_device(0.5)})
-    stream.advance()
-    stream.capturing = True
-    assert scalars.defer(2, None, {"loss": on_device(0.5)}) == {"loss": CAPTURED}
-    scalars.poll()
-    assert (arrivals, stream.events[0].threads) == ([], set())
-    stream.capturing = False
-    scalars.poll()
-    assert arrivals == [(1, None, {"loss": 0.5})]
+def test_while_a_graph_is_captured_nothing_is_allocated_copied_or_asked(device: Device) -> None:
+    device.stream.capturing = True
+    assert device.scalars.defer(0, None, {"loss": on_device(0.5)}) == {"loss": CAPTURED}
+    assert (device.stream.memories, device.stream.events) == (0, [])
+    device.stream.capturing = False
+    device.scalars.defer(1, None, {"loss": on_device(0.5)})
+    device.stream.advance()
+    device.stream.capturing = True
+    assert device.scalars.defer(2, None, {"loss": on_device(0.5)}) == {"loss": CAPTURED}
+    device.scalars.poll()
+    assert (device.arrivals, device.stream.events[0].threads) == ([], set())
+    device.stream.capturing = False
+    device.scalars.poll()
+    assert device.arrivals == [(1, None, {"loss": 0.5})]
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning")
-def test_inside_a_compiled_function_nothing_is_allocated_copied_or_asked(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_inside_a_compiled_function_nothing_is_allocated_copied_or_asked(device: Device) -> None:
     refused: list[dict[str, str]] = []
 
     def step(x: torch.Tensor) -> torch.Tensor:
         loss = x * 2
-        refused.append(scalars.defer(0, None, {"loss": loss}))
-        scalars.poll()
+        refused.append(device.scalars.defer(0, None, {"loss": loss}))
+        device.scalars.poll()
         return loss + 1
 
     compiled = torch.compile(step, backend="eager")
     assert [float(compiled(torch.tensor(float(x)))) for x in range(3)] == [1.0, 3.0, 5.0]
     torch.compiler.reset()
     assert refused == [{"loss": COMPILED}] * 3
-    assert (stream.memories, stream.events, arrivals) == (0, [], [])
+    assert (device.stream.memories, device.stream.events, device.arrivals) == (0, [], [])
     step(torch.tensor(1.0))
-    assert (refused[-1], len(stream.events)) == ({}, 1)
+    assert (refused[-1], len(device.stream.events)) == ({}, 1)
 
 
 # Threads, forks, the end
 
 
-def test_a_ring_belongs_to_its_thread_and_no_other_asks_its_events(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
+def test_a_ring_belongs_to_its_thread_and_no_other_asks_its_events(device: Device) -> None:
     pushed_once, polled = threading.Event(), threading.Event()
 
     def work() -> None:
-        scalars.defer(1, "theirs", {"loss": on_device(1.0)})
+        device.scalars.defer(1, "theirs", {"loss": on_device(1.0)})
         pushed_once.set()
         assert polled.wait(DEADLINE)
-        scalars.poll()
+        device.scalars.poll()
 
     thread = threading.Thread(target=work)
     thread.start()
     assert pushed_once.wait(DEADLINE)
-    scalars.defer(0, "ours", {"loss": on_device(0.0)})
-    stream.advance()
-    scalars.poll()
-    assert [tag for _, tag, _ in arrivals] == ["ours"]
-    scalars.drain(0.0)
-    assert ([tag for _, tag, _ in arrivals], arrivals.lost) == (["ours"], 1)
+    device.scalars.defer(0, "ours", {"loss": on_device(0.0)})
+    device.arrive()
+    assert [tag for _, tag, _ in device.arrivals] == ["ours"]
+    device.scalars.drain(0.0)
+    assert ([tag for _, tag, _ in device.arrivals], device.arrivals.lost) == (["ours"], 1)
     polled.set()
     thread.join()
-    assert [tag for _, tag, _ in arrivals] == ["ours", "theirs"]
-    assert [event.threads for event in stream.events] == [{thread.ident}, {threading.get_ident()}]
-    assert stream.memories == 2
+    assert [tag for _, tag, _ in device.arrivals] == ["ours", "theirs"]
+    assert [event.threads for event in device.stream.events] == [{thread.ident}, {threading.get_ident()}]
+    assert device.stream.memories == 2
 
 
-def test_values_of_a_thread_that_is_gone_are_handed_over_at_the_end(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
-    in_thread(lambda: scalars.defer(1, "theirs", {"loss": on_device(1.0)}))
-    stream.advance()
-    scalars.poll()
-    assert arrivals == []
-    scalars.drain(DEADLINE)
-    assert (arrivals, arrivals.lost) == ([(1, "theirs", {"loss": 1.0})], 0)
+def test_values_of_a_thread_that_is_gone_are_handed_over_at_the_end(device: Device) -> None:
+    in_thread(lambda: device.scalars.defer(1, "theirs", {"loss": on_device(1.0)}))
+    device.arrive()
+    assert device.arrivals == []
+    device.scalars.drain(DEADLINE)
+    assert (device.arrivals, device.arrivals.lost) == ([(1, "theirs", {"loss": 1.0})], 0)
 
 
-def test_a_drain_waits_for_what_arrives_and_counts_what_does_not(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals
-) -> None:
-    scalars.defer(0, None, {"loss": on_device(0.5)})
-    later = threading.Timer(0.05, stream.advance)
+def test_a_drain_waits_for_what_arrives_and_counts_what_does_not(device: Device) -> None:
+    device.scalars.defer(0, None, {"loss": on_device(0.5)})
+    later = threading.Timer(0.05, device.stream.advance)
     later.start()
-    scalars.drain(DEADLINE)
+    device.scalars.drain(DEADLINE)
     later.join()
-    assert (arrivals, arrivals.lost) == ([(0, None, {"loss": 0.5})], 0)
-    scalars.defer(1, None, {"loss": on_device(0.5), "norm": on_device(0.5)})
-    scalars.drain(0.01)
-    assert (len(arrivals), arrivals.lost) == (1, 2)
+    assert (device.arrivals, device.arrivals.lost) == ([(0, None, {"loss": 0.5})], 0)
+    device.scalars.defer(1, None, {"loss": on_device(0.5), "norm": on_device(0.5)})
+    device.scalars.drain(0.01)
+    assert (len(device.arrivals), device.arrivals.lost) == (1, 2)
 
 
 def test_a_push_in_the_midst_of_a_push_is_refused_and_disturbs_nothing(
-    scalars: DeviceScalars, stream: Stream, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = stream.copy
+    copy = device.stream.copy
     refused: list[dict[str, str]] = []
 
     def interrupted(slot: torch.Tensor, value: torch.Tensor) -> None:
-        refused.append(scalars.defer(1, "handler's", {"loss": on_device(9.0)}))
-        scalars.poll()
+        refused.append(device.scalars.defer(1, "handler's", {"loss": on_device(9.0)}))
+        device.scalars.poll()
         copy(slot, value)
 
-    monkeypatch.setattr(stream, "copy", interrupted)
-    assert scalars.defer(0, "main", {"a": on_device(1.0), "b": on_device(2.0)}) == {}
-    stream.advance()
-    scalars.poll()
-    assert arrivals == [(0, "main", {"a": 1.0, "b": 2.0})]
+    monkeypatch.setattr(device.stream, "copy", interrupted)
+    assert device.scalars.defer(0, "main", {"a": on_device(1.0), "b": on_device(2.0)}) == {}
+    device.arrive()
+    assert device.arrivals == [(0, "main", {"a": 1.0, "b": 2.0})]
     assert refused == [{"loss": "it is pushed by a signal handler in the midst of another push"}] * 2
 
 
@@ -442,7 +425,7 @@ def test_a_nan_on_a_device_is_counted_and_amounts_are_summed(run: trackside.Run,
 
 def test_without_values_on_a_device_nothing_of_it_is_made(run: trackside.Run) -> None:
     run.push(step=1, loss=0.5, tensor=torch.tensor(0.5), text="none")
-    assert run.queue._device is None
+    assert not run.queue.polls
 
 
 def test_the_wait_for_the_device_is_part_of_the_time_to_flush(
@@ -473,24 +456,23 @@ def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_sent(
 def test_what_does_not_arrive_before_the_end_is_counted(
     run: trackside.Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.01")
     run.push(step=1, loss=on_device(0.5), lr=0.1)
     rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
     assert "a value on a device did not arrive before the end" in caplog.text
 
 
-def test_dropping_the_oldest_rows_counts_a_push_once(
-    run: trackside.Run, stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_module, "ROWS_WAITING", 3)
+def test_dropping_the_oldest_rows_counts_a_push_once(run: trackside.Run, stream: Stream) -> None:
     with undrained(run):
         for step in range(10):
             run.push(step=step, loss=on_device(float(step)))
             stream.advance()
+        for step in range(10, 7 + ROWS_WAITING):
+            run.push(step=step, lr=0.1)
     rows, totals = unsent_rows(run)
-    assert rows == [(8, {"loss": 8.0}), (9, {"loss": 9.0})]
-    assert (totals.pushes, totals.dropped) == (10, 8)
+    assert rows[:2] == [(8, {"loss": 8.0}), (9, {"loss": 9.0})]
+    assert (totals.pushes, totals.dropped) == (7 + ROWS_WAITING, 8)
 
 
 def test_wide_pushes_on_a_device_are_counted_in_and_out(run: trackside.Run, stream: Stream) -> None:
@@ -570,31 +552,26 @@ def messages_of(router: Router, tmp_path: Path, code: str, ends: int = 1) -> lis
     return messages
 
 
-def test_the_last_loss_of_a_script_arrives_though_the_device_is_behind(router: Router, tmp_path: Path) -> None:
-    messages = messages_of(
-        router,
-        tmp_path,
-        """
-        for step in range(5):
-            trackside.push(step=step, loss=on_device(step + 0.5))
-        threading.Timer(0.05, stream.advance).start()
-        """,
-    )
-    assert pushed(messages) == [(step, {"loss": step + 0.5}) for step in range(5)]
-    assert messages[-1].body.totals.dropped == 0
-
-
-@pytest.mark.parametrize(
-    "end", ["with trackside.init() as run: push(run)", "push(run := trackside.init()); run.finish()"]
-)
-def test_so_it_does_at_the_end_of_a_run(router: Router, tmp_path: Path, end: str) -> None:
-    code = f"""
+def test_the_last_loss_of_a_run_and_of_a_script_arrives_though_the_device_is_behind(
+    router: Router, tmp_path: Path
+) -> None:
+    code = """
         def push(run):
             run.push(step=7, loss=on_device(0.5))
             stream.advance()
-        {end}
+
+        with trackside.init("with") as run:
+            push(run)
+        push(run := trackside.init("finish"))
+        run.finish()
+        trackside.init("script")
+        for step in range(5):
+            trackside.push(step=step, loss=on_device(step + 0.5))
+        threading.Timer(0.05, stream.advance).start()
         """
-    assert pushed(messages_of(router, tmp_path, code)) == [(7, {"loss": 0.5})]
+    messages = messages_of(router, tmp_path, code, ends=3)
+    assert pushed(messages) == [(7, {"loss": 0.5})] * 2 + [(step, {"loss": step + 0.5}) for step in range(5)]
+    assert messages[-1].body.totals.dropped == 0
 
 
 def test_a_forked_child_asks_and_frees_nothing_of_its_parents(router: Router, tmp_path: Path) -> None:

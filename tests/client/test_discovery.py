@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import socket
-import stat
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -221,16 +220,23 @@ print(discovery.find(sys.argv[1], {}))
 
 
 @pytest.mark.parametrize("forbidden", [".", "push.sock"])
-@pytest.mark.parametrize(("mode", "reason"), [(0o700, ""), (0o770, ": join the group 54321")])
+@pytest.mark.parametrize(
+    ("group", "mode", "reason"),
+    [
+        (54321, 0o700, ""),
+        (54321, 0o770, ": join the group 54321"),
+        (1, 0o770, f": join the group {grp.getgrgid(1).gr_name}"),
+    ],
+)
 def test_a_socket_without_permission_is_reported_with_the_group_that_may_use_it(
-    place: Path, listen: Callable[[Path], Path], forbidden: str, mode: int, reason: str
+    place: Path, listen: Callable[[Path], Path], *, forbidden: str, group: int, mode: int, reason: str
 ) -> None:
     place.chmod(0o755)
     directory = place / "own"
     path = listen(directory)
     directory.chmod(0o755)
     if UID == 0:
-        os.chown(directory / forbidden, 0, 54321)
+        os.chown(directory / forbidden, 0, group)
     (directory / forbidden).chmod(mode if UID == 0 else 0o000)
     endpoint = f"ipc://{path}"
     checked = subprocess.run(
@@ -239,12 +245,3 @@ def test_a_socket_without_permission_is_reported_with_the_group_that_may_use_it(
     directory.chmod(0o700)
     expected = f"permission denied{reason if UID == 0 else ''}"
     assert checked.stdout.strip() == str((None, [f"{endpoint} ({expected})"]))
-
-
-def test_a_group_is_called_by_its_name(place: Path) -> None:
-    os.chown(place, -1, os.getgid())
-    place.chmod(0o750)
-    assert (
-        discovery._denied(place, stat.S_IXGRP)
-        == f"permission denied: join the group {grp.getgrgid(os.getgid()).gr_name}"
-    )

@@ -7,6 +7,10 @@ import pytest
 from trackside.environment.exit_status import outcome
 
 
+class Stopped(KeyboardInterrupt):
+    """A Ctrl-C of the user's own kind."""
+
+
 @pytest.mark.parametrize(
     ("error", "found"),
     [
@@ -18,7 +22,9 @@ from trackside.environment.exit_status import outcome
         (SystemExit(256), ("finished", "")),
         (SystemExit("no data in /data\nat all"), ("failed", "exit status 1: no data in /data")),
         (SystemExit(""), ("failed", "exit status 1")),
+        (SystemExit([]), ("failed", "exit status 1: []")),
         (KeyboardInterrupt(), ("stopped", "KeyboardInterrupt")),
+        (Stopped(), ("stopped", "Stopped")),
         (ValueError("a\nb"), ("failed", "ValueError: a")),
     ],
 )

@@ -108,30 +108,31 @@ if __name__ == "__main__":
 LOSSES = [(step, {"loss": 4.0 * step}) for step in range(10)]
 
 
+METHODS = ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.only_soak)]
+
 PATIENT = {
     "TRACKSIDE_FLUSH_TIMEOUT": "60"
 }  # a worker ends only when what it pushed has arrived, also on a busy machine
 
 
-@pytest.mark.parametrize(("method", "opened"), [("fork", ""), ("fork", "1"), ("spawn", "")])
-def test_pushes_of_a_dataset_in_a_data_loaders_workers_are_dropped(
-    trained: Callable[..., list[Sent]], method: str, opened: str
+@pytest.mark.parametrize(
+    ("method", "opened", "asked"),
+    [
+        ("fork", "", ""),
+        ("fork", "1", "1"),
+        ("spawn", "", ""),
+        pytest.param("fork", "1", "", marks=pytest.mark.only_soak),
+        pytest.param("spawn", "1", "1", marks=pytest.mark.only_soak),
+    ],
+)
+def test_pushes_of_a_dataset_in_a_data_loaders_workers_are_dropped_unless_these_ask_for_a_run(
+    trained: Callable[..., list[Sent]], method: str, opened: str, asked: str
 ) -> None:
-    [parent] = trained(LOADER, METHOD=method, OPENED=opened)
-    assert parent.rows == LOSSES
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_data_loaders_worker_that_asks_for_it_has_a_run_of_its_own(
-    trained: Callable[..., list[Sent]], method: str
-) -> None:
-    found = {one.identity.name: one for one in trained(LOADER, METHOD=method, OPENED="1", ASKED="1", **PATIENT)}
-    assert {name: one.rows for name, one in found.items()} == {
-        "parent": LOSSES,
-        "worker-0": [(0, {"asked": 1.0})],
-        "worker-1": [(1, {"asked": 1.0})],
-    }
-    assert len({one.identity.run for one in found.values()}) == 3
+    found = trained(LOADER, METHOD=method, OPENED=opened, ASKED=asked, **PATIENT)
+    own = {one.identity.name: one.rows for one in found if one.identity.name.startswith("worker-")}
+    assert own == ({f"worker-{rank}": [(rank, {"asked": 1.0})] for rank in range(2)} if asked else {})
+    assert [one.rows for one in found if one.identity.name not in own] == [LOSSES]
+    assert len({one.identity.run for one in found}) == len(found)
 
 
 def test_without_workers_what_a_dataset_pushes_is_the_runs(trained: Callable[..., list[Sent]]) -> None:
@@ -154,7 +155,7 @@ def test_without_workers_what_a_dataset_pushes_is_the_runs(trained: Callable[...
     assert one.rows == [(index, {"loaded": index}) for index in range(4)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
     trained: Callable[..., list[Sent]], method: str
 ) -> None:
@@ -187,7 +188,7 @@ def test_the_workers_of_a_pool_have_no_part_in_their_parents_run(
     assert {one.end for one in (parent, *workers)} == {("finished", "")}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_child_that_asks_for_a_run_reports_how_it_ended(trained: Callable[..., list[Sent]], method: str) -> None:
     children = trained(
         """
@@ -335,7 +336,7 @@ def test_under_gevent_a_push_waits_for_nothing_and_all_of_them_arrive(
         for step in range({steps}):
             run.push(step=step, loss=0.5)
             gevent.sleep(0)
-        while not run.queue._sender.connected:
+        while not run.queue.session.greeted:
             gevent.sleep(0.01)
         trackside.push(step={steps}, loss=len(others))
         """

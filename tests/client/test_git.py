@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -177,8 +178,7 @@ def test_a_file_that_git_has_marked_as_perhaps_changed_is_read(repository: Repos
     same_moment(repository, "lr = 0.2\n")
     (repository.folder / "another").touch()
     repository.git("add", "another")  # which writes a size of 0 where it cannot know
-    entry = next(one for one in git._entries((repository.folder / ".git/index").read_bytes()) if one.path == TRAIN)
-    assert entry.size == 0
+    assert "size: 0\t" in repository.git("ls-files", "--debug", TRAIN)
     assert dirty(script(repository)) is True
     path.write_text("lr = 0.1\n")
     assert dirty(script(repository)) is False
@@ -230,8 +230,7 @@ def test_a_conflict_is_a_change(repository: Repository) -> None:
 
 def test_a_conflict_is_a_change_although_the_file_is_as_one_side_has_it(repository: Repository) -> None:
     blob = repository.git("rev-parse", f"HEAD:{TRAIN}")
-    entry = f"0 {'0' * 40}\t{TRAIN}\n100644 {blob} 2\t{TRAIN}\n"
-    subprocess.run(["git", "update-index", "--index-info"], cwd=repository.folder, input=entry, text=True, check=True)
+    add(repository, f"0 {'0' * 40}\t{TRAIN}\n100644 {blob} 2\t{TRAIN}\n")
     assert dirty(script(repository)) is git_reports_changes(repository) is True
 
 
@@ -288,18 +287,26 @@ def test_a_split_a_sparse_and_a_sha_256_index_are_not_read(tmp_path: Path, monke
     assert dirty(scripts[2]) is None
 
 
-def test_a_repository_that_is_too_large_or_takes_too_long_is_not_known(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def add(repository: Repository, entry: str) -> None:
+    """Add lines to the index, as of files that are not there."""
+    subprocess.run(["git", "update-index", "--index-info"], cwd=repository.folder, input=entry, text=True, check=True)
+
+
+def test_a_repository_that_is_too_large_or_takes_too_long_is_not_known(repository: Repository) -> None:
     (repository.folder / "deep/z").write_text("Z")
     assert dirty(script(repository), 0.0) is None
-    monkeypatch.setattr(git, "INDEX_BYTES", 100)
-    assert dirty(script(repository)) is None
-    monkeypatch.undo()
-    monkeypatch.setattr(git, "ENTRIES", 8)
-    assert dirty(script(repository)) is None
-    monkeypatch.setattr(git, "ENTRIES", 9)
+    index = repository.folder / ".git/index"
+    content = index.read_bytes()
+    for size, known in ((git.INDEX_BYTES, True), (git.INDEX_BYTES + 1, None)):  # with an extension that is left alone
+        filling = bytes(size - len(content) - 8)
+        index.write_bytes(content[:-20] + b"FILL" + struct.pack(">I", len(filling)) + filling + content[-20:])
+        assert dirty(script(repository)) is known
+    index.write_bytes(content)
+    blob = repository.git("rev-parse", f"HEAD:{TRAIN}")
+    add(repository, "".join(f"100644 {blob}\tx{number}\n" for number in range(git.ENTRIES - 9)))
     assert dirty(script(repository)) is True
+    add(repository, f"100644 {blob}\tx\n")
+    assert dirty(script(repository)) is None
 
 
 def test_a_file_that_cannot_be_read_is_not_known(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

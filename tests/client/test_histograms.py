@@ -11,7 +11,7 @@ import torch
 
 from trackside.buckets import CODES, FIRST, HIGHEST, LOWEST, NONFINITE, SIDE, Buckets, index_of
 from trackside.packing import unpack
-from trackside.pytorch.histograms import Histograms
+from trackside.pytorch.histograms import SLICE, Histograms
 
 if TYPE_CHECKING:
     from trackside.wire import DistributionFrame
@@ -69,24 +69,14 @@ def test_counts_are_those_of_numpy_in_the_same_buckets(dtype: torch.dtype, reque
         assert Buckets.unpacked(packed) == expected(tensor.double().numpy())
 
 
-def test_parts_on_several_ranks_have_the_distribution_of_the_whole() -> None:
-    whole = torch.randn(1000, 7)
-    parts = [buckets_of([part]) for part in whole.chunk(4)]
-    merged: dict[int, int] = {}
-    for part in parts:
-        for code, count in part.counts.items():
-            merged[code] = merged.get(code, 0) + count
-    assert merged == buckets_of([whole]).counts
-
-
-def test_large_tensors_are_counted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = [torch.randn(333), torch.randn(64, 64).t(), torch.zeros(0), torch.ones(10, dtype=torch.int64)]
-    one = frame_of([tensors, tensors[:1]])
-    monkeypatch.setattr("trackside.pytorch.histograms.SLICE", 100)
-    many = frame_of([tensors, tensors[:1]])
-    assert one.buckets == many.buckets
-    for name, column in one.columns.items():
-        assert unpack("f", many.columns[name]).tolist() == pytest.approx(unpack("f", column).tolist(), rel=1e-5), name
+def test_large_tensors_are_counted_in_slices() -> None:
+    tensors = [torch.randn(SLICE // 3), torch.randn(1500, 1500).t(), torch.zeros(0), torch.ones(10, dtype=torch.int64)]
+    together, alone = frame_of([tensors, tensors[:1]]), frame_of([tensors[:1]])
+    whole = torch.cat([tensor.reshape(-1) for tensor in tensors[:3]])
+    assert Buckets.unpacked(together.buckets[0]) == expected(whole.double().numpy())
+    assert together.buckets[1] == alone.buckets[0]
+    columns = {name: unpack("f", column) for name, column in together.columns.items()}
+    assert (columns["norm"][0], columns["std"][0]) == pytest.approx((float(whole.norm()), float(whole.std())), rel=1e-4)
 
 
 def test_the_columns_are_those_of_the_values() -> None:

@@ -12,11 +12,13 @@ from processes import clean_environ
 import trackside
 
 IMPORTS = """
-import json, sys
+import json, os, sys, threading
 import zmq, msgspec  # with all that they need themselves
 before = set(sys.modules)
 import trackside
-print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+brought = {name.partition(".")[0] for name in set(sys.modules) - before}
+opened = len(os.listdir("/proc/self/fd"))
+print(json.dumps({"brought": sorted(brought), "threads": threading.active_count(), "files": opened}))
 """
 
 
@@ -28,16 +30,10 @@ def run(code: str, *flags: str) -> str:
     return ran.stdout
 
 
-def test_importing_brings_nothing_but_the_standard_library_zmq_and_msgspec() -> None:
-    brought = set(json.loads(run(IMPORTS)))
-    assert brought - set(sys.stdlib_module_names) - {"zmq", "msgspec"} == {"trackside"}
-
-
-def test_importing_starts_no_thread_opens_no_file_and_warns_of_nothing() -> None:
-    code = "import os, threading, trackside; print(threading.active_count(), *sorted(os.listdir('/proc/self/fd')))"
-    count, *files = run(code, "-W", "error").split()
-    assert count == "1"
-    assert len(files) == 4  # the three of the process, and the listing itself
+def test_importing_brings_only_the_standard_library_zmq_and_msgspec_starts_no_thread_and_opens_no_file() -> None:
+    found = json.loads(run(IMPORTS, "-W", "error"))
+    assert set(found["brought"]) - set(sys.stdlib_module_names) - {"zmq", "msgspec"} == {"trackside"}
+    assert (found["threads"], found["files"]) == (1, 4)  # the three of the process, and the listing itself
 
 
 def test_what_is_promised_is_there_and_in_order() -> None:

@@ -25,86 +25,54 @@ if TYPE_CHECKING:
 Environ = dict[str, str]
 Reported = dict[str, Any]
 
-TORCHRUN = {
-    "RANK": "5",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "4",
-    "MASTER_ADDR": "node0",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "job-17",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-    "TORCHELASTIC_MAX_RESTARTS": "3",
-}
-ONE_NODE = {**TORCHRUN, "WORLD_SIZE": "4", "RANK": "1", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none"}
-SBATCH = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}
-SRUN = {
-    **SBATCH,
-    "SLURM_PROCID": "6",
-    "SLURM_LOCALID": "2",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_ID": "3",
-    "SLURM_STEP_NUM_TASKS": "8",
-    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
-    "SLURM_RESTART_COUNT": "1",
-}
-TASK_PER_NODE = {**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "0"} | {
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
-}
-SHELL = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PTY_WIN_COL": "80", "SLURM_PTY_PORT": "34567"}
+
+def environ_of(text: str) -> Environ:
+    """Return the variables of a text as `env` prints it."""
+    return dict(one.split("=", 1) for one in text.split())
+
+
+TORCHRUN = environ_of("""
+    RANK=5 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=4 MASTER_ADDR=node0 MASTER_PORT=29500
+    TORCHELASTIC_RUN_ID=job-17 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_MAX_RESTARTS=3
+""")
+ONE_NODE = TORCHRUN | environ_of("WORLD_SIZE=4 RANK=1 GROUP_WORLD_SIZE=1 TORCHELASTIC_RUN_ID=none")
+SBATCH = environ_of("SLURM_JOB_ID=4711 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=8")
+SRUN = SBATCH | environ_of("""
+    SLURM_PROCID=6 SLURM_LOCALID=2 SLURM_NODEID=1 SLURM_STEP_ID=3 SLURM_STEP_NUM_TASKS=8
+    SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_RESTART_COUNT=1
+""")
+TASK_PER_NODE = SRUN | environ_of(
+    "SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=1(x4)"
+)
+SHELL = SRUN | environ_of("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_PTY_WIN_COL=80 SLURM_PTY_PORT=34567")
 #: mpirun of Open MPI 4.1 on two nodes: what it sets for each of two ranks alike, and what differs.
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "1",
-    "OMPI_COMM_WORLD_SIZE": "2",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-    "OMPI_MCA_ess_base_jobid": "1607598081",
-    "OMPI_MCA_orte_hnp_uri": "1607598080.0;tcp://192.0.2.2:37667",
-    "OMPI_MCA_orte_local_daemon_uri": "1607598080.1;tcp://192.0.2.2:35035",
-    "OMPI_MCA_orte_precondition_transports": "291d297c56dadb82-ca9dae45aa19de0b",
-    "PMIX_NAMESPACE": "1607598081",
-    "PMIX_RANK": "1",
-}
-OPEN_MPI_5 = {
-    **{name: value for name, value in OPEN_MPI.items() if not name.startswith("OMPI_MCA")},
-    "PMIX_NAMESPACE": "prterun-node0-9456@1",
+OPEN_MPI = environ_of("""
+    OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1
+    OMPI_MCA_ess_base_jobid=1607598081 OMPI_MCA_orte_hnp_uri=1607598080.0;tcp://192.0.2.2:37667
+    OMPI_MCA_orte_local_daemon_uri=1607598080.1;tcp://192.0.2.2:35035
+    OMPI_MCA_orte_precondition_transports=291d297c56dadb82-ca9dae45aa19de0b PMIX_NAMESPACE=1607598081 PMIX_RANK=1
+""")
+OPEN_MPI_5 = {name: value for name, value in OPEN_MPI.items() if not name.startswith("OMPI_MCA")} | {
+    "PMIX_NAMESPACE": "prterun-node0-9456@1"
 }
 #: mpiexec of MPICH (Hydra); Intel MPI is the same.
-MPICH = {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
-DEEPSPEED = {
-    "RANK": "9",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "1",
-    "LOCAL_SIZE": "8",
-    "CROSS_RANK": "1",
-    "CROSS_SIZE": "2",
-    "MASTER_ADDR": "10.0.0.1",
-    "MASTER_PORT": "29500",
-}
-POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-7c9d-x2x4z"}
-PYTORCHJOB = {
-    **POD,
-    "HOSTNAME": "llama-worker-0",
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "MASTER_ADDR": "llama-master-0",
-    "MASTER_PORT": "23456",
-}
-PYTORCHJOB_MASTER = {**PYTORCHJOB, "HOSTNAME": "llama-master-0", "RANK": "0", "MASTER_ADDR": "localhost"}
-TRAINER = {
-    **TORCHRUN,
-    **POD,
-    "HOSTNAME": "llama-node-0-1",
-    "JOB_COMPLETION_INDEX": "1",
-    "PET_NNODES": "4",
-    "PET_NODE_RANK": "1",
-    "MASTER_ADDR": "llama-node-0-0.llama",
-    "MASTER_PORT": "29400",
-    "TORCHELASTIC_RUN_ID": "none",
-}
+MPICH = environ_of("PMI_RANK=1 PMI_SIZE=4 PMI_FD=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4")
+DEEPSPEED = environ_of("""
+    RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_SIZE=8 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500
+""")
+POD = environ_of("KUBERNETES_SERVICE_HOST=10.96.0.1 HOSTNAME=train-7c9d-x2x4z")
+PYTORCHJOB = POD | environ_of(
+    "HOSTNAME=llama-worker-0 RANK=1 WORLD_SIZE=2 MASTER_ADDR=llama-master-0 MASTER_PORT=23456"
+)
+PYTORCHJOB_MASTER = PYTORCHJOB | environ_of("HOSTNAME=llama-master-0 RANK=0 MASTER_ADDR=localhost")
+TRAINER = (
+    TORCHRUN
+    | POD
+    | environ_of("""
+    HOSTNAME=llama-node-0-1 JOB_COMPLETION_INDEX=1 PET_NNODES=4 PET_NODE_RANK=1 MASTER_ADDR=llama-node-0-0.llama
+    MASTER_PORT=29400 TORCHELASTIC_RUN_ID=none
+""")
+)
 
 
 def by_launcher(parent: int | None = None) -> str:
@@ -464,7 +432,7 @@ def report():
 """
 
 
-@pytest.mark.parametrize("name", ["", "job-17"])
+@pytest.mark.parametrize("name", ["", pytest.param("job-17", marks=pytest.mark.only_soak)])
 def test_a_torchrun_restart_is_the_same_run_although_its_port_may_change(
     launched: Callable[..., list[Reported]], tmp_path: Path, name: str
 ) -> None:

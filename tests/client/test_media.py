@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from client.router import unsent_rows
+from client.router import undrained, unsent_rows
 from PIL import Image
 from processes import eventually
 
 import trackside
-from trackside import row_queue
 from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
 from trackside.media.pixels import Pixels, read
 from trackside.media.png import PngError, check, encode
 from trackside.media.tables import COLUMNS, ROWS, histogram_json, table_json
-from trackside.transport import session as session_module
+from trackside.row_queue import MEDIA_WAITING
 from trackside.transport.session import OLDER
 from trackside.wire import MediaItem, Pushes, Welcome
 
@@ -242,29 +241,24 @@ def test_a_daemon_that_may_store_none_of_them_is_one_line_in_the_trainings_log(
 
 
 def test_too_many_bytes_are_dropped_and_the_values_are_not(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: trackside.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(row_queue, "MEDIA_WAITING", 1000)
-    run = trackside.init("media", endpoint=nowhere)
     session = run.queue.session
-    monkeypatch.setattr(session, "drain", lambda *_, **__: None)
-    for step in range(100):
-        run.push(step=step, loss=1.0)
-        run.log_text("text", "x" * 100, step=step)
-    assert (session.media_in, session.refused) == (1000, 90)
-    assert sum(values is not None for _, _, values in session.rows) == 100
+    with undrained(run):
+        for step in range(300):
+            run.push(step=step, loss=1.0)
+            run.log_text("text", "x" * 2**15, step=step)
+        assert (session.media_in, session.refused) == (MEDIA_WAITING, 300 - MEDIA_WAITING // 2**15)
+        assert sum(values is not None for _, _, values in session.rows) == 300
+        session.rows.clear()
     assert sum("faster than they can be sent" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_without_a_daemon_they_do_not_crowd_out_values(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(session_module, "MEDIA_PENDING", 10_000)
-    run = trackside.init("media", endpoint=nowhere)
-    for step in range(20):
+def test_without_a_daemon_they_do_not_crowd_out_values(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:
+    for step in range(200):
         run.push(step=step, loss=1.0)
-        run.log_text("text", "x y" * 1000, step=step)
+        run.log_text("text", "x y" * 10_000, step=step)
     rows, totals = unsent_rows(run)
-    assert [step for step, _ in rows] == [*range(20)]
-    assert 0 < totals.dropped < 20
+    assert [step for step, _ in rows] == [*range(200)]
+    assert 0 < totals.dropped < 200
     eventually(lambda: any("dropped while no daemon accepts them" in one.getMessage() for one in caplog.records))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from client.router import unsent_bodies
+from client.torch_state import module_hooks
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -17,10 +19,10 @@ import trackside
 from trackside.buckets import Buckets
 from trackside.packing import unpack
 from trackside.pytorch.histograms import Histograms
-from trackside.pytorch.observer import EARLY, EARLY_EVERY, FORWARD_SHARE, SHARE
+from trackside.pytorch.observer import EARLY, EARLY_EVERY, FORWARD_SHARE, SHARE, Observer, choice
 from trackside.pytorch.parameters import Parameters, local_values
 from trackside.rows import Measured
-from trackside.wire import decode_body
+from trackside.wire import Pushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,11 +69,6 @@ def made(blocks: int = 2, **attention: Any) -> Any:
     return nn.Sequential(*(Block(**attention) for _ in range(blocks)))
 
 
-@pytest.fixture
-def run(nowhere: str) -> trackside.Run:
-    return trackside.init(endpoint=nowhere)
-
-
 def train(
     model: Any, steps: int, run: Any = trackside, before: Callable[[int], object] = lambda _: None
 ) -> torch.Tensor:
@@ -86,13 +83,16 @@ def train(
     return batch
 
 
-def sent(run: trackside.Run, kind: str = "") -> list[DistributionFrame]:
-    run.finish()
-    bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
-    found = [frame for body in bodies for frame in body.distributions if kind in ("", frame.kind)]
+def sent(run: trackside.Run, *kinds: str) -> list[DistributionFrame]:
+    batches = [body for body in unsent_bodies(run) if isinstance(body, Pushes)]
+    found = [frame for body in batches for frame in body.distributions if not kinds or frame.kind in kinds]
     for frame in found:
         frame.check()
     return found
+
+
+def observer_of(model: Any, run: trackside.Run, **chosen: Any) -> Observer:
+    return Observer(run.queue, Parameters(model, 0), model, choice(**chosen))
 
 
 def columns(frame: DistributionFrame) -> dict[str, dict[str, float]]:
@@ -141,9 +141,7 @@ def test_outputs_of_chosen_modules_are_measured_and_no_hook_stays(run: trackside
     ]
     assert columns(found[0])["1.mlp"]["mean"] == pytest.approx(float(outputs[2].mean()), rel=1e-4, abs=1e-6)
     assert Buckets.unpacked(found[0].buckets[1]).size == outputs[2].numel()
-    assert not any(
-        module._forward_hooks or module._forward_pre_hooks for module in model.modules() if module is not model
-    )
+    assert module_hooks(*(module for module in model.modules() if module is not model)) == []
 
 
 @pytest.mark.parametrize("written_out", [False, True])
@@ -171,9 +169,7 @@ def test_attention_that_collapses_has_no_entropy(run: trackside.Run) -> None:
 
 
 def test_the_first_steps_are_measured_and_then_as_many_as_are_cheap(run: trackside.Run) -> None:
-    watcher = run.watch(made(1), distributions=True)
-    observer = watcher._observer
-    assert observer is not None
+    observer = observer_of(made(1), run)
     observer.budget.every = 1024
     assert [step for step in range(1, 2100) if observer.is_due(step)] == [
         *range(EARLY_EVERY, EARLY + 1, EARLY_EVERY),
@@ -188,8 +184,7 @@ def test_the_first_steps_are_measured_and_then_as_many_as_are_cheap(run: tracksi
 def test_the_pace_keeps_to_the_share_of_the_time_for_short_steps_too(
     run: trackside.Run, forward: dict[str, Any]
 ) -> None:
-    observer = run.observe(made(1), **forward)._observer
-    assert observer is not None
+    observer = observer_of(made(1), run, **forward)
     observer.budget.add_step(0.001)
     for _ in range(6):
         observer.budget.add_cost(0.05)

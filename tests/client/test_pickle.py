@@ -39,7 +39,6 @@ class Model:
 @pytest.fixture
 def elsewhere(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -> Callable[[], None]:
     """A function that makes this the process that unpickles: it has no run yet."""
-    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     return lambda: setattr(process, "default", None)
 

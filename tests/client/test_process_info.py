@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from client.messages import forget_process_info
 
 from trackside.environment import process_info as info_module
 from trackside.environment.process_info import (
@@ -22,6 +24,7 @@ from trackside.environment.process_info import (
     packages,
     process_info,
 )
+from trackside.packing import writable
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
@@ -30,10 +33,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def unknown() -> Iterator[None]:
-    """An empty cache of the process information, before a test and after it."""
-    info_module._process_info.cache_clear()
+    """Nothing is known of the process, before a test and after it."""
+    forget_process_info()
     yield
-    info_module._process_info.cache_clear()
+    forget_process_info()
 
 
 def module(name: str, **names: Any) -> ModuleType:
@@ -160,7 +163,7 @@ def test_a_module_that_waits_to_be_used_is_left_alone(tmp_path: Path, monkeypatc
     sleeper = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sleeper)
     trap = Trap("trap")
-    info_module._namespace(trap)["__version__"] = "1.5"
+    object.__getattribute__(trap, "__dict__")["__version__"] = "1.5"
     lazy = module("lazy", __version__=Proxy(), __getattr__=pytest.fail)
     found = versions(sleeper=sleeper, trap=trap, lazy=lazy, proxy=Proxy(), empty=ModuleType.__new__(ModuleType))
     assert found == {"trap": "1.5"}
@@ -173,13 +176,12 @@ def test_of_very_many_packages_those_imported_first_are_reported() -> None:
 
 def test_packages_can_be_listed_while_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = {f"p{number}": module("p", __version__="1") for number in range(10)}
-    original = info_module._version
 
-    def importing(one: object) -> str:
+    def importing(text: str) -> str:
         modules[f"new{len(modules)}"] = module("new")
-        return original(one)
+        return writable(text)
 
-    monkeypatch.setattr(info_module, "_version", importing)
+    monkeypatch.setattr(info_module, "writable", importing)
     assert len(packages(modules)) == 10
 
 
@@ -189,10 +191,8 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-0"}
 @pytest.fixture
 def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The environment of a minimal pod; returns the path of its service account's namespace."""
-    for name in {
-        name for names in (info_module._POD, info_module._NAMESPACE, info_module._CONTAINER) for name in names
-    }:
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if re.search("POD|NAMESPACE|CONTAINER|KUBERNETES", name)]:
+        monkeypatch.delenv(name)
     for name, value in IN_A_POD.items():
         monkeypatch.setenv(name, value)
     account = tmp_path / "namespace"
@@ -202,7 +202,7 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def where() -> tuple[str, str, str]:
     """Return pod, namespace and container."""
-    info_module._process_info.cache_clear()
+    forget_process_info()
     found = process_info()
     return found.k8s_pod, found.k8s_namespace, found.k8s_container
 
@@ -276,7 +276,7 @@ def test_what_cannot_be_found_out_costs_only_itself(
     monkeypatch.setenv("CONTAINER_NAME", "main")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     whole = msgspec.structs.asdict(process_info())
-    info_module._process_info.cache_clear()
+    forget_process_info()
     monkeypatch.setattr(where, name, value)
     rest = msgspec.structs.asdict(process_info())
     assert rest.pop(field) == msgspec.structs.asdict(ProcessInfo())[field] != whole.pop(field)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from processes import require
 from trackside import process_state
 from trackside.captures import kineto
 from trackside.captures.answers import cancel_profile
-from trackside.captures.profiler import BUSY, CANCELLED, profile
+from trackside.captures.profiler import BUSY, CANCELLED, OTHER_THREAD, _without_line, profile
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:
@@ -97,6 +98,39 @@ def test_a_training_survives(case: str, count: Callable[[int, int], int]) -> Non
     done = processes.run([sys.executable, "-c", TRAINING + script, str(rounds)])
     assert done.returncode == 0, done.stderr
     assert done.stdout == (expected * rounds if expected is not None else "ends\n")
+
+
+QUIET = """
+for _ in range(2):
+    answers, thread = recorded(0.05)
+    while thread.is_alive():
+        step()
+    print(answers[0].error or "recorded")
+sys.stderr.write("its own profile\\n")
+own()
+"""
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [(None, True), ("99", True), ("0", False)])
+def test_a_recording_writes_no_lines_but_those_that_the_user_wants(level: str | None, *, is_quiet: bool) -> None:
+    require("torch")
+    chosen = {} if level is None else {"KINETO_LOG_LEVEL": level}
+    done = processes.run([sys.executable, "-c", TRAINING + QUIET], env={"PATH": "/usr/bin:/bin", **chosen})
+    assert done.stdout == "recorded\nrecorded\n"
+    before, _, after = done.stderr.partition("its own profile\n")
+    assert (before == "") is is_quiet, before
+    assert (after == "") is (level == "99"), after
+
+
+def test_what_c_code_writes_while_a_recording_begins_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    def write(text: bytes) -> None:
+        c = ctypes.CDLL(None)
+        c.fputs(text, ctypes.c_void_p.in_dll(c, "stderr"))
+
+    for _ in range(2):
+        _without_line(lambda: write(b"one\n" + OTHER_THREAD + b" (-1 != 2)\ntwo\n"))
+    write(b"after\n")
+    assert capfd.readouterr().err == "one\ntwo\none\ntwo\nafter\n"
 
 
 def test_without_a_tested_pytorch_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:

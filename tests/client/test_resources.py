@@ -13,6 +13,7 @@ from client.messages import CLOCK, a_session, batches, later, push, send
 
 import trackside
 from trackside.environment import exit_status
+from trackside.limits import BATCH_ROWS
 from trackside.totals import resources
 from trackside.totals.resources import ResourceMonitor
 from trackside.wire import Hello, ResourceUsage, decode_body
@@ -67,6 +68,13 @@ def shared(reported: ResourceUsage | None) -> tuple[float, ...] | None:
     return tuple(-1 if one is None else one / 1024 for one in (reported.shm_size, reported.shm_used, reported.shm_peak))
 
 
+def usage(monitor: ResourceMonitor, seconds: int = 0) -> ResourceUsage:
+    """Return what a monitor reports, which has to be something."""
+    reported = monitor.report(seconds * SECOND)
+    assert reported is not None
+    return reported
+
+
 def test_the_room_is_sent_at_once_and_then_each_ten_seconds(fill: Callable[..., ResourceMonitor]) -> None:
     assert shared(fill(400).report(0)) == (1000, 400, 400)
     reported = [shared(fill(401).report(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
@@ -99,8 +107,7 @@ def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_sends_the_
 ) -> None:
     rooms = ResourceMonitor(str(tmp_path / "shm"))
     rooms.poll()
-    reported = rooms.report(0)
-    assert reported is not None
+    reported = usage(rooms)
     assert shared(reported) == (-1, -1, -1)
     assert reported.open_fds
     unbounded = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0)
@@ -111,13 +118,11 @@ def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_sends_the_
 
 def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
     rooms = ResourceMonitor()
-    before = rooms.report(0)
+    before = usage(rooms)
     pipes = [os.pipe() for _ in range(10)]
-    after = rooms.report(10 * SECOND)
+    after = usage(rooms, 10)
     for end in (end for pipe in pipes for end in pipe):
         os.close(end)
-    assert before is not None
-    assert after is not None
     assert before.open_fds is not None
     assert after.open_fds == before.open_fds + 20
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -133,18 +138,14 @@ def test_a_directory_without_a_count_is_listed_each_ten_seconds_at_most(
     monkeypatch.setattr(os, "listdir", lambda _: list(names))
     counts = []
     for moment, used in ((0, 0), (1, 200), (11, 200)):
-        reported = fill(used).report(moment * SECOND)
-        assert reported is not None
-        counts.append(reported.open_fds)
+        counts.append(usage(fill(used), moment).open_fds)
         names.append("9")
     assert counts == [3, 3, 5]  # the listing's own is left out
 
 
 def test_no_limit_of_files_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    reported = ResourceMonitor().report(0)
-    assert reported is not None
-    assert reported.max_fds is None
+    assert usage(ResourceMonitor()).max_fds is None
 
 
 def test_where_nothing_can_be_seen_nothing_is_sent_and_nothing_raises(
@@ -194,10 +195,9 @@ def test_while_a_training_only_idles_the_beats_carry_it() -> None:
 
 
 @pytest.mark.usefixtures("shm")
-def test_one_of_many_batches_at_once_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.transport.batch.BATCH_ROWS", 2)
+def test_one_of_many_batches_at_once_carries_it() -> None:
     session = greeted()
-    for _ in range(6):
+    for _ in range(3 * BATCH_ROWS):
         push(session, {"loss": 1.0})
     assert sum(in_batches(session, CLOCK)) == 1
 

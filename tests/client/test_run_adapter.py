@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from trackside.process_state import Process
 
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
-    """A process without a daemon, without the warning about it, and without the leftovers of other tests."""
-    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
+    """A process without a daemon, and without the leftovers of other tests."""
     monkeypatch.setattr(run_adapter, "_failed", set())
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
@@ -100,18 +102,14 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_checkpoint_s_size_is_read_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_s_size_is_read_within_limits(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     for number in range(3):
         (tmp_path / "shards" / str(number)).write_bytes(b"four")
     assert size_of(tmp_path) == 12
     assert size_of(tmp_path / "shards" / "0") == 4
     assert size_of(tmp_path / "none") is None
-    monkeypatch.setattr(run_adapter, "FILES", 2)
-    assert size_of(tmp_path) is None
-    monkeypatch.setattr(run_adapter, "FILES", 3)
-    monkeypatch.setattr(run_adapter, "SIZE_SECONDS", -1.0)
-    assert size_of(tmp_path) is None
+    assert (size_of(tmp_path, files=3), size_of(tmp_path, files=2), size_of(tmp_path, seconds=-1.0)) == (12, None, None)
 
 
 def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
@@ -132,3 +130,38 @@ def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
     assert "add" not in vars(owner)
     with pytest.raises(AttributeError):
         MethodPatch(owner, "none", twice)
+
+
+def resumed_run_id(state: object, **arguments: Any) -> str:
+    """Return the id of the run that is opened after a checkpoint with this state was loaded."""
+    adapter = RunAdapter("resumed", {"enabled": False, **arguments})
+    adapter.resume(state)
+    return adapter.open().id
+
+
+def test_a_checkpoint_carries_the_id_of_its_run() -> None:
+    before = RunAdapter("resumed", {"enabled": False})
+    assert before.state() == {}
+    run = before.open()
+    assert resumed_run_id(before.state()) == run.id
+
+
+@pytest.mark.parametrize(
+    "run", ["", "x" * 129, "two\nlines", "\x1b[2J", "\udcff", "ünïcode", 7, ["a"], {"a": 1}, b"bytes", True]
+)
+def test_an_id_that_no_client_writes_begins_a_new_run(run: object, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(resumed_run_id({"run": run})) == 12
+    [line] = caplog.messages
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("state", [None, {}, [], "run", 3, {"run": None}])
+def test_a_checkpoint_without_an_id_begins_a_new_run(state: object, caplog: pytest.LogCaptureFixture) -> None:
+    assert len(resumed_run_id(state)) == 12
+    assert not caplog.messages
+
+
+def test_an_id_that_the_user_sets_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resumed_run_id({"run": "checkpoint"}, id="argument") == "argument"
+    monkeypatch.setenv("TRACKSIDE_RUN_ID", "variable")
+    assert resumed_run_id({"run": "checkpoint"}) == "variable"

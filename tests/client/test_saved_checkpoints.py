@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
+from client.stopped_saves import HOST
 from processes import DEADLINE, clean_environ
 
 from trackside import default_run
@@ -170,7 +171,7 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_a_process_that_cannot_exist_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / f".writing-{folder._host()}-{10**30}-step-1"
+    left = tmp_path / f".writing-{HOST}-{10**30}-step-1"
     left.mkdir()
     Checkpoints(tmp_path).save(PLAIN, 1)
     assert not left.exists()
@@ -324,7 +325,7 @@ def test_the_newest_of_another_training_that_saves_here_stays(tmp_path: Path, mo
 
 def test_what_a_killed_process_left_gives_its_room_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container the process that starts next has the number of the killed one."""
-    left = [tmp_path / f".writing-{folder._owner()}-step-00000001{end}" for end in ("", ".7")]
+    left = [tmp_path / f".writing-{HOST}-{os.getpid()}-step-00000001{end}" for end in ("", ".7")]
     for path in left:
         path.mkdir()
     there: list[bool] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import itertools
 import logging
 import os
@@ -11,24 +12,27 @@ import signal
 import socket
 import threading
 import time
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.router import Message, Router, pushed, rows, undrained
+from client.messages import forget_process_info
+from client.router import Router, pushed, rows, undrained
 from processes import DEADLINE, Daemon, eventually
 
 import trackside
+from trackside import process_state
+from trackside.captures import answers
 from trackside.environment import discovery
 from trackside.environment import process_info as info_module
-from trackside.limits import BATCH_ROWS, IN_FLIGHT
-from trackside.transport import batch as columns
-from trackside.transport import outbox, resend_wait, sender
+from trackside.limits import BATCH_ROWS
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.session import Session
+from trackside.transport.sender import Intervals, Sender
 from trackside.transport.spool import Limits
-from trackside.wire import Envelope, Nack, Refused, Welcome, encode
+from trackside.wire import Envelope, MemorySnapshot, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,12 +71,30 @@ def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Intervals]:
+    """A function that gives the client other intervals from now on."""
+
+    def changed(**seconds: float) -> Intervals:
+        intervals = Intervals(**seconds)
+        monkeypatch.setattr(process_state, "Sender", partial(Sender, intervals=intervals))
+        return intervals
+
+    return changed
+
+
+IMPATIENT = {"drain": 0.02, "beat": 0.1, "answer": 0.8, "no_daemon": 1.2}
+
+
+@pytest.fixture
+def impatient(pace: Callable[..., Intervals]) -> Intervals:
     """A client with shorter intervals and timeouts."""
-    monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
-    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(resend_wait, "ANSWER_SECONDS", 0.8)
-    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 1.2)
+    return pace(**IMPATIENT)
+
+
+@pytest.fixture
+def run(router: Router) -> trackside.Run:
+    """A run whose daemon a test controls."""
+    return trackside.init(endpoint=router.endpoint)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -96,8 +118,9 @@ def test_the_daemon_that_was_found_is_logged_with_the_reason(router: Router, cap
     assert logged(caplog) == [f"pushes go to {router.endpoint} (named by the program)"]
 
 
-def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
+def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(
+    router: Router, run: trackside.Run
+) -> None:
     for step in range(3 * BATCH_ROWS):
         run.push(step=step, loss=step)
     ending = in_background(run.finish)
@@ -110,8 +133,7 @@ def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(rou
     assert run.queue.session.done
 
 
-def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
+def test_finish_waits_for_the_last_acknowledgement(router: Router, run: trackside.Run) -> None:
     run.push(loss=0.5)
     router.welcome()
     ending = in_background(run.finish)
@@ -126,9 +148,10 @@ def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
 
 
 @pytest.mark.parametrize("timeout", ["0", "0.1", "-1", "nan"])
-def test_finish_waits_no_longer_than_its_timeout(router: Router, monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
+def test_finish_waits_no_longer_than_its_timeout(
+    router: Router, run: trackside.Run, monkeypatch: pytest.MonkeyPatch, timeout: str
+) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", timeout)
-    run = trackside.init(endpoint=router.endpoint)
     run.push(loss=0.5)
     router.welcome()
     run.finish()
@@ -143,7 +166,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     router: Router, monkeypatch: pytest.MonkeyPatch, process: Process
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
+    monkeypatch.setattr(Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
     monkeypatch.setattr("trackside.process_state.monotonic", lambda: next(clock))
     for _ in range(3):
@@ -152,62 +175,42 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     assert given == pytest.approx([1.5, 0.0, 0.0])  # the last quarter is for what has to be written to the spool
 
 
-@pytest.mark.usefixtures("impatient")
-def test_finish_with_no_daemon_anywhere_returns_at_once(nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["nowhere", "a killed daemon has left its socket"])
+def test_finish_returns_at_once_where_no_daemon_listens(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
+    if killed:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(nowhere.removeprefix("ipc://"))
     run = trackside.init(endpoint=nowhere)
     run.push(loss=0.5)
     run.finish()
     assert run.queue.session.retired
 
 
-def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
-    start_router: Callable[[], Router], place: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("committed", [0, 2])
+def test_a_daemon_that_asks_for_the_hello_gets_it_once_and_again_what_it_has_not_committed(
+    router: Router, run: trackside.Run, committed: int
 ) -> None:
-    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(place / "push.sock"))
-    run = trackside.init(endpoint=f"ipc://{place}/push.sock")
-    run.push(loss=0.5)
-    run.finish()
-    assert run.queue.session.retired
-
-
-@pytest.mark.usefixtures("impatient")
-def test_after_a_welcome_only_newer_batches_are_sent(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
-    router.welcome()
-    for step in range(3):
-        run.push(step=step, loss=0.5)
-        assert router.expect("batch").number == step + 1
-    run.push(step=3, loss=0.5)
-    router.answer(router.expect("batch"), "hello?")
-    hello = router.expect("hello")
-    assert hello.body.acked == 0
-    router.answer(hello, "welcome", 2)
-    assert [router.expect("batch").number for _ in range(2)] == [3, 4]
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_daemon_that_asks_for_the_hello_gets_it_once_and_everything_again(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
     router.welcome()
     asked = []
     for step in range(3):
         run.push(step=step, loss=step)
         asked.append(router.expect("batch"))
+    assert [message.number for message in asked] == [1, 2, 3]
     for message in asked:
         router.answer(message, "hello?")
-    hello = router.expect("hello")
-    assert (hello.body.step, hello.body.last, hello.body.totals.pushes) == (2, {"loss": 2.0}, 3)
-    router.answer(hello, "welcome", 0)
-    again = [router.expect("batch") for _ in range(3)]
-    assert [(message.number, message.body) for message in again] == [(one.number, one.body) for one in asked]
+    hello = router.expect("hello").body
+    assert (hello.acked, hello.step, hello.last, hello.totals.pushes) == (0, 2, {"loss": 2.0}, 3)
+    router.answer(asked[0], "welcome", committed)
+    again = [router.expect("batch") for _ in asked[committed:]]
+    assert [(one.number, one.body) for one in again] == [(one.number, one.body) for one in asked[committed:]]
     router.answer(again[-1], "ack", 3)
     run.push(step=3, loss=3.0)
     batch = router.expect("batch")
-    assert batch.number == 4
-    assert batch.body.totals.resent == 3
+    assert (batch.number, batch.body.totals.resent) == (4, 3 - committed)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -226,8 +229,25 @@ def test_a_run_of_its_own_is_named_with_its_reason_in_the_trainings_log(
     assert run.id == "r"
 
 
-def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
+def test_a_second_capture_is_refused_while_one_is_made(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = threading.Event()
+
+    def snapshot(_: None) -> MemorySnapshot:
+        made.wait(DEADLINE)
+        return MemorySnapshot([])
+
+    slow = answers.ANSWERS["memory?"]._replace(make=snapshot)
+    monkeypatch.setitem(answers.ANSWERS, "memory?", slow)
+    trackside.init(endpoint=router.endpoint)
+    hello = router.welcome()
+    for number in (1, 2):
+        router.answer(hello, "memory?", number)
+    refused = router.expect("memory", passing=("beat",))
+    assert (refused.number, refused.body) == (2, slow.refusal)
+    made.set()
+
+
+def test_a_second_welcome_makes_nothing_go_again(router: Router, run: trackside.Run) -> None:
     hello = router.welcome()
     run.push(step=0, loss=0.5)
     assert router.expect("batch").number == 1
@@ -236,22 +256,21 @@ def test_a_second_welcome_makes_nothing_go_again(router: Router) -> None:
     assert router.expect("batch").number == 2
 
 
-def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "BATCH_ROWS", 1)
-    run = trackside.init(endpoint=router.endpoint)
-    for step in range(IN_FLIGHT + 5):
-        run.push(step=step, loss=0.5)
+def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, run: trackside.Run) -> None:
+    run.queue.session.spool.limits = Limits(window=4)
+    with undrained(run):
+        for step in range(9 * BATCH_ROWS):
+            run.push(step=step, loss=0.5)
     hello = router.welcome()
-    assert [router.expect("batch").number for _ in range(IN_FLIGHT)] == list(range(1, IN_FLIGHT + 1))
-    router.answer(hello, "ack", 2)
-    assert [router.expect("batch").number for _ in range(2)] == [IN_FLIGHT + 1, IN_FLIGHT + 2]
-    router.answer(hello, "ack", IN_FLIGHT + 2)
-    assert [router.expect("batch").number for _ in range(3)] == [IN_FLIGHT + 3, IN_FLIGHT + 4, IN_FLIGHT + 5]
+    for acked, sent in ((0, [1, 2, 3, 4]), (2, [5, 6]), (6, [7, 8, 9])):
+        router.answer(hello, "ack", acked)
+        assert [router.expect("batch").number for _ in sent] == sent
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_acknowledge(router: Router) -> None:
-    run = trackside.init(endpoint=router.endpoint)
+def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_acknowledge(
+    router: Router, run: trackside.Run
+) -> None:
     hello = router.welcome()
     run.push(step=0, loss=0.5)
     first = router.expect("batch")
@@ -261,9 +280,10 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
     assert router.expect("batch")[2:] == first[2:]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_connection_that_is_not_made_yet_does_not_begin_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resend_wait, "ANSWER_SECONDS", 0.02)
+def test_a_connection_that_is_not_made_yet_does_not_begin_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., Intervals]
+) -> None:
+    pace(**{**IMPATIENT, "answer": 0.02})
     endpoint = place / "push.sock"
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(endpoint))
@@ -313,10 +333,13 @@ def test_a_session_without_progress_sends_again_although_the_daemon_answers_othe
 
 @pytest.mark.usefixtures("impatient")
 def test_a_refused_batch_is_counted_and_logged_once(
-    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, process: Process
+    router: Router,
+    run: trackside.Run,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    process: Process,
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
-    run = trackside.init(endpoint=router.endpoint)
     router.welcome()
     for step in range(2):
         run.push(step=step, loss=0.5, lr=0.1)
@@ -339,9 +362,8 @@ REFUSED = encode(Envelope("refused", bytes(16)), Refused([2, 3]))
     ("answer", "reads"), [(REFUSED, "2, 3"), ([b"trackside/2", b"", b""], "2"), ([b"trackside/2"], "2")]
 )
 def test_a_daemon_of_another_version_is_logged_once_and_training_goes_on(
-    router: Router, caplog: pytest.LogCaptureFixture, answer: list[bytes], reads: str
+    router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture, answer: list[bytes], reads: str
 ) -> None:
-    run = trackside.init(endpoint=router.endpoint)
     run.push(loss=0.5)
     for _ in range(3):
         router.send(router.expect("hello", passing=()).peer, answer)
@@ -366,9 +388,8 @@ def test_a_daemon_of_another_version_is_logged_once_and_training_goes_on(
     ],
 )
 def test_answers_that_are_none_are_passed_over(
-    router: Router, caplog: pytest.LogCaptureFixture, noise: list[bytes]
+    router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture, noise: list[bytes]
 ) -> None:
-    run = trackside.init(endpoint=router.endpoint)
     hello = router.expect("hello")
     router.send(hello.peer, noise)
     router.answer(hello, "nack", 1, Refused([1]))
@@ -378,33 +399,34 @@ def test_answers_that_are_none_are_passed_over(
     assert not caplog.records
 
 
-def test_a_beat_comes_each_second_and_carries_the_age_of_the_last_push(
-    router: Router, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_a_beat_comes_at_its_interval_and_carries_the_age_of_the_last_push(
+    router: Router, pace: Callable[..., Intervals], is_stuck: bool
 ) -> None:
-    assert sender.BEAT_SECONDS == 1.0
-    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.3)
+    interval = pace(beat=0.3).beat
     run = trackside.init(endpoint=router.endpoint)
-    router.welcome()
-    first = router.expect("beat", passing=())
-    assert first.body.progress_age is None
+    hello = router.welcome()
+    beats = [router.expect("beat", passing=()).body]
+    assert beats[0].progress_age is None
+    if is_stuck:
+        run.queue.session.spool.limits = Limits(stuck_seconds=0.0)
     run.push(loss=0.5)
     batch = router.expect("batch")
-    router.answer(batch, "ack", batch.number)
-    beats = [router.expect("beat", passing=()) for _ in range(2)]
-    clocks = [beat.body.clock.monotonic for beat in (first, *beats)]
-    assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
-    (_, pushed_at), *_ = [(block.steps, block.columns()[1][0]) for block in batch.body.blocks]
-    assert [beat.body.clock.monotonic - beat.body.progress_age for beat in beats] == [pushed_at, pushed_at]
+    for _ in range(2):
+        router.answer(hello, "ack", 0 if is_stuck else batch.number)
+        beats.append(router.expect("beat", passing=("batch",)).body)
+    moments = [beat.clock.monotonic for beat in beats]
+    assert all(later - earlier >= interval * SECOND for earlier, later in itertools.pairwise(moments))
+    pushed_at = batch.body.blocks[0].columns()[1][0]
+    assert [beat.clock.monotonic - beat.progress_age for beat in beats[1:]] == [pushed_at] * 2
+    assert [beat.totals is not None for beat in beats[1:]] == [is_stuck] * 2
 
 
 @pytest.mark.usefixtures("impatient")
 def test_beats_go_on_and_carry_the_newest_values_while_nothing_is_acknowledged(
-    router: Router, monkeypatch: pytest.MonkeyPatch
+    router: Router, run: trackside.Run
 ) -> None:
-    defaults = {**(Session.__init__.__kwdefaults__ or {}), "limits": Limits(window=1)}
-    monkeypatch.setattr(Session.__init__, "__kwdefaults__", defaults)
-    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.2)
-    run = trackside.init(endpoint=router.endpoint)
+    run.queue.session.spool.limits = Limits(window=1, stuck_seconds=0.2)
     hello = router.welcome()
     run.push(step=1, loss=0.5)
     batch = router.expect("batch")
@@ -435,24 +457,6 @@ def test_beats_go_on_and_carry_the_newest_values_while_nothing_is_acknowledged(
     assert (quiet.body.last, quiet.body.step) == ({}, None)
 
 
-def test_a_beat_that_carries_values_comes_no_oftener_than_others(
-    router: Router, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.3)
-    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.0)
-    run = trackside.init(endpoint=router.endpoint)
-    hello = router.welcome()
-    run.push(loss=0.5)
-    router.expect("batch")
-    beats = []
-    for _ in range(3):
-        beats.append(router.expect("beat", passing=("batch",)).body)
-        router.answer(hello, "ack", 0)
-    assert all(beat.totals for beat in beats)
-    clocks = [beat.clock.monotonic for beat in beats]
-    assert all(later - earlier >= sender.BEAT_SECONDS * SECOND for earlier, later in itertools.pairwise(clocks))
-
-
 def test_the_program_is_identified_by_the_sender_once_without_any_wait(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +469,7 @@ def test_the_program_is_identified_by_the_sender_once_without_any_wait(
         calls.append((threading.current_thread().name, opened.wait(DEADLINE)))
         return command(arguments)
 
-    info_module._process_info.cache_clear()
+    forget_process_info()
     monkeypatch.setattr(info_module, "command", delayed_command)
     trackside.init(endpoint=router.endpoint)
     assert begun.wait(DEADLINE)
@@ -477,10 +481,10 @@ def test_the_program_is_identified_by_the_sender_once_without_any_wait(
     assert hellos[0].body.about.packages["zmq"]
 
 
-def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "BEAT_SECONDS", 0.2)
-    monkeypatch.setattr(outbox, "STUCK_SECONDS", 0.0)
+@pytest.mark.usefixtures("impatient")
+def test_a_run_that_has_ended_does_not_beat(router: Router) -> None:
     ending, living = trackside.init(endpoint=router.endpoint), trackside.init(endpoint=router.endpoint)
+    ending.queue.session.spool.limits = Limits(stuck_seconds=0.0)
     for _ in range(2):
         router.welcome()
     finishing = in_background(ending.finish)
@@ -511,9 +515,9 @@ def test_several_runs_share_one_socket_and_one_thread(router: Router) -> None:
 
 
 def test_a_run_that_begins_while_others_are_idle_is_greeted_without_waiting_for_a_beat(
-    router: Router, monkeypatch: pytest.MonkeyPatch
+    router: Router, pace: Callable[..., Intervals]
 ) -> None:
-    monkeypatch.setattr(sender, "BEAT_SECONDS", 3600.0)
+    pace(beat=3600.0)
     trackside.init("one", endpoint=router.endpoint)
     router.welcome()
     trackside.init("two", endpoint=router.endpoint)
@@ -532,22 +536,6 @@ def test_the_endpoint_may_be_tcp() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_daemon_that_starts_late_gets_everything_and_its_socket_is_found(
-    place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
-    for step in range(3):
-        trackside.push(step=step, loss=step)
-        turns(monkeypatch, 2)
-    router = start_router()
-    hello = router.welcome()
-    assert (hello.body.step, hello.body.totals.pushes) == (2, 3)
-    assert [pushed([router.expect("batch")]) for _ in range(3)] == [
-        [(step, {"loss": float(step)})] for step in range(3)
-    ]
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_client_finds_another_daemon_when_its_own_is_gone(
     place: Path, start_router: Callable[[], Router], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,64 +550,6 @@ def test_a_client_finds_another_daemon_when_its_own_is_gone(
     assert second.welcome().session == hello.session
     assert list(rows(second.expect("batch").body)) == [(0, {"loss": 0.5})]
     second.close()
-
-
-class Life:
-    """The part of a daemon that survives its death: the values that it has committed, in order."""
-
-    def __init__(self) -> None:
-        self.committed = 0
-        self.values: list[float] = []
-
-    def answer(self, router: Router, message: Message, *, greeted: bool, acknowledge: bool) -> None:
-        """Answer as a daemon does: greet, ask for a hello, commit the next message, and acknowledge."""
-        if message.kind == "hello":
-            router.answer(message, "welcome", self.committed)
-        elif not greeted:
-            router.answer(message, "hello?")
-        else:
-            if message.number == self.committed + 1:
-                self.committed += 1
-                self.values += [value for _, row in rows(message.body) for value in row.values()]
-            if acknowledge:
-                router.answer(message, "ack", self.committed)
-
-    def live(self, router: Router, until: Callable[[int], bool], *, acknowledge: bool = True) -> None:
-        """Answer messages until *until* returns true for their count."""
-        greeted = False
-        for count in itertools.count(1):
-            message = router.next()
-            assert message is not None
-            self.answer(router, message, greeted=greeted, acknowledge=acknowledge)
-            greeted = greeted or message.kind == "hello"
-            if until(count):
-                return
-
-
-@pytest.mark.usefixtures("impatient")
-def test_each_value_arrives_once_and_in_order_although_the_daemon_is_killed_again_and_again(
-    start_router: Callable[[], Router],
-) -> None:
-    router = start_router()
-    run = trackside.init(endpoint=router.endpoint)
-    life = Life()
-    stop = threading.Event()
-    pushed: list[float] = []
-
-    def train() -> None:
-        while not stop.wait(0.001):
-            run.push(k=len(pushed))
-            pushed.append(float(len(pushed)))
-
-    training = in_background(train)
-    for number in range(10):
-        life.live(router, lambda count, enough=2 + number % 3: count == enough, acknowledge=number % 2 == 0)  # type: ignore[misc]
-        router.close()
-        router = start_router()
-    stop.set()
-    training.join()
-    life.live(router, lambda _: life.values == pushed)
-    assert run.queue.session.totals.dropped == 0
 
 
 LINE = (
@@ -657,7 +587,6 @@ def test_without_a_daemon_one_line_names_where_it_was_sought_and_how_to_start_it
     ]
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("endpoint", "reason"),
     [
@@ -678,9 +607,10 @@ def test_a_useless_endpoint_is_logged_by_its_reason(
     endpoint: str,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
+    pace: Callable[..., Intervals],
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
-    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 0.3)
+    pace(**{**IMPATIENT, "no_daemon": 0.3})
     endpoint = endpoint.format(place=place)
     run = trackside.init(endpoint=endpoint)
     run.push(loss=0.5)
@@ -707,14 +637,11 @@ def test_a_socket_with_an_owner_that_does_not_answer_is_logged_too(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_answer_is_not(
-    start_router: Callable[[], Router], caplog: pytest.LogCaptureFixture
+    impatient: Intervals, router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    router = start_router()
-    run = trackside.init(endpoint=router.endpoint)
     router.welcome()
-    until = time.monotonic() + sender.NO_DAEMON_SECONDS + sender.BEAT_SECONDS
+    until = time.monotonic() + impatient.no_daemon + impatient.beat
     while time.monotonic() < until:
         router.expect("beat", passing=())
     assert not caplog.records
@@ -724,29 +651,27 @@ def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_
     assert "nobody listens there" in logged(caplog)[0]
 
 
-def test_the_line_comes_after_five_seconds() -> None:
-    assert sender.NO_DAEMON_SECONDS == 5.0
-
-
 @pytest.mark.usefixtures("impatient")
 def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in_memory(
     nowhere: str, spool: Path, process: Process
 ) -> None:
+    sessions = []
     for number in range(30):
         run = trackside.init(f"run-{number}", endpoint=nowhere)
         run.push(loss=0.5)
         run.finish()
-    (one,) = process._senders.values()
-    assert not one._sessions
+        sessions.append(weakref.ref(run.queue.session))
+    del run
+    gc.collect()
+    assert sum(session() is not None for session in sessions) <= 1  # that of the default run, which `push` reads
     assert not process.queues
     assert {left.name for left in orphaned_sessions([spool], None)} == {f"run-{number}" for number in range(30)}
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_sender_that_fails_logs_it_counts_what_it_lost_and_tries_again(
-    router: Router, caplog: pytest.LogCaptureFixture
+    router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = trackside.init(endpoint=router.endpoint)
     rows = run.queue.session.rows
     with undrained(run):
         run.push(step=1, loss=0.5, lr=0.1)
@@ -767,7 +692,6 @@ def test_a_sender_that_fails_logs_it_counts_what_it_lost_and_tries_again(
 def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
     nowhere: str, monkeypatch: pytest.MonkeyPatch, spool: Path
 ) -> None:
-    monkeypatch.setattr("trackside.transport.outbox.STUCK_SECONDS", 0.0)
     listed: list[Path] = []
 
     def scandir(path: Path) -> Iterator[os.DirEntry[str]]:
@@ -775,6 +699,7 @@ def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     run = trackside.init(endpoint=nowhere)
+    run.queue.session.spool.limits = Limits(stuck_seconds=0.0)
     with monkeypatch.context() as patch:
         patch.setattr("os.scandir", scandir)
         run.push(step=1, loss=0.5)
@@ -788,30 +713,38 @@ def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
 class Finishing(logging.Handler):
     """A log handler that ends a run when the main thread logs, while the sender has a message to log."""
 
-    run: trackside.Run
+    def __init__(self, run: Callable[[], trackside.Run]) -> None:
+        super().__init__()
+        self.run = run
+        self.sender_logs = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "training":
-            sender = self.run.queue._sender
-            assert sender is not None
-            eventually(lambda: sender._logged)
-            self.run.finish()
+            assert self.sender_logs.wait(DEADLINE)
+            self.run().finish()
+
+    def sees(self, _: logging.LogRecord) -> bool:
+        """Note what the sender is about to log, which waits for the lock of this handler."""
+        self.sender_logs.set()
+        return True
 
 
 def test_a_logging_handler_may_finish_a_run_while_the_sender_logs(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., Intervals]
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
-    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 0.0)
-    handler = Finishing()
+    pace(no_daemon=0.0)
+    handler = Finishing(lambda: opened)
+    logging.getLogger("trackside").addFilter(handler.sees)
     logging.getLogger().addHandler(handler)
     try:
         with handler.lock or threading.RLock():
-            handler.run = trackside.init(endpoint=nowhere)
+            opened = trackside.init(endpoint=nowhere)
             logging.getLogger("training").warning("SIGTERM")
     finally:
         logging.getLogger().removeHandler(handler)
-    eventually(lambda: handler.run.queue.session.ended)
+        logging.getLogger("trackside").removeFilter(handler.sees)
+    eventually(lambda: opened.queue.session.ended)
 
 
 def series(daemon: Daemon, family: str, run: str = "night") -> float | None:
@@ -855,6 +788,7 @@ def test_pushing_continues_over_a_daemon_that_is_killed_in_the_midst_of_it_and_s
     assert daemon.series()["trackside_ingest_gaps_total"] == 0
     run.finish()
     eventually(lambda: daemon.series()['trackside_training_state{run="night",state="finished"}'] == 1)
+    assert daemon.values(run.id, "loss") == {**dict.fromkeys(range(1, last), 1.0), last: 0.125}
     assert not caplog.records
 
 
@@ -872,9 +806,9 @@ def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_gets_ever
     daemon = start_daemon(directory=directory)
     eventually(lambda: series(daemon, "loss") == 0.01)
     assert series(daemon, "steps_total") == series(daemon, "client_pushes_total") == 100
-    assert series(daemon, "step") == 99
     run.finish()
     assert run.queue.session.done
+    assert daemon.values(run.id, "loss") == {step: 1 / (step + 1) for step in range(100)}
 
 
 def test_a_frozen_daemon_holds_up_neither_push_nor_finish(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

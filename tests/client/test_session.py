@@ -41,9 +41,16 @@ from trackside.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 INF = float("inf")
+
+
+def drained(session: Session, values: Mapping[Any, float], step: int, time: int = 0) -> None:
+    """Push values, and drain them."""
+    push(session, values, step, time)
+    session.drain(CLOCK)
 
 
 def test_pushes_of_the_same_keys_are_one_block_in_order() -> None:
@@ -98,22 +105,11 @@ def test_a_batch_closes_at_its_number_of_bytes(key: str) -> None:
     assert len(pushed(session)) == 400
 
 
-def test_draining_removes_what_waits_now_and_leaves_what_comes_later() -> None:
-    session = a_session()
-    push(session, {"loss": 1.0}, 1)
-    session.drain(CLOCK)
-    push(session, {"loss": 2.0}, 2)
-    assert (len(session.rows), len(session.pending)) == (1, 1)
-    session.drain(CLOCK)
-    assert [step for step, _, _ in pushed(session)] == [1, 2]
-
-
 @pytest.mark.parametrize("count", [ROW_KEYS, ROW_KEYS + 1, 2 * ROW_KEYS, 10 * ROW_KEYS + 5])
 def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int) -> None:
     session = a_session()
     values = {f"layer/{number}": float(number) for number in range(count)}
-    push(session, values, 5, time=9)
-    session.drain(CLOCK)
+    drained(session, values, 5, time=9)
     assert {(step, time) for step, time, _ in pushed(session)} == {(5, 9)}
     assert max(len(part) for _, _, part in pushed(session)) <= ROW_KEYS
     assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
@@ -124,8 +120,7 @@ def test_a_push_of_very_many_keys_travels_as_several_rows_of_one_step(count: int
 def test_a_push_of_very_long_keys_outgrows_no_message() -> None:
     session = a_session()
     values = {f"{number:04}" + "я" * (KEY_BYTES // 2 - 2): float(number) for number in range(200)}
-    push(session, values, 5)
-    session.drain(CLOCK)
+    drained(session, values, 5)
     assert {key: value for _, _, part in pushed(session) for key, value in part.items()} == values
     assert max(message.size for message in session.pending) < MESSAGE_BYTES / 4
     assert len(session.hello(CLOCK)[2]) < MESSAGE_BYTES / 4
@@ -162,8 +157,7 @@ def test_the_window_bounds_what_is_under_way() -> None:
 def three_batches() -> Session:
     session = a_session()
     for step in range(3):
-        push(session, {"loss": 1.0, "lr": 0.1}, step)
-        session.drain(CLOCK)
+        drained(session, {"loss": 1.0, "lr": 0.1}, step)
     return session
 
 
@@ -180,7 +174,7 @@ def test_after_a_rewind_everything_pending_is_sent_again_from_the_oldest_and_is_
     assert session.totals.resent == 3
 
 
-def test_an_unacknowledged_batch_is_sent_again_after_a_while() -> None:
+def test_an_unacknowledged_batch_is_sent_again_after_a_while_and_an_acknowledgement_begins_the_wait_anew() -> None:
     session = three_batches()
     session.resend_after(2.0, 100.0)
     send(session)
@@ -189,16 +183,10 @@ def test_an_unacknowledged_batch_is_sent_again_after_a_while() -> None:
         assert session.next_to_send() is None
     session.resend_after(2.0, 105.5)
     assert numbers(send(session)) == [1, 2, 3]
-
-
-def test_an_acknowledgement_begins_the_wait_anew() -> None:
-    session = three_batches()
-    send(session)
-    session.resend_after(2.0, 100.0)
     session.acknowledged(1)
-    session.resend_after(2.0, 102.5)
+    session.resend_after(2.0, 108.0)
     assert session.next_to_send() is None
-    session.resend_after(2.0, 104.6)
+    session.resend_after(2.0, 110.1)
     assert numbers(send(session)) == [2, 3]
 
 
@@ -211,8 +199,7 @@ def test_an_acknowledgement_of_what_is_known_or_was_never_sent_does_no_harm() ->
     session.acknowledged(1000)
     assert not session.pending
     assert decode_body("hello", session.hello(CLOCK)[2]).acked == 3
-    push(session, {"loss": 1.0}, 9)
-    session.drain(CLOCK)
+    drained(session, {"loss": 1.0}, 9)
     assert numbers(send(session)) == [4]
 
 
@@ -284,10 +271,8 @@ def test_a_refused_batch_is_counted_as_dropped_and_never_sent_again() -> None:
 
 def test_a_hello_carries_all_that_a_daemon_needs() -> None:
     session = a_session()
-    push(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
-    session.drain(CLOCK)
-    push(session, {"loss": 1.0}, 8, time=CLOCK.monotonic - 300)
-    session.drain(CLOCK)
+    drained(session, {"loss": 2.0, "lr": 0.1}, 7, time=CLOCK.monotonic - 500)
+    drained(session, {"loss": 1.0}, 8, time=CLOCK.monotonic - 300)
     session.acknowledged(1)
     frames = session.hello(CLOCK)
     assert open_envelope(frames) == Envelope("hello", session.id, 0)
@@ -303,23 +288,18 @@ def test_a_hello_carries_all_that_a_daemon_needs() -> None:
 def test_large_ints_travel_as_the_floats_that_they_are() -> None:
     session = a_session()
     values = {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
-    push(session, values, 1)
-    session.drain(CLOCK)
+    drained(session, values, 1)
     floats = {"a": 1e300, "b": 2.0**64, "c": -(2.0**63), "d": 3.0}
     assert pushed(session) == [(1, 0, floats)]
     assert decode_body("hello", session.hello(CLOCK)[2]).last == floats
 
 
-def test_before_the_first_push_there_is_no_step_and_no_progress() -> None:
+def test_progress_has_no_age_before_the_first_push_and_no_negative_one_after_it() -> None:
     session = a_session()
     hello = decode_body("hello", session.hello(CLOCK)[2])
     assert (hello.step, hello.progress_age, hello.last) == (None, None, {})
     assert decode_body("beat", session.beat(CLOCK)[2]).progress_age is None
-
-
-def test_a_push_stamped_after_the_clock_was_read_is_not_of_the_future() -> None:
-    session = a_session()
-    push(session, {"loss": 2.0}, 7, time=CLOCK.monotonic + 500)
+    push(session, {"loss": 2.0}, 7, time=CLOCK.monotonic + 500)  # after the clock was read
     session.drain(CLOCK)
     assert decode_body("beat", session.beat(CLOCK)[2]).progress_age == 0
 
@@ -352,8 +332,7 @@ def test_the_end_is_the_last_message_and_what_comes_after_it_is_not_sent() -> No
 def test_a_key_that_cannot_travel_costs_only_itself(values: dict[Any, float], kept: list[str]) -> None:
     session = a_session()
     for step in range(2):
-        push(session, values, step)
-        session.drain(CLOCK)
+        drained(session, values, step)
     assert [list(part) for _, _, part in pushed(session)] == [kept, kept]
     assert session.totals.dropped == 2 * (len(values) - len(kept))
     assert bool(session.warnings) == (len(kept) < len(values))
@@ -373,8 +352,7 @@ def test_a_key_of_a_class_derived_from_str_travels_as_its_text() -> None:
     session = a_session()
     pushes: list[dict[str, float]] = [{"loss": 1.0}, {Name("loss"): 2.0}, {Name("new"): 3.0}, {Name("new"): INF}]
     for step, values in enumerate(pushes):
-        push(session, values, step)
-        session.drain(CLOCK)
+        drained(session, values, step)
     assert [list(values) for _, _, values in pushed(session)] == [["loss"], ["loss"], ["new"], ["new"]]
     hello = decode_body("hello", session.hello(CLOCK)[2])
     assert (hello.last.keys(), hello.totals.nonfinite) == ({"loss", "new"}, {"new": 1})
@@ -459,27 +437,22 @@ def test_another_hello_carries_what_is_learnt_of_a_run_after_its_beginning() -> 
     assert (hello.config, hello.total_steps) == ('{"seed": 1, "layers": 2}', 20)
 
 
-def test_gpus_of_the_first_hello_are_not_sent_again() -> None:
-    session = Session(Identity("run", "name", gpus=("GPU-aa",)))
-    session.greeted = True
-    session.gpus.append("GPU-aa")
-    session.drain(CLOCK)
-    assert session.greeted
-
-
-def test_at_the_end_no_other_hello_is_waited_for() -> None:
-    session = a_session()
-    session.greeted = True
-    session.gpus.append("GPU-aa")
-    session.end(CLOCK, "finished", "", provisional=False)
-    assert session.greeted
+def test_gpus_of_the_first_hello_are_not_sent_again_and_at_the_end_no_other_hello_is_waited_for() -> None:
+    known = Session(Identity("run", "name", gpus=("GPU-aa",)))
+    ending = a_session()
+    for session in (known, ending):
+        session.greeted = True
+        session.gpus.append("GPU-aa")
+    known.drain(CLOCK)
+    ending.end(CLOCK, "finished", "", provisional=False)
+    assert known.greeted
+    assert ending.greeted
 
 
 def test_rows_are_collected_for_as_long_as_the_daemon_requests() -> None:
     session = a_session()
     session.gather = 1.0
-    push(session, {"loss": 1.0}, 1)
-    session.drain(CLOCK)
+    drained(session, {"loss": 1.0}, 1)
     assert len(batches(session)) == 1  # the first at once, so that the run appears
     for step, moment in ((2, 0.2), (3, 0.4), (4, 0.8)):
         push(session, {"loss": 1.0}, step)

@@ -123,14 +123,11 @@ def test_a_difference_of_several_steps_is_as_many_steps_of_equal_length() -> Non
     assert durations(tally) == ({0.5: 20}, 10.0)
 
 
-def test_a_step_backward_is_no_duration_and_the_next_is_measured_from_it() -> None:
+def test_the_first_step_and_a_step_backward_have_no_duration_and_the_next_is_measured_from_that() -> None:
+    assert push(SessionTotals(), 1000, 1000).totals.step_duration is None
     tally = push(SessionTotals(), 10, 4)
     assert tally.totals.step_duration is None
     assert durations(push(tally, 5)) == ({1.0: 1}, 1.0)
-
-
-def test_the_first_step_alone_has_no_duration() -> None:
-    assert push(SessionTotals(), 1000, 1000).totals.step_duration is None
 
 
 def test_a_push_that_another_thread_s_overtook_has_no_negative_time() -> None:
@@ -191,12 +188,6 @@ def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_retaine
     assert tally.totals.steps == 1
 
 
-def test_large_ints_that_a_float_can_hold_are_retained() -> None:
-    tally = SessionTotals()
-    tally.accept(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
-    assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
-
-
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 10**30])
 def test_a_step_beyond_int64_costs_its_own_push_and_nothing_else(step: int) -> None:
     tally = push(SessionTotals(), 4)
@@ -205,16 +196,12 @@ def test_a_step_beyond_int64_costs_its_own_push_and_nothing_else(step: int) -> N
     assert (tally.step, tally.last) == (4, {"loss": 0.5})
 
 
-def test_there_is_no_step_after_the_last_that_int64_has() -> None:
-    tally = push(SessionTotals(), LARGEST)
-    assert tally.accept(0, None, {"loss": 0.5}) is None
-    assert (tally.step, tally.totals.dropped) == (LARGEST, 1)
-
-
-def test_totals_of_absurd_steps_can_still_be_sent() -> None:
+def test_totals_of_absurd_steps_can_still_be_sent_and_no_step_follows_the_last_that_int64_has() -> None:
     tally = push(SessionTotals(), *[-(2**63), LARGEST] * 3)
     assert tally.totals.steps == LARGEST
     assert encodable(tally.totals) == tally.totals
+    assert tally.accept(0, None, {"loss": 0.5}) is None
+    assert (tally.step, tally.totals.dropped) == (LARGEST, 1)
 
 
 def test_a_push_without_a_value_is_a_step() -> None:
@@ -223,11 +210,6 @@ def test_a_push_without_a_value_is_a_step() -> None:
     assert tally.accept(SECOND, 6, {}) == (6, {})
     assert tally.totals.steps == 2
     assert durations(tally) == ({1.0: 1}, 1.0)
-
-
-def test_the_last_value_of_each_key_is_known() -> None:
-    tally = push(push(SessionTotals(), 0, loss=1.0, lr=0.1), 1, loss=0.5)
-    assert (tally.step, tally.pushed_at, tally.last) == (1, 2 * SECOND, {"loss": 0.5, "lr": 0.1})
 
 
 def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() -> None:

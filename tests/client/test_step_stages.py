@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from client.gpu import Gpu
-from client.router import undrained, unsent_rows
+from client.router import marks, undrained, unsent_rows
+from client.torch_state import count_graphs_anew, graphs, module_hooks, step_hooks
 from torch.utils.checkpoint import checkpoint
 
 import trackside
 from trackside.pytorch import step_stages as stages_module
 from trackside.pytorch.overhead_budget import StepSampler
 from trackside.pytorch.step_stages import StepStages
-from trackside.totals.phases import Mark
 from trackside.wire import Device, Memory
 
 if TYPE_CHECKING:
@@ -62,26 +62,17 @@ class QueuedRows:
 
     def words(self) -> list[str]:
         """Return the marks since the last call."""
-        rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
-        return [
-            f"{'+' if answered.enters else '-'}{answered.phase}"
-            for _, answered, _ in rows
-            if isinstance(answered, Mark)
-        ]
+        return marks(self.run)
 
     def work(self) -> list[Device]:
         """Return the GPU rows since the last call; drop the others."""
-        rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
-        return [answered for _, answered, _ in rows if isinstance(answered, Device)]
+        rows = self.run.queue.session.rows
+        taken = [rows.popleft()[1] for _ in range(len(rows))]
+        return [work for work in taken if isinstance(work, Device)]
 
 
 def stages_of(run: trackside.Run) -> list[StepStages]:
     return [timer for timer in run.queue.timers if isinstance(timer, StepStages)]
-
-
-@pytest.fixture
-def run(nowhere: str) -> trackside.Run:
-    return trackside.init(endpoint=nowhere)
 
 
 @pytest.fixture
@@ -296,13 +287,15 @@ def test_a_backward_lasts_until_what_others_have_it_do_at_its_end(
     assert queued.words() == [*FORWARD, "+backward", "+peers", "-backward"]
 
 
-@pytest.mark.parametrize("how", ["outer", "in place", "watched before"])
-def test_a_compiled_model_has_no_graph_break_and_no_other_graph(queued: QueuedRows, how: str) -> None:
-    from torch._dynamo.utils import counters
+@pytest.mark.parametrize("how", ["", "outer", "in place", "watched before"])
+def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_graphs_are_as_in_an_unwatched_model(
+    queued: QueuedRows, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter([True, False, True, False, False, True])
+    monkeypatch.setattr(StepSampler, "step_finished", lambda sampler, _: setattr(sampler, "is_sampled", next(drawn)))
 
-    def steps(*, watch: bool) -> tuple[dict[str, int], dict[str, int]]:
-        torch._dynamo.reset()
-        counters.clear()
+    def steps(*, watch: bool) -> Iterator[tuple[tuple[int, int], list[str]]]:
+        count_graphs_anew()
         model = Network()
         if how == "outer":
             model = torch.compile(model, backend="aot_eager")
@@ -312,52 +305,24 @@ def test_a_compiled_model_has_no_graph_break_and_no_other_graph(queued: QueuedRo
         if watch:
             queued.watch(model, optimizer)
         called = torch.compile(model, backend="aot_eager", fullgraph=True) if how == "watched before" else model
-        for _ in range(3):
+        for step in range(6):
+            hooks = len(module_hooks(model)), len(step_hooks(optimizer))
             called(X).sum().backward()
             optimizer.step()
-        return dict(counters["graph_break"]), dict(counters["stats"])
+            yield hooks, queued.words()
+            for stages in stages_of(queued.run):
+                stages.step_finished(step)
 
-    plain = steps(watch=False)
-    assert plain[0] == {}
-    assert plain[1]["unique_graphs"] == 1
-    assert steps(watch=True) == plain
-    assert queued.words() == (OPTIMIZER if how == "watched before" else STEP) * 3
-
-
-@pytest.mark.parametrize("how", ["", "outer", "in place", "watched before"])
-def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_graph_is_made_anew(
-    queued: QueuedRows, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._dynamo.utils import counters
-
-    drawn = iter([True, False, True, False, False, True])
-    monkeypatch.setattr(StepSampler, "step_finished", lambda sampler, _: setattr(sampler, "is_sampled", next(drawn)))
-    torch._dynamo.reset()
-    counters.clear()
-    model = Network()
-    if how == "outer":
-        model = torch.compile(model, backend="aot_eager")
-    elif how == "in place":
-        model.compile(backend="aot_eager")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    queued.watch(model, optimizer)
-    (stages,) = stages_of(queued.run)
-    called = torch.compile(model, backend="aot_eager", fullgraph=True) if how == "watched before" else model
-    words, hooks = [], []
-    for step in range(6):
-        hooks.append((len(model._forward_hooks), len(optimizer._optimizer_step_pre_hooks)))
-        called(X).sum().backward()
-        optimizer.step()
-        words.append(queued.words())
-        stages.step_finished(step)
+    assert list(steps(watch=False)) == [((0, 0), [])] * 6
+    unwatched = graphs()
+    assert (unwatched[0], unwatched[1].get("unique_graphs", 0)) == ({}, 1 if how else 0)
+    hooks, words = zip(*steps(watch=True), strict=True)
+    assert graphs() == unwatched
     seen = OPTIMIZER if how == "watched before" else STEP
-    mark = {True: ["+"], False: ["-"]}
-    assert words == [seen, seen, mark[False], mark[True] + seen, mark[False], []]
+    assert list(words) == [seen, seen, ["-"], ["+", *seen], ["-"], []]
     assert queued.words() == ["+"]
-    kept = 1 if how == "watched before" else 0
-    assert hooks == [(1, 1), (1, 1), (kept, 0), (1, 1), (kept, 0), (kept, 0)]
-    assert counters["graph_break"] == {}
-    assert counters["stats"].get("unique_graphs", 0) == (1 if how else 0)
+    kept = 2 if how == "watched before" else 0
+    assert hooks == ((2, 1), (2, 1), (kept, 0), (2, 1), (kept, 0), (kept, 0))
 
 
 def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(
@@ -428,7 +393,7 @@ def test_of_one_run_or_after_one_a_model_has_one_that_watches_and_beside_a_livin
         others[0].watch(model)
         others[0].run.finish()
         others[1].watch(model)
-        assert len(model._forward_hooks) == 2
+        assert len(module_hooks(model)) == 2 * 2
         model(X).sum().backward()
         assert (others[0].words(), others[1].words()) == ([], [*FORWARD, *BACKWARD])
 
@@ -469,7 +434,7 @@ def test_stages_are_phases_of_the_run_beside_the_user_s_own(run: trackside.Run) 
     assert list(totals.phases) == ["other", "backward", "forward", "eval", "optimizer"]
     assert totals.device is None
     model(X).sum().backward()  # after the end there is nobody to tell
-    assert not run.queue._rows
+    assert not run.queue.session.rows
 
 
 # On a GPU

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from client.stopped_saves import BYTES
+from client.stopped_saves import BYTES, HOST
 from processes import clean_environ
 
 from trackside.checkpoints import folder, state
@@ -91,12 +91,12 @@ def flipped(directory: Path, chance: random.Random) -> None:
 def leftover(directory: Path, chance: random.Random) -> None:
     """Leave unfinished folders: of a process that is gone, of a machine that was replaced, and of today's version."""
     earlier(directory, chance)
-    for owner in (f"{folder._host()}-{10**30}", "replaced-7", f"{folder._host()}-{os.getpid()}"):
+    for owner in (f"{HOST}-{10**30}", "replaced-7", f"{HOST}-{os.getpid()}"):
         for what, step in (("writing", "00003100"), ("deleting", "00000900.2"), ("writing", "00003100.4")):
             path = directory / f".{what}-{owner}-step-{step}"
             shutil.copytree(directory / "step-00002000", path)
             os.utime(path, (time.time() - 2 * DAY,) * 2)
-    (directory / f".writing-{folder._host()}-{10**30}-step-00003200.9").symlink_to("step-00003000")
+    (directory / f".writing-{HOST}-{10**30}-step-00003200.9").symlink_to("step-00003000")
     (directory / "step-00002500").mkdir()  # by hand
 
 

@@ -492,20 +492,6 @@ def test_nesting_without_end_and_lengths_that_lie_are_refused(kind: str, opening
     assert refusal(lambda: open_envelope([wire.PROTOCOL, b"\x94\xa3ack" + SESSION_BYTES + b"\x01" + deep, b""]))
 
 
-@given(st.binary(max_size=200), st.sampled_from([kind for kind, body in wire.BODIES.items() if body is not None]))
-def test_no_bytes_whatever_do_anything_but_be_refused(noise: bytes, kind: str) -> None:
-    for read in (lambda: decode_body(kind, noise), lambda: open_envelope([wire.PROTOCOL, noise, b""])):
-        try:
-            read()
-        except WireError as error:
-            assert error.reason in wire.REASONS  # noqa: PT017
-
-
-@pytest.mark.parametrize("kind", [kind for kind, body in wire.BODIES.items() if body is None])
-def test_a_kind_without_a_body_has_none(kind: str) -> None:
-    assert decode_body(kind, b"") is None
-
-
 @pytest.mark.parametrize(
     "block",
     [

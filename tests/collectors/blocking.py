@@ -72,5 +72,15 @@ def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> WorkerProc
     return child
 
 
+def remote_mounts(collector: FilesystemCollector) -> int:
+    """Return of how many remote mounts the collector remembers anything."""
+    return len(collector._remote._states)
+
+
+def wait_for_answers(collector: FilesystemCollector, seconds: float) -> None:
+    """Let each tick wait so long for the answers of its workers."""
+    collector._remote._timeout = seconds
+
+
 def is_reaped(child: WorkerProcess) -> bool:
     return child._process.poll() is not None

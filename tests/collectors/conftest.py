@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collectors.blocking import BLOCKS, by_mount
+from collectors.blocking import BLOCKS, by_mount, wait_for_answers
 from collectors.mountinfo import Table
 from scripted_workers import Clock
 
@@ -71,11 +71,11 @@ def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) 
     table.mount("/nfs", "nfs4")
     table.mount("/lustre", "lustre")
     collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))
-    collector._remote._timeout = 30.0
+    wait_for_answers(collector, 30.0)
     assert {point: reported["device_error"] for point, reported in by_mount(collector).items()} == {
         "/": 0,
         "/nfs": 0,
         "/lustre": 0,
     }
-    collector._remote._timeout = 0.2
+    wait_for_answers(collector, 0.2)
     return collector

@@ -145,6 +145,10 @@ class Training:
         assert {one.labels[:2] for one in found} <= {LABELS}
         return {one.labels[2]: one.value for one in found}
 
+    def followed(self) -> int:
+        """Return the number of followed workers."""
+        return len(self.deaths._workers)
+
     def left_open(self) -> int:
         """Return the number of pidfds opened and not closed since the beginning."""
         return descriptors() - self._descriptors

@@ -11,6 +11,7 @@ from trackside_daemon.collectors.process.process_tree import ProcessKey
 from trackside_daemon.linux.cgroups import LABEL_BYTES, label
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ID = "3f4b7c9d0a1e" + "5" * 52
@@ -41,17 +42,13 @@ def test_a_process_is_labelled_by_the_cgroup_that_limits_its_memory(text: str, p
     assert label(text) == path
 
 
-def test_a_path_that_is_no_text_can_be_written() -> None:
-    assert label("0::/caf\udce9\n") == "/caf?"
-
-
-def places(proc: Path, **cgroups: str) -> ContainerLocations:
-    """Return the locations on a machine with these processes, with a clock that never advances."""
+def places(proc: Path, clock: Callable[[], float] = lambda: 100.0, **cgroups: str) -> ContainerLocations:
+    """Return the locations on a machine with these processes."""
     for pid, text in cgroups.items():
         place = proc / pid.removeprefix("p")
         place.mkdir(exist_ok=True)
         (place / "cgroup").write_text(text)
-    return ContainerLocations(proc, lambda: 100.0)
+    return ContainerLocations(proc, clock)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +107,7 @@ def test_a_job_of_slurm_is_identified_by_its_number_or_its_word(text: str, found
 
 def test_a_place_is_read_again_after_half_a_minute(tmp_path: Path) -> None:
     moments = [100.0]
-    kept = places(tmp_path, p50="0::/a\n")
-    kept._clock = lambda: moments[-1]
+    kept = places(tmp_path, lambda: moments[-1], p50="0::/a\n")
     for moment, path, found in ((100.0, "a", "/a"), (129.0, "b", "/a"), (130.0, "c", "/c"), (131.0, "d", "/c")):
         moments.append(moment)
         (tmp_path / "50" / "cgroup").write_text(f"0::/{path}\n")

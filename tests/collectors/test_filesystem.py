@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from collectors.blocking import DEAD, WELL, by_mount
+from collectors.blocking import DEAD, WELL, by_mount, wait_for_answers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_child_s_answer_of_what_may_not_be_entered_is_the_same(table: Table, c
     table.mount("/nfs", "nfs4")
     refuses = f'import sys; print("ready", flush=True)\nfor _ in sys.stdin: print({errno.EACCES}, flush=True)'
     collector = collect("/nfs", command=(sys.executable, "-c", refuses))
-    collector._remote._timeout = 30.0
+    wait_for_answers(collector, 30.0)
     assert by_mount(collector) == {}
 
 

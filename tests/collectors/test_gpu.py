@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from trackside_daemon.collectors.base import Collector, NothingToCollect, StillBusy
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.gpu.gpu import PAGING, GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlLate, NvmlPaused, NvmlUnavailable
@@ -219,11 +219,6 @@ def test_what_the_daemon_may_not_read_is_logged_once_with_the_cure(caplog: pytes
         "GPU 0 (NVIDIA H100, GPU-0) refuses accounting: no permission; run the daemon as root or with CAP_SYS_ADMIN",
         "GPU 0 (NVIDIA H100, GPU-0) refuses xids: no permission; run the daemon as root or with CAP_SYS_ADMIN",
     ]
-
-
-def test_it_meets_the_contract_of_a_collector() -> None:
-    kept: Collector = collector(Reading())
-    assert kept.name == "gpu"
 
 
 def test_the_xids_that_page_are_not_called_zero_where_none_can_be_received() -> None:

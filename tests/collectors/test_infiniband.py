@@ -34,17 +34,18 @@ def collector(tmp_path: Path, clock: Clock) -> InfinibandCollector:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that the collector reads."""
-    names: list[str] = []
+def before_reading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], object]], None]:
+    """A function that has another called with the path of each file before the collector reads it."""
     text = infiniband._text
 
-    def listen(path: str) -> bytes:
-        names.append(path.rpartition("/")[2])
-        return text(path)
+    def replace(call: Callable[[str], object]) -> None:
+        def read(path: str) -> bytes:
+            call(path)
+            return text(path)
 
-    monkeypatch.setattr(infiniband, "_text", listen)
-    return names
+        monkeypatch.setattr(infiniband, "_text", read)
+
+    return replace
 
 
 def port(sys: Path, device: str = "mlx5_0", number: int = 1, **counters: object) -> Path:
@@ -134,23 +135,23 @@ def test_a_counter_that_is_no_number_is_absent(text: str, tmp_path: Path, collec
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOENT, errno.EACCES, errno.EIO, errno.ENODEV])
 def test_a_file_that_refuses_costs_only_itself(
-    code: int, tmp_path: Path, collector: InfinibandCollector, monkeypatch: pytest.MonkeyPatch
+    code: int, tmp_path: Path, collector: InfinibandCollector, before_reading: Callable[..., None]
 ) -> None:
     port(tmp_path, link_downed=1, symbol_error=2)
-    text = infiniband._text
 
-    def refuse(path: str) -> bytes:
+    def refuse(path: str) -> None:
         if path.endswith("symbol_error"):
             raise OSError(code, os.strerror(code), path)
-        return text(path)
 
-    monkeypatch.setattr(infiniband, "_text", refuse)
+    before_reading(refuse)
     assert reported(collector) == {DOWNED: 1}
 
 
 def test_a_file_that_refused_is_left_alone_for_a_minute(
-    tmp_path: Path, clock: Clock, collector: InfinibandCollector, asked: list[str]
+    tmp_path: Path, clock: Clock, collector: InfinibandCollector, before_reading: Callable[..., None]
 ) -> None:
+    asked: list[str] = []
+    before_reading(lambda path: asked.append(path.rpartition("/")[2]))
     directory = port(tmp_path, link_downed="x")
     (directory / "state").write_text("x\n")
     begun = clock.now
@@ -215,18 +216,12 @@ def test_a_device_that_goes_is_gone_at_once_and_may_come_back(tmp_path: Path, co
 
 
 def test_a_device_that_goes_while_it_is_read_is_no_failure(
-    tmp_path: Path, collector: InfinibandCollector, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, collector: InfinibandCollector, before_reading: Callable[..., None]
 ) -> None:
     port(tmp_path, port_xmit_wait=1, link_downed=1)
     port(tmp_path, "mlx5_1", link_downed=1)
-    text: Callable[[str], bytes] = infiniband._text
-
-    def vanish(path: str) -> bytes:
-        shutil.rmtree(tmp_path / "class" / "infiniband" / "mlx5_0", ignore_errors=True)
-        return text(path)
-
     collector.collect()
-    monkeypatch.setattr(infiniband, "_text", vanish)
+    before_reading(lambda _: shutil.rmtree(tmp_path / "class" / "infiniband" / "mlx5_0", ignore_errors=True))
     assert {sample.labels for sample in collector.collect()} == {("mlx5_1", "1")}
 
 

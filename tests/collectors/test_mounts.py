@@ -280,10 +280,11 @@ def test_the_mounts_are_read_again_after_ten_seconds(table: Table) -> None:
     mounts.close()
 
 
-def test_a_table_that_keeps_changing_is_read_every_few_seconds(table: Table) -> None:
+def test_a_table_that_keeps_changing_is_read_every_few_seconds(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
+    changing = SimpleNamespace(poll=lambda _: [1], register=lambda *_: None, unregister=lambda _: None)
+    monkeypatch.setattr("select.poll", lambda: changing)
     mounts = Mounts(table.proc, table.root, clock)
-    mounts._poller = SimpleNamespace(poll=lambda _: [1], register=lambda *_: None, unregister=lambda _: None)  # type: ignore[assignment]
     read = []
     for _ in range(10):
         read.append(mounts.refresh())

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
 import pytest
-from collectors.blocking import BLOCKS, DEAD, WELL, ask_in_vain, by_mount, hang, hanging, idle, is_reaped, waited_for
+from collectors.blocking import (
+    BLOCKS,
+    DEAD,
+    WELL,
+    ask_in_vain,
+    by_mount,
+    hang,
+    hanging,
+    idle,
+    is_reaped,
+    remote_mounts,
+    waited_for,
+)
 from dead_filesystem import CannotMount, FuseMount
 from processes import eventually
-from scripted_workers import Clock, Unreapable
+from scripted_workers import Clock, Unreapable, status
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import READ_AGAIN, READ_AT_MOST
@@ -56,15 +69,15 @@ def test_an_error_of_the_real_child_is_that_of_statvfs(
 
 
 def test_one_child_serves_all_that_answer(far: FilesystemCollector) -> None:
-    assert len(far._remote._workers.idle) == 1
-    assert not [one for one in far._remote._states.values() if one.worker is not None]
+    assert len(idle(far)) == 1
+    assert not hanging(far)
 
 
 def test_the_child_imports_nothing_of_ours_nor_of_the_users(table: Table, collect: Any) -> None:
     table.mount("/far", "nfs4")
     collector = collect("/far")
     eventually(lambda: by_mount(collector))
-    [child] = collector._remote._workers.idle
+    [child] = idle(collector)
     command = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
     assert command[1:3] == [b"-I", b"-S"]
     assert b"site-packages" not in Path(f"/proc/{child.pid}/maps").read_bytes()
@@ -137,17 +150,15 @@ def test_a_child_that_sigkill_does_not_end_is_the_only_one_in_its_mount_and_its_
     far: FilesystemCollector, clock: Clock, fifos: Path
 ) -> None:
     child = ask_in_vain(far, fifos / "nfs")
-    process = Unreapable(child._process)
-    child._process = cast("Any", process)
+    process = Unreapable(child)
     clock.now += DEADLINE + 0.1
     for _ in range(5):
         assert by_mount(far) == {"/nfs": DEAD, "/lustre": WELL, "/": ANY}
         assert child in hanging(far)
         clock.now += 100
     assert set(process.signals) == {"KILL"}
-    child._process = process.real
-    process.real.kill()
-    process.real.wait()
+    process.release()
+    eventually(lambda: is_reaped(child))
     (fifos / "nfs").unlink()
     eventually(lambda: by_mount(far)["/nfs"] == WELL)
 
@@ -161,15 +172,15 @@ def test_a_dead_mount_that_is_given_up_is_forgotten(
     assert set(by_mount(far)) == {"/", "/lustre"}
     eventually(lambda: is_reaped(child))
     by_mount(far)
-    assert len(far._remote._states) == 1
+    assert remote_mounts(far) == 1
 
 
 def test_a_child_that_is_killed_from_outside_is_replaced(far: FilesystemCollector) -> None:
-    [child] = far._remote._workers.idle
+    [child] = idle(far)
     os.kill(child.pid, signal.SIGKILL)
     eventually(lambda: is_reaped(child))
     assert eventually(lambda: by_mount(far)["/nfs"] == WELL)
-    assert child not in far._remote._workers.idle
+    assert child not in idle(far)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +195,13 @@ def test_a_child_that_fails_reveals_nothing_of_the_file_system_and_is_replaced_l
     table: Table, collect: Any, clock: Clock, caplog: pytest.LogCaptureFixture, script_and_error: tuple[str, str]
 ) -> None:
     script, complaint = script_and_error
+    file = table.proc / "worker.py"
+    file.write_text(script)
     caplog.set_level("INFO", "trackside")
     table.mount("/nfs", "nfs4")
-    collector = collect("/nfs", command=(sys.executable, "-uc", script))
+    collector = collect("/nfs", command=(sys.executable, "-u", str(file), "/nonexistent"))
     eventually(lambda: by_mount(collector) == {} and caplog.records)
-    collector._remote._workers.command = [sys.executable, "-c", BLOCKS, "/nonexistent"]
+    file.write_text(BLOCKS)
     assert by_mount(collector) == {}
     assert not hanging(collector)
     clock.now += RETRY_SECONDS
@@ -212,9 +225,12 @@ def test_without_a_child_local_file_systems_are_reported_and_others_absent(
 
 
 def test_the_last_answer_is_not_reported_for_longer_than_the_deadline(
-    far: FilesystemCollector, clock: Clock, caplog: pytest.LogCaptureFixture
+    far: FilesystemCollector, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    far._remote._workers.command = ["/no/such/program"]
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
     [child] = idle(far)
     os.kill(child.pid, signal.SIGKILL)
     eventually(lambda: is_reaped(child))
@@ -284,9 +300,8 @@ def test_a_mount_that_has_the_id_of_a_dead_one_is_asked_at_once(
 
 
 def test_a_change_of_the_mounts_ends_a_long_pause(
-    table: Table, far: FilesystemCollector, clock: Clock, fifos: Path, monkeypatch: pytest.MonkeyPatch
+    table: Table, far: FilesystemCollector, clock: Clock, fifos: Path
 ) -> None:
-    monkeypatch.setattr("trackside_daemon.linux.worker_process.KILL_GRACE", 3600.0)  # a busy machine may reap late
     first = hang(far, clock, fifos / "nfs")
     eventually(lambda: is_reaped(first) and by_mount(far) and not hanging(far))  # or it would be taken for the next
     clock.now += RETRY_SECONDS
@@ -317,12 +332,12 @@ def test_without_paths_there_is_nothing_to_collect(collect: Any) -> None:
 
 
 def test_close_ends_the_children_also_one_that_hangs(far: FilesystemCollector, fifos: Path) -> None:
-    children = [ask_in_vain(far, fifos / "nfs"), *far._remote._workers.idle]
+    children = [ask_in_vain(far, fifos / "nfs"), *idle(far)]
     assert len(children) == 2
     far.close()
-    hung, idle = (child._process.returncode for child in children)
+    hung, waiting = map(status, children)
     assert hung == -signal.SIGKILL
-    assert idle in (0, -signal.SIGKILL)  # the end of its input may be quicker
+    assert waiting in (0, -signal.SIGKILL)  # the end of its input may be quicker
 
 
 def test_a_real_file_system_that_is_dead_leaves_its_child_in_the_kernel(

@@ -8,8 +8,7 @@ import resource
 import shutil
 import signal
 import subprocess
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from collectors.dying import NONE, Training, await_end, children, kill, process
@@ -48,10 +47,10 @@ def test_with_a_kill_for_want_of_memory_it_is_waited_for_how_the_rank_ended(
 
     monkeypatch.setattr(worker_exit, "exit_code", hidden)
     assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
-    assert len(training.deaths._workers) == 1
+    assert training.followed() == 1
     monkeypatch.undo()
     assert training.reports_after() == []
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     assert training.counts() == NONE
 
 
@@ -63,7 +62,7 @@ def test_a_worker_that_is_killed_with_its_rank_is_no_news(training: Training, *,
         if one == training.process.pid:
             training.process.wait(DEADLINE)
         assert training.reports_after() == []
-    eventually(lambda: training.reports_after(LAG_SECONDS) == [] and not len(training.deaths._workers))
+    eventually(lambda: training.reports_after(LAG_SECONDS) == [] and not training.followed())
     assert training.reports_after(SETTLE_SECONDS) == []
     assert training.left_open() == 0
 
@@ -88,7 +87,7 @@ def test_a_worker_that_is_killed_after_its_rank_is_no_news_however_that_ended(tr
     await_end(pid)
     assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.counts() == NONE
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
 
 
 def test_workers_that_end_with_the_first_process_of_their_namespace_are_no_news(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_workers_that_end_with_the_first_process_of_their_namespace_are_no_news(
     await_end(worker)
     assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
     assert training.counts() == NONE
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     training.close()
 
 
@@ -125,7 +124,7 @@ def test_a_signal_to_all_is_no_news_of_each_worker_and_one_to_a_worker_is(traini
         os.kill(one, signal.Signals[name])
         await_end(one)
     assert [*training.reports_after(), *training.reports_after(LAG_SECONDS)] == []
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     assert training.counts() == {**NONE, name: 1}
 
 
@@ -167,9 +166,9 @@ def test_an_unknown_exit_is_waited_for_and_not_guessed(training: Training, monke
     training.do("go(reap=False)")
     await_end(*pids)
     assert training.reports_after() == []
-    assert len(training.deaths._workers) == 2
+    assert training.followed() == 2
     assert training.reports_after(SETTLE_SECONDS) == []
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     assert training.left_open() == 0
 
 
@@ -180,14 +179,13 @@ def test_no_more_are_followed_than_there_are_files_for_and_that_is_logged_once(
     training.forget()
     for _ in range(3):
         training.worker("")
-    assert len(training.deaths._workers) == 2
-    monkeypatch.setattr(worker_exit, "DESCENDANTS", 1024)
+    assert training.followed() == 2
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4, 4))
     training.forget()
     caplog.clear()
     for _ in range(3):
         training.worker("")
-    assert len(training.deaths._workers) == 1
+    assert training.followed() == 1
     [message] = caplog.messages
     assert message == (
         "the daemon follows 1 data loader workers and cannot follow more, so deaths of others are not reported: its limit of "
@@ -196,24 +194,19 @@ def test_no_more_are_followed_than_there_are_files_for_and_that_is_logged_once(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     training.forget()
     training.worker("")
-    assert len(training.deaths._workers) == 1
+    assert training.followed() == 1
 
 
-@pytest.mark.parametrize("what", ["os.pidfd_open", "select.epoll.register"])
+@pytest.mark.parametrize("what", [(os, "pidfd_open"), (process_exit.PidfdPoller, "register")])
 def test_a_process_that_the_system_lets_no_one_follow_is_reported_too(
-    training: Training, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+    training: Training, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: tuple[Any, str]
 ) -> None:
     def refuses(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    if what == "os.pidfd_open":
-        monkeypatch.setattr(os, "pidfd_open", refuses)
-    else:
-        monkeypatch.setattr(
-            training.deaths._workers, "_poller", SimpleNamespace(supported=True, register=refuses, close=int)
-        )
+    monkeypatch.setattr(*what, refuses)
     training.worker("")
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     assert ["No space left on device; raise LimitNOFILE=" in message for message in caplog.messages] == [True]
 
 
@@ -222,5 +215,5 @@ def test_another_process_of_the_same_pid_is_not_workers(training: Training, capl
     worker, rank = process(pid), process(training.process.pid)
     others = (worker._replace(start=worker.start - 1), worker._replace(pid=2**22 + 1))
     training.deaths.follow(others, rank, training.member, training.now)
-    assert len(training.deaths._workers) == 0
+    assert training.followed() == 0
     assert caplog.messages == []

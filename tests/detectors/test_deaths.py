@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from detectors.running import Running
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
@@ -44,9 +45,9 @@ def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock
         (("user", "mallory"),),
         "",
     )
-    assert many.summary == f"more than {MANY} runs of mallory died or are lost within a minute"
     names = ", ".join(f"fake-{number}" for number in range(MANY, MANY + NAMED))
-    assert many.description.startswith(f"Not reported one by one: {names} and {40 - MANY - NAMED} more. ")
+    whose = f"more than {MANY} runs of mallory died or are lost within a minute"
+    assert many.summary == f"{whose}, also {names} and {40 - MANY - NAMED} more"
     (batch,) = alerts.accept([*alone, many], clock.now)
     fired = [(one.labels.get("run"), one.labels.get("user")) for one in batch.records if isinstance(one, Alert)]
     assert len(fired) == MANY + 3
@@ -55,7 +56,7 @@ def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock
 
     assert die(deaths, clock, "fake-40") == []
     (grown,) = deaths.evaluate(clock)
-    assert grown._replace(description="") == many._replace(description="")
+    assert grown._replace(summary="") == many._replace(summary="")
     for number in range(MANY, 40):
         assert list(deaths.restarted(f"fake-{number}", 1, clock.now)) == []
     (over,) = deaths.restarted("fake-40", 1, clock.now)
@@ -80,3 +81,49 @@ def test_old_deaths_of_many_runs_end(clock: Clock) -> None:
         clock.advance(NOW + second)
     ends = list(deaths.evaluate(clock))
     assert [finding.over for finding in ends] == [True] * (MANY + 1)
+
+
+def test_the_findings_of_a_death_and_of_a_stall_have_their_attempts() -> None:
+    """The death of an attempt does not hide the hang of the next one, which has another."""
+    run = Running()
+    run.report("rank_ended", 0, state="failed", cause="SIGKILL")
+    again = Running(attempt=1, watch=run.watch)
+    again.push(0)
+    again.wait(3600)
+    found = [(one.alert, one.attempt) for one in (*run.trouble, *again.trouble) if not one.over]
+    assert found == [("TrainingProcessDied", 0), ("TrainingStalled", 1), ("TrainingStalled", 1)]
+
+
+def test_a_program_that_aborts_itself_was_killed_by_no_other() -> None:
+    run = Running()
+    (death,) = run.report("rank_ended", 0, state="failed", cause="SIGABRT")
+    assert death.summary == "rank 0 of run net aborted itself (SIGABRT)"
+    assert death.description.startswith("The program ended itself")
+    assert "dmesg" not in death.description
+
+
+@pytest.mark.parametrize("cause", ["RuntimeError: Connection closed by peer", "SIGABRT"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rank_that_finished_early_is_named_by_the_deaths_of_those_that_waited_for_it(
+    cause: str, *, late: bool
+) -> None:
+    run = Running(3)
+    for rank, step in enumerate((9, 9, 7)):
+        run.push(step, rank)
+    ends = [(2, {"state": "finished"}), (1, {"state": "failed", "cause": cause})]
+    finished = run.now
+    run.wait(1)
+    times = {2: finished, 1: run.now}
+    for rank, fields in reversed(ends) if late else ends:
+        run.report("rank_ended", rank, times[rank], **fields)
+    death = run.findings_of("TrainingProcessDied")[-1]
+    assert death.description.startswith("Rank 2 had finished at step 7 before: a rank that then waits for it fails.")
+    assert len(run.findings_of("TrainingProcessDied")) == 1 + late
+
+
+def test_a_rank_that_dies_by_itself_is_not_explained_by_one_that_finished() -> None:
+    run = Running(2)
+    run.push(9, 0, 1)
+    run.report("rank_ended", 1, state="finished")
+    (killed,) = run.report("rank_ended", 0, state="failed", cause="SIGKILL")
+    assert "finished" not in killed.description

@@ -68,10 +68,29 @@ def test_a_jump_far_above_all_before_is_reported() -> None:
     assert "rose to 0.05 at step 200, 500 times the 0.0001" in fed[0].text
 
 
+@pytest.mark.parametrize("times", [10, 10.1, 100])
+@pytest.mark.parametrize(
+    "rates", [[1e-3] * 300, [0.3] * 300, cosine(300), warm(300)], ids=["level", "0.3", "decay", "warm-up"]
+)
+def test_ten_times_the_rate_from_one_step_to_the_next_is_reported(rates: list[float], times: float) -> None:
+    fed = feed(LearningRate(), [*rates[:100], *(times * rate for rate in rates[100:120])])
+    assert [finding.at for finding in fed if not finding.over][:1] == [100]
+    assert fed[0].severity == "warning"
+
+
 def test_a_rate_that_stays_at_zero_is_reported_after_a_hundred_steps() -> None:
     fed = feed(LearningRate(), [*([1e-4] * 200), *([0.0] * 300), *([1e-4] * 5)])
     assert [(finding.at, finding.over) for finding in fed] == [(300, False), (500, True)]
-    assert "zero since step 200" in fed[0].text
+    assert "is logged as zero from step 200 to step 300: nothing is learned, unless the log rounds it" in fed[0].text
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [[0.0] * 200 + [1e-3] * 5, [20.0] * 50 + [5.0] * 5],
+    ids=["zero", "great by a schedule"],
+)
+def test_a_rate_that_may_be_right_is_reported_once_in_an_attempt(rates: list[float]) -> None:
+    assert len(alarms(feed(LearningRate(), rates * 10))) == 1
 
 
 def test_a_zero_that_is_logged_seldom_is_a_schedules_end() -> None:
@@ -91,7 +110,7 @@ def test_the_findings_are_the_same_however_samples_are_fed(parts: list[tuple[int
 def test_a_rate_that_was_never_more_than_nothing_is_reported() -> None:
     (found,) = feed(LearningRate(), [1e-8] * 300)
     assert (found.at, found.severity) == (100, "warning")
-    assert "has been 1e-08 since step 0; nothing was learned" in found.text
+    assert "is logged as 1e-08 from step 0 to step 100: nothing is learned" in found.text
     assert not feed(LearningRate(), [*([1e-3] * 100), *([1e-8] * 300)])
 
 

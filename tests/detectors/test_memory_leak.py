@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import random
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ def leaking(count: int, *, start: float = 500, each: float = 0.5, noise: float =
     return [(start + each * index + rng.gauss(0, noise)) * MEGA for index in range(count)]
 
 
-@pytest.mark.parametrize(("each", "at"), [(0.3, 569), (1.0, 189), (3.0, 99), (10.0, 99)])
+@pytest.mark.parametrize(("each", "at"), [(0.3, 299), (1.0, 99), (3.0, 99), (10.0, 99)])
 def test_a_leak_is_reported_after_so_many_samples(each: float, at: int) -> None:
     fed = feed(MemoryLeak(), leaking(600, each=each))
     assert alarms(fed) == [at]
@@ -40,10 +41,41 @@ def test_a_leak_that_begins_late_is_reported() -> None:
 def test_a_leak_reports_its_rate_and_the_time_until_the_limit() -> None:
     times = [1e9 + 2.0 * index for index in range(200)]
     values = [(500 + 2 * index) * MEGA for index in range(200)]
-    text = feed(MemoryLeak(limit=4e9), values, times=times)[0].text
-    assert "from 496 MiB to 648 MiB" in text
+    text = feed(MemoryLeak(limit=3.5e9), values, times=times)[0].text
+    assert "since step 0, from 477 MiB to 648 MiB" in text
     assert "3.35 GiB an hour" in text
-    assert "55 min 20 s until its limit of 3.73 GiB" in text
+    assert "47 min until its limit of 3.26 GiB" in text
+
+
+def fresh(slope: float, *, begins: int, count: int, start: float = 300) -> list[float]:
+    """Return the memory of a young process that leaks *slope* MiB a sample, from a sample on, with noise of a quarter of a MiB."""
+    rng = random.Random(5)
+    return [(start + slope * max(0, at - begins) + rng.random() / 4) * 2**20 for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("slope", "begins", "count"), [(0.25, 80, 300), (0.65, 75, 168), (0.3, 120, 400), (4.4, 0, 100)]
+)
+def test_a_leak_of_a_fresh_process_is_reported_with_the_step_at_which_it_began(
+    slope: float, begins: int, count: int
+) -> None:
+    (told,) = feed(MemoryLeak(), fresh(slope, begins=begins, count=count, start=300 if begins else 3000))
+    since = int(told.text.split("since step ")[1].split(",")[0])
+    assert begins - 20 <= since <= begins + 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "at"), [(None, 99), (2**30, 99), (2**36, 269), (math.inf, 269)], ids=["unknown", "near", "far", "none"]
+)
+def test_a_leak_that_leaves_more_than_an_hour_is_reported_after_minutes(limit: float | None, at: int) -> None:
+    times = [1e9 + second for second in range(400)]
+    assert alarms(feed(MemoryLeak(limit=limit), fresh(2.0, begins=0, count=400), times=times)) == [at]
+
+
+def test_a_buffer_that_fills_within_minutes_is_no_leak_where_there_is_room() -> None:
+    times = [1e9 + second for second in range(3000)]
+    filled = [(500 + min(1000, 5 * max(0, second - 300))) * MEGA for second in range(3000)]
+    assert not feed(MemoryLeak(limit=2**36), filled, times=times)
 
 
 def test_without_times_a_leak_reports_its_rate_by_samples() -> None:

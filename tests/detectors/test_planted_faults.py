@@ -21,7 +21,7 @@ NAMED = {
     "zero_variance": {"NoLearningSignal"},
     "limit": {"TruncationRising"},
     "no_kl": {"KlBlowup", "NoLearningSignal", "RewardCollapse"},  # a policy that repeats one answer gets equal rewards
-    "rate": {"KlBlowup", "RewardCollapse"},
+    "rate": {"KlBlowup", "RewardCollapse", "LearningRateOutOfRange"},
     "reward_model": {"RewardCollapse"},
     "stale": {"TrainInferenceMismatch"},
 }

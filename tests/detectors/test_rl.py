@@ -6,9 +6,12 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from detectors.test_rank_feed import block, findings_of, ingested, opened
 
-from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.rank_detectors import RankDetectors
+from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rl import RewardCollapse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,6 +111,40 @@ def test_of_several_keys_only_the_best_one_counts() -> None:
     assert {one[1] for one in changes({"critic/score/mean": ill, "critic/rewards/mean": ill})} == {
         "critic/rewards/mean"
     }
+
+
+def swinging(seed: int, count: int = 3000) -> list[float]:
+    """Return a reward that rises by 70 and swings by 25 around that for some dozens of samples, with noise of 15."""
+    draw, off, rewards = random.Random(seed), 0.0, []
+    for step in range(count):
+        off = 0.97 * off + draw.gauss(0, 1)
+        rewards.append(-120 + 70 * (1 - 1 / (1 + step / 300)) + 6 * off + 15 * draw.gauss(0, 1))
+    return rewards
+
+
+def collapses(rewards: Sequence[float]) -> list[tuple[str, int]]:
+    steps = range(len(rewards))
+    found = RewardCollapse().evaluate(Column(steps, steps, rewards), Context())
+    return [(one.severity, one.at) for one in found if not one.over]
+
+
+def test_a_reward_that_swings_is_hardly_ever_reported_and_not_for_each_swing() -> None:
+    found = [one for seed in range(20) for one in collapses(swinging(seed))]
+    assert len(found) <= 20
+    assert [severity for severity, _ in found].count("warning") <= 3
+
+
+def test_a_swinging_reward_that_loses_all_is_reported() -> None:
+    rewards = [*swinging(5, 1500), *around(-200, 15, 200)]
+    assert [severity for severity, at in collapses(rewards) if 1500 < at < 1560][-1:] == ["warning"]
+
+
+@pytest.mark.parametrize(("beside", "words"), [("completions/mean_length", "Read some answers."), ("kl", "Check the")])
+def test_the_advice_speaks_of_answers_only_to_a_policy_that_gives_some(beside: str, words: str) -> None:
+    columns = {"reward": [*HEALTHY["reward"][:ILL], *around(0.1, 0.05, 90)], beside: HEALTHY[beside]}
+    found = findings_of(RankWatch(), opened(), ingested(block(0, columns)))
+    (collapse,) = [one for one in found if one.alert == "RewardCollapse"]
+    assert collapse.description.startswith(words)
 
 
 LOSSES = {

@@ -105,7 +105,7 @@ def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
         ("TrainInferenceMismatch", "rollout_corr/rollout_is_mean", [0.4] * 20, {"importance_ratio_most": 3}, {}),
         ("KlBlowup", "actor/kl_loss", [*[0.1] * 50, *[0.9] * 20], {}, {"kl_most": 0.5}),
         ("KlBlowup", "train/approx_kl", [*[0.04] * 50, *[0.3] * 20], {"update_kl_most": 0.4}, {}),
-        ("RewardCollapse", "reward", [*[1.0] * 60, *[0.4] * 60], {"reward_collapse_ratio": 0.7}, {}),
+        ("RewardCollapse", "reward", [*[1.0] * 160, *[0.4] * 60], {"reward_collapse_ratio": 0.7}, {}),
     ],
 )
 def test_a_threshold_has_an_effect_in_a_replay(

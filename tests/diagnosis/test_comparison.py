@@ -166,6 +166,14 @@ def test_values_near_the_limits_of_floats_are_left_out(stored_history: History) 
     assert "loss" not in {trend["key"] for trend in found["trends"]}
 
 
+def test_a_push_of_each_tenth_step_has_the_time_of_one_step(stored_history: History) -> None:
+    for run, each in (("all", 1), ("tenths", 10)):
+        rows = [(step, round((BEGIN + 0.1 * step) * 1e6), {"loss": 1.0}) for step in range(0, 600, each)]
+        stored_history.put([opened(run), ingested(run, rows), finished(run, after=60)])
+    found = effects(stored_history, ["tenths"], ["all"])
+    assert [found[one].ratio for one in ("step_time", "step_time_p25")] == pytest.approx([1.0, 1.0], rel=0.01)
+
+
 def test_what_is_not_there_is_unknown(stored_history: History) -> None:
     put(stored_history, "base", 1)
     put(stored_history, "short", 2, steps=1)

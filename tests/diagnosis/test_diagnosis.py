@@ -260,6 +260,20 @@ def test_a_wait_that_the_gpu_hides_is_no_loss(stored_history: History) -> None:
     assert diagnosis(stored_history)["ledger"]["data"] == pytest.approx(0.03 * 594)
 
 
+def test_a_cpu_limit_costs_the_share_that_tasks_would_use_above_it(stored_history: History) -> None:
+    stored_history.put(PLANTED["CPU limit"][0])  # throttled 2 seconds a second at a limit of 2 CPUs: half of the time
+    (cause, *_) = diagnosis(stored_history)["causes"]
+    assert cause["lost_seconds"] == pytest.approx(LENGTH / 2, rel=0.02)
+
+
+@pytest.mark.parametrize(("slowest", "named"), [(202, False), (300, True)])
+def test_a_rank_with_less_to_do_makes_no_other_one_slow(stored_history: History, slowest: int, *, named: bool) -> None:
+    for rank, own in enumerate((100, 201, 200, slowest)):
+        stored_history.put(records({"forward": own, "all_reduce": 400 - own}, rank=rank, world=4))
+    (found,) = [cause for cause in diagnosis(stored_history)["causes"] if cause["cause"] == "straggler"]
+    assert ("for its own work" in found["evidence"][0]["text"]) is named
+
+
 def test_a_gpu_that_waits_by_design_is_no_cause(stored_history: History) -> None:
     idle = {
         f"trackside_gpu_utilization_ratio{{{GPU.format(0, 0)}}}": 0.3,

@@ -175,9 +175,9 @@ def test_after_a_restart_of_the_daemon_the_pauses_before_it_are_known(
 
 
 def test_pauses_before_the_writer_has_forgotten_a_session_are_not_moved_behind_its_last_step(
-    daemon: InProcessDaemon, training: ScriptedTraining, monkeypatch: pytest.MonkeyPatch
+    daemon: InProcessDaemon, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scripted_training.SENT_EACH", 100.0)
+    training = ScriptedTraining(daemon, tmp_path / "spool", sent_each=100.0)
     steps(training, number=STEPS // 2)
     pause(training, "eval")
     training.send(everything=True)

@@ -78,24 +78,6 @@ def test_a_quiet_run_raises_nothing(daemon: Daemon) -> None:
     assert [one for one in alerts(daemon) if one["alert"] != "SlowStep"] == []
 
 
-def test_a_firing_alert_continues_over_the_daemon_s_death_and_begins_once(
-    start_daemon: Callable[..., Daemon], training: Run, daemon: Daemon
-) -> None:
-    training.push(step=1, loss=float("nan"))
-    (before,) = eventually(lambda: alerts(daemon))
-    daemon.stop(signal.SIGKILL)
-    again = start_daemon()
-    eventually(lambda: firing(again) == 1)
-    training.push(step=2, loss=float("nan"))
-    eventually(lambda: again.series().get('trackside_training_step{rank="0",run="trouble"}') == 2)
-    training.push(step=3, loss=float("nan"))
-    eventually(lambda: again.series().get('trackside_training_step{rank="0",run="trouble"}') == 3)
-    (kept,) = alerts(again)
-    assert (kept["started"], kept["ended"]) == (before["started"], None)
-    assert not [line for line in again.log if "NonFinite" in line]
-    assert firing(again) == 1
-
-
 def test_an_alert_that_is_off_is_not_sent(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__OFF": "NonFinite@qui*"})
     for name in ("quiet", "loud"):

@@ -108,10 +108,10 @@ def steps_total(daemon: Daemon) -> dict[str, float]:
     return {name: value for name, value in daemon.series().items() if name.startswith("trackside_training_steps_total")}
 
 
-def test_a_daemon_that_is_killed_repeatedly_stores_every_sample_once_and_no_state_flaps(
+def test_a_daemon_that_is_killed_or_stopped_repeatedly_stores_every_sample_once_and_no_state_flaps(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
-    kills, samples = count(6, 100), count(50_000, 1_000_000)
+    ends, samples = count(4, 100), count(50_000, 1_000_000)
     least = samples // (4 * len(KEYS))
     daemon = start_daemon(*QUIET)
     ranks = [
@@ -121,13 +121,13 @@ def test_a_daemon_that_is_killed_repeatedly_stores_every_sample_once_and_no_stat
     eventually(lambda: len(steps_total(daemon)) == 4)
     moments, seen = random.Random(4), set()
     made = steps_total(daemon)
-    for _ in range(kills):
+    for number in range(ends):
         time.sleep(moments.uniform(0.1, 1.0))  # any moment will do
         now = steps_total(daemon)
         assert all(now.get(name, total) >= total for name, total in made.items()), "a counter fell"
         made |= now
         seen |= states(daemon)
-        daemon.stop(signal.SIGKILL)
+        daemon.stop(signal.SIGTERM if number % 4 == 3 else signal.SIGKILL)
         daemon = start_daemon(*QUIET)
     steps = [int(finish(rank)) for rank in ranks]
     assert seen <= {"starting", "running"}
@@ -143,40 +143,34 @@ def test_a_daemon_that_is_killed_repeatedly_stores_every_sample_once_and_no_stat
         assert {key: found[0, rank, key] for key in KEYS} == complete(pushed)
 
 
-def test_a_daemon_that_stands_still_for_longer_than_every_timeout_loses_nothing(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
+def test_a_daemon_or_a_training_that_stands_still_for_longer_than_every_timeout_loses_nothing(
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    tmp_path: Path,
+    count: Callable[[int, int], int],
 ) -> None:
-    daemon = start_daemon(*QUIET)
-    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
-    eventually(lambda: counted(daemon, "history_samples_total") > 0)
-    os.kill(daemon.process.pid, signal.SIGSTOP)
-    time.sleep(count(8, 70))  # timeouts are what is waited for
-    os.kill(daemon.process.pid, signal.SIGCONT)
-    behind = counted(daemon, "history_samples_total")
-    eventually(lambda: counted(daemon, "history_samples_total") > behind)
-    assert states(daemon) == {"running"}
-    steps = int(finish(training))
-    eventually(lambda: states(daemon) == {"finished"})
-    assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()} == complete(steps)
-
-
-def test_a_training_that_stands_still_for_longer_than_every_timeout_is_not_lost_and_loses_nothing(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
-) -> None:
-    daemon = start_daemon(*QUIET)
-    training = start_training(daemon, "-c", PACED, "500", "0", **PATIENT)
-    eventually(lambda: counted(daemon, "history_samples_total") > 0)
-    os.kill(training.pid, signal.SIGSTOP)
+    daemons = [start_daemon(*QUIET), start_daemon(*QUIET, directory=tmp_path)]
+    trainings = [start_training(daemon, "-c", PACED, "500", "0", **PATIENT) for daemon in daemons]
+    for daemon in daemons:
+        eventually(lambda daemon=daemon: counted(daemon, "history_samples_total") > 0)  # type: ignore[misc]
+    still = daemons[0].process.pid, trainings[1].pid
+    for pid in still:
+        os.kill(pid, signal.SIGSTOP)
     until = time.monotonic() + count(8, 70)
     while time.monotonic() < until:
-        assert states(daemon) == {"running"}
+        assert states(daemons[1]) == {"running"}
         time.sleep(0.5)  # timeouts are what is waited for
-    os.kill(training.pid, signal.SIGCONT)
-    steps = int(finish(training))
-    eventually(lambda: states(daemon) == {"finished"})
-    assert daemon.stop() == 0
-    assert {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()} == complete(steps)
+    for pid in still:
+        os.kill(pid, signal.SIGCONT)
+    behind = counted(daemons[0], "history_samples_total")
+    eventually(lambda: counted(daemons[0], "history_samples_total") > behind)
+    assert states(daemons[0]) == {"running"}
+    for daemon, training in zip(daemons, trainings, strict=True):
+        steps = int(finish(training))
+        eventually(lambda daemon=daemon: states(daemon) == {"finished"})  # type: ignore[misc]
+        assert daemon.stop() == 0
+        found = {key: rows for (_, _, key), rows in stored_samples(daemon.history, "paced").items()}
+        assert found == complete(steps)
 
 
 MARKS = {"run_info", "state", "end_timestamp_seconds"}

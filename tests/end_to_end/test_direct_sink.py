@@ -40,7 +40,6 @@ sys.stdin.readline()
 trackside.push(step=60, loss=0.5)
 sys.stdin.read()
 """
-PUSHES = "import time, trackside; trackside.push(step=1, loss=0.5); print('trains', flush=True); time.sleep(600)"
 
 
 @pytest.fixture
@@ -73,41 +72,6 @@ def test_a_nan_of_64_ranks_is_one_message(
     assert (alert["labels"]["run"], alert["labels"]["severity"]) == ("net", "critical")
     assert len(notified) == 1
     assert len(letters_about(inbox, NAN)) == 1
-
-
-def test_a_killed_process_is_notified(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
-) -> None:
-    daemon = start_daemon(environ=environ)
-    training = start_training(daemon, "-c", PUSHES, TRACKSIDE_RUN_NAME="net")
-    assert training.stdout is not None
-    assert training.stdout.readline() == "trains\n"
-    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="net"}'))
-    training.kill()
-    letter = eventually(lambda: letters_about(inbox, DIED))[0]
-    assert "SIGKILL" in str(letter.body)
-
-
-def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_sends_it_again(
-    inbox: Inbox, environ: dict[str, str], start_daemon: Callable[..., Daemon]
-) -> None:
-    daemon = start_daemon(environ=environ)
-    with trackside.init("net", endpoint=daemon.endpoint) as run:
-        run.push(step=1, loss=float("nan"))
-        eventually(lambda: [one for one in nans(daemon) if "webhook" in one["notified"]])
-        daemon.stop(signal.SIGKILL)
-        again = start_daemon(environ=environ)
-        run.push(step=2, loss=float("nan"))
-        run.alert("another", severity="critical")  # told after whatever the sink had to say of the NaN
-        eventually(lambda: letters_about(inbox, "TracksideUserAlert"))
-        assert [one["ended"] for one in nans(again)] == [None]
-    assert len([letter for letter in inbox.of("direct") if _is_news(letter)]) == 1
-    assert not letters_about(inbox, NAN, "resolved")
-
-
-def _is_news(letter: Letter) -> bool:
-    """Return whether a message is about the NaN alone, not a later one about all firing alerts of the group."""
-    return letter.fires(NAN) and not letter.fires("TracksideUserAlert")
 
 
 def test_a_nan_of_a_run_that_ends_at_once_is_firing_in_the_first_message(

@@ -62,9 +62,9 @@ def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
         yield start
 
 
-def begin(daemon: Daemon, start_training: Callable[..., Process]) -> Process:
+def begin(daemon: Daemon, start_training: Callable[..., Process], name: str) -> Process:
     """Start a training in a new process, and wait until it has made some steps."""
-    training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net")
+    training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME=name)
     assert training.stdout is not None
     assert training.stdout.readline() == "trains\n"
     return training
@@ -116,81 +116,67 @@ def test_a_nan_is_over_by_itself_with_the_times_that_are_shipped(
     assert len(road.letters_about(PAGE, NAN)) == 1
 
 
-def test_a_killed_process_is_notified(
-    daemon: Daemon, start_road: Callable[..., Road], start_training: Callable[..., Process]
+def test_64_ranks_are_one_message_and_a_killed_process_is_another(
+    daemon: Daemon,
+    start_road: Callable[..., Road],
+    start_training: Callable[..., Process],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     road = start_road(daemon)
-    training = begin(daemon, start_training)
-    training.kill()
-    (letter,) = eventually(lambda: road.letters_about(PAGE, DIED))
-    assert letter.body["groupLabels"] == {"cluster": "main", "run": "net"}
-    assert {one["labels"]["alertname"] for one in letter.body["alerts"]} == {DIED}
-
-
-def test_64_ranks_are_one_message(
-    daemon: Daemon, start_road: Callable[..., Road], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    road = start_road(daemon)
+    begin(daemon, start_training, "dies").kill()
     with ranks(daemon, 64, monkeypatch) as runs:
         for run in runs:
             break_down(run)
         eventually(lambda: road.letters_about(PAGE, NAN))
         eventually(lambda: any(" 63 " in one["summary"] for one in nans(daemon)))
+        (died,) = eventually(lambda: road.letters_about(PAGE, DIED))
         _scrapes(road, 3)
-    assert len(road.inbox.of(PAGE)) == 1
+    assert died.body["groupLabels"] == {"cluster": "main", "run": "dies"}
+    assert {one["labels"]["alertname"] for one in died.body["alerts"]} == {DIED}
+    assert len(road.inbox.of(PAGE)) == 2
     assert not road.inbox.of("training")
 
 
-def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_sends_it_again(
-    start_daemon: Callable[..., Daemon], start_road: Callable[..., Road], address: str
-) -> None:
-    daemon = start_daemon(f"--web.listen-address={address}")
-    road = start_road(daemon)
-    with trackside.init("net", endpoint=daemon.endpoint) as run:
-        break_down(run)
-        eventually(lambda: road.letters_about(PAGE, NAN))
-        again = _killed(daemon, road, NAN, start_daemon, address)
-        run.push(step=4, loss=float("nan"))
-        eventually(lambda: any(name.startswith("trackside_training_step{") for name in again.series()))
-        _scrapes(road, 5)
-    assert len(road.letters_about(PAGE, NAN)) == 1
-    assert not road.letters_about(PAGE, NAN, "resolved")
-
-
-def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_sends_it_again(
+def test_a_daemon_that_is_killed_during_a_nan_and_a_stall_neither_resolves_nor_sends_them_again(
     start_daemon: Callable[..., Daemon],
     start_road: Callable[..., Road],
     start_training: Callable[..., Process],
     address: str,
 ) -> None:
-    soon = {"TRACKSIDE_ALERTS__STALL_AFTER": "2"}
-    daemon = start_daemon(f"--web.listen-address={address}", environ=soon)
+    def start() -> Daemon:
+        return start_daemon(f"--web.listen-address={address}", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
+
+    daemon = start()
     road = start_road(daemon)
-    training = begin(daemon, start_training)
-    eventually(lambda: any(v > 60 for n, v in daemon.series().items() if n.startswith("trackside_training_step{")))
-    training.send_signal(signal.SIGSTOP)
-    eventually(lambda: road.letters_about(PAGE, STALLED))
-    _killed(daemon, road, STALLED, start_daemon, address, environ=soon)
-    _scrapes(road, 5)
-    assert len(road.letters_about(PAGE, STALLED)) == 1
-    assert not road.letters_about(PAGE, STALLED, "resolved")
+    training = begin(daemon, start_training, "still")
+    with trackside.init("net", endpoint=daemon.endpoint) as run:
+        eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="still"}', 0.0) > 60)
+        training.send_signal(signal.SIGSTOP)
+        break_down(run)
+        eventually(lambda: road.letters_about(PAGE, STALLED, run="still") and road.letters_about(PAGE, NAN))
+        since = {
+            alert: f'max(ALERTS_FOR_STATE{{alertname="{alert}",run="{name}",severity="critical"}})'
+            for alert, name in ((NAN, "net"), (STALLED, "still"))
+        }
+        before = {alert: road.value(expression) for alert, expression in since.items()}
+        assert None not in before.values()
 
+        def goes_on() -> bool:
+            return {alert: road.value(expression) for alert, expression in since.items()} == before
 
-def _killed(
-    daemon: Daemon, road: Road, alert: str, start_daemon: Callable[..., Daemon], address: str, **more: dict[str, str]
-) -> Daemon:
-    """Kill the daemon, wait until Prometheus sees that, and start another; the alert must keep firing all the while."""
-    since = f'max(ALERTS_FOR_STATE{{alertname="{alert}",severity="critical"}})'
-    before = road.value(since)
-    assert before is not None
-    daemon.stop(signal.SIGKILL)
-    eventually(lambda: road.value("up") == 0, pause=SCRAPED)
-    _scrapes(road, 2)
-    assert road.value(since) == before
-    again = start_daemon(f"--web.listen-address={address}", **more)
-    eventually(lambda: road.value("up") == 1, pause=SCRAPED)
-    assert road.value(since) == before
-    return again
+        daemon.stop(signal.SIGKILL)
+        eventually(lambda: road.value("up") == 0, pause=SCRAPED)
+        _scrapes(road, 2)
+        assert goes_on()
+        again = start()
+        eventually(lambda: road.value("up") == 1, pause=SCRAPED)
+        assert goes_on()
+        run.push(step=4, loss=float("nan"))
+        eventually(lambda: 'trackside_training_step{rank="0",run="net"}' in again.series())
+        _scrapes(road, 5)
+    for alert, name in ((NAN, "net"), (STALLED, "still")):
+        assert len(road.letters_about(PAGE, alert, run=name)) == 1
+        assert not road.letters_about(PAGE, alert, "resolved", run=name)
 
 
 def _scrapes(road: Road, number: int) -> None:

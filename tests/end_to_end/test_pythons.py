@@ -17,8 +17,12 @@ SMOKE = Path(__file__).parent / "smoke.py"
 WARNINGS = "error::DeprecationWarning,ignore:This process:DeprecationWarning"
 """From Python 3.12 on, os.fork warns of any thread, and the client has one."""
 
-OTHERS = [version for version in SUPPORTED if version != THIS]
-"""Versions that run no other test here."""
+OTHERS = [
+    pytest.param(version, marks=() if version in (SUPPORTED[0], SUPPORTED[-1]) else pytest.mark.only_soak)
+    for version in SUPPORTED
+    if version != THIS
+]
+"""Versions that run no other test here; what the first and the last have, those between them have too."""
 
 TRAINING = """
 import trackside

@@ -102,27 +102,23 @@ def test_a_run_s_end_leaves_no_value_of_it_but_how_it_ended(road: Road, start_tr
         assert end.value(f"count_over_time({live}[5m])") > 0  # within the time for which a lost series is shown
 
 
-def test_a_daemon_that_is_killed_leaves_only_that_it_is_down(tmp_path: Path) -> None:
+def test_scrapes_of_while_the_receiver_was_down_arrive_and_a_killed_daemon_leaves_only_that_it_is_down(
+    tmp_path: Path,
+) -> None:
     with laid(tmp_path) as road:
         for end in road.ends:
             end.shows("count(trackside_gpu_up)", 2)
-        road.daemon.stop(signal.SIGKILL)
-        for end in road.ends:
-            end.shows('{__name__=~"trackside_.*"}')
-            end.shows("up", 0)
-            assert end.value("count(count_over_time(trackside_gpu_up[5m]))") == 2
-
-
-def test_what_was_scraped_while_the_receiver_was_down_arrives_when_it_is_back(tmp_path: Path) -> None:
-    with laid(tmp_path) as road:
-        for end in road.ends:
-            end.shows("up", 1)
         road.central.stop()
         cut = len(samples(road.victoria))
         eventually(lambda: len(samples(road.victoria)) >= cut + 5, pause=SCRAPED)
         with central(tmp_path / "central", port=int(road.central.url.rpartition(":")[2])) as back:
             whole = samples(road.victoria)
             eventually(lambda: samples(back)[: len(whole)] == whole, pause=SCRAPED)
+            road.daemon.stop(signal.SIGKILL)
+            for end in (back, road.victoria):
+                end.shows('{__name__=~"trackside_.*"}')
+                end.shows("up", 0)
+                assert end.value("count(count_over_time(trackside_gpu_up[5m]))") == 2
 
 
 def samples(end: Queries) -> list[tuple[float, str]]:

@@ -12,47 +12,8 @@ from fuzz.mutation import mutants
 from fuzz.tables import Tables
 from wire_messages import FakeSession, clock, moment, pushed
 
+from trackside import wire
 from trackside.buckets import Buckets
-from trackside.wire import (
-    BODIES,
-    DISTRIBUTION_COLUMNS,
-    PROTOCOL,
-    AllocationSite,
-    Allocator,
-    Bye,
-    CheckpointTotals,
-    DataWaits,
-    Device,
-    DistributionFrame,
-    Envelope,
-    Flight,
-    FlightEntry,
-    FlightGroup,
-    Heartbeat,
-    Hello,
-    Histogram,
-    Memory,
-    MemorySnapshot,
-    Nack,
-    OptimizerSteps,
-    ProcessInfo,
-    Profile,
-    ProfilePlan,
-    ProfileQuestion,
-    Pushes,
-    Refused,
-    ResourceUsage,
-    Skip,
-    Stacks,
-    StepsQuestion,
-    Totals,
-    TrainingAlert,
-    TrainingEvent,
-    WireError,
-    decode_body,
-    encode,
-    open_envelope,
-)
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.history.files.export import FORMATS, export
@@ -75,9 +36,9 @@ MESSAGES = 20
 SESSIONS = [bytes([number]) * 16 for number in range(3)]
 
 SESSION = FakeSession("id", name="train", rank=1, local_rank=1, world=2)
-ROOM = ResourceUsage(1, 1, 1, 1, 1)
-HISTOGRAM = Histogram([1] * 18, 1.0, {-20: 1})
-TOTALS = Totals(
+ROOM = wire.ResourceUsage(1, 1, 1, 1, 1)
+HISTOGRAM = wire.Histogram([1] * 18, 1.0, {-20: 1})
+TOTALS = wire.Totals(
     pushes=1,
     steps=1,
     samples=1.0,
@@ -85,12 +46,12 @@ TOTALS = Totals(
     nonfinite={"loss": 1},
     step_duration=HISTOGRAM,
     phases={"data": 1.0},
-    data_wait=DataWaits([1] * 18, 1.0, first=HISTOGRAM),
+    data_wait=wire.DataWaits([1] * 18, 1.0, first=HISTOGRAM),
     paused=1.0,
-    device=Device({"forward": 1.0}, {"GPU-1": Memory(1, 1, 1, 1)}, 1.0, 1.0),
-    saves=CheckpointTotals(1, HISTOGRAM, 1, 1.0),
+    device=wire.Device({"forward": 1.0}, {"GPU-1": wire.Memory(1, 1, 1, 1)}, 1.0, 1.0),
+    saves=wire.CheckpointTotals(1, HISTOGRAM, 1, 1.0),
 )
-HELLO = Hello(
+HELLO = wire.Hello(
     SESSION.identity,
     clock(),
     clock().wall,
@@ -101,7 +62,7 @@ HELLO = Hello(
     last={"loss": 1.0, "lr": 0.1},
     step=1,
     progress_age=0,
-    about=ProcessInfo(
+    about=wire.ProcessInfo(
         ("python", "a.py"),
         "/",
         "3.11",
@@ -112,25 +73,25 @@ HELLO = Hello(
         "space",
         "box",
         "launch",
-        profile=ProfilePlan(20, 1, (1,), True, True, True),
+        profile=wire.ProfilePlan(20, 1, (1,), True, True, True),
     ),
     phase="eval",
     room=ROOM,
 )
-BATCH = Pushes(
+BATCH = wire.Pushes(
     clock(),
     TOTALS,
     [pushed(["loss", "reward"], (0.0, 1, (2.5, 1.0)), (0.1, 2, (2.4, 1.0)))],
-    [TrainingEvent("checkpoint", 1, 1, '{"path": "a"}')],
-    [TrainingAlert("title", 1, "text", "warning", 1)],
+    [wire.TrainingEvent("checkpoint", 1, 1, '{"path": "a"}')],
+    [wire.TrainingAlert("title", 1, "text", "warning", 1)],
     "eval",
     ROOM,
     [
-        DistributionFrame(
+        wire.DistributionFrame(
             "gradients",
             1,
             ["0.weight"],
-            dict.fromkeys(DISTRIBUTION_COLUMNS["gradients"], bytes(4)),
+            dict.fromkeys(wire.DISTRIBUTION_COLUMNS["gradients"], bytes(4)),
             [Buckets(1, 2, {3: 4}).packed()],
             1,
         )
@@ -139,26 +100,39 @@ BATCH = Pushes(
 COMPLETE: dict[str, Any] = {
     "hello": HELLO,
     "batch": BATCH,
-    "beat": Heartbeat(clock(), 0, TOTALS, {"loss": 1.0}, 2, "eval", ROOM),
-    "bye": Bye(clock(), TOTALS, "failed", "ValueError: x", True),
-    "skip": Skip(1, TOTALS),
-    "stacks": Stacks({"MainThread": ["a.py:1 f"]}),
-    "flight": Flight(
+    "beat": wire.Heartbeat(clock(), 0, TOTALS, {"loss": 1.0}, 2, "eval", ROOM),
+    "bye": wire.Bye(clock(), TOTALS, "failed", "ValueError: x", True),
+    "skip": wire.Skip(1, TOTALS),
+    "stacks": wire.Stacks({"MainThread": ["a.py:1 f"]}),
+    "flight": wire.Flight(
         {"MainThread": ["a.py:1 f"]},
-        [FlightGroup("gloo", "0", "default_pg", [0], [FlightEntry(1, "all_reduce", "started", "[4]", 4, 1.0, True)])],
+        [
+            wire.FlightGroup(
+                "gloo", "0", "default_pg", [0], [wire.FlightEntry(1, "all_reduce", "started", "[4]", 4, 1.0, True)]
+            )
+        ],
     ),
-    "steps": OptimizerSteps(1),
-    "profile": Profile(b"x", "it ended"),
-    "memory": MemorySnapshot([Allocator("cuda:0", 1, 1, [AllocationSite(["a.py:1 f"], 1, 1)])], ["none"]),
-    "steps?": StepsQuestion(1.0),
-    "profile?": ProfileQuestion(1.0, True, True, True),
-    "nack": Nack("body"),
-    "refused": Refused([1]),
+    "steps": wire.OptimizerSteps(1),
+    "profile": wire.Profile(b"x", "it ended"),
+    "memory": wire.MemorySnapshot(
+        [wire.Allocator("cuda:0", 1, 1, [wire.AllocationSite(["a.py:1 f"], 1, 1)])], ["none"]
+    ),
+    "steps?": wire.StepsQuestion(1.0),
+    "profile?": wire.ProfileQuestion(1.0, True, True, True),
+    "nack": wire.Nack("body"),
+    "refused": wire.Refused([1]),
 }
 COMPLETE = {kind: msgspec.to_builtins(body, builtin_types=(bytes,)) for kind, body in COMPLETE.items()}
 COMPLETE["hello"].update(acked=0, late=False)  # which would be left out
 """A body of each kind with all its fields."""
-KINDS = ["hello", "batch", "beat", "bye", "skip", *sorted(BODIES.keys() - {"hello", "batch", "beat", "bye", "skip"})]
+KINDS = [
+    "hello",
+    "batch",
+    "beat",
+    "bye",
+    "skip",
+    *sorted(wire.BODIES.keys() - {"hello", "batch", "beat", "bye", "skip"}),
+]
 STRANGE: list[Any] = [
     *(0, 1, -1, 2, 17, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63)),
     *(0.0, -0.0, 0.5, -1.0, 1e-320, 1e9, 1e18, 1e19, 1e308, -1e308, inf, -inf, nan, None, True, False),
@@ -209,10 +183,10 @@ def messages(data: bytes) -> Iterator[list[bytes]]:
                 if places := list(leaves(body)) if body else []:
                     container, key = places[place % len(places)]
                     container[key] = deepcopy(STRANGE[value % len(STRANGE)])
-            envelope = Envelope(KINDS[kind], SESSIONS[session], number)
-            yield [*encode(envelope)[:2], b"" if body is None else msgspec.msgpack.encode(body)]
+            envelope = wire.Envelope(KINDS[kind], SESSIONS[session], number)
+            yield [*wire.encode(envelope)[:2], b"" if body is None else msgspec.msgpack.encode(body)]
         else:
-            yield [PROTOCOL, *rest.split(b"\0\0", 3)] if head % 2 else rest.split(b"\0\0")
+            yield [wire.PROTOCOL, *rest.split(b"\0\0", 3)] if head % 2 else rest.split(b"\0\0")
         data = data[3 + length :]
 
 
@@ -222,15 +196,15 @@ history: Any = Tables()
 def check_body(frames: list[bytes]) -> None:
     """Check that a message is refused by `WireError` alone, or comes back equal."""
     try:
-        envelope = open_envelope(frames)
-        body = decode_body(envelope.kind, frames[2])
+        envelope = wire.open_envelope(frames)
+        body = wire.decode_body(envelope.kind, frames[2])
         for block in getattr(body, "blocks", ()):
             block.columns()
-    except WireError:
+    except wire.WireError:
         return
-    again = encode(envelope, body)
-    assert repr(open_envelope(again)) == repr(envelope)
-    assert repr(decode_body(envelope.kind, again[2])) == repr(body)  # as texts, because NaN differs from itself
+    again = wire.encode(envelope, body)
+    assert repr(wire.open_envelope(again)) == repr(envelope)
+    assert repr(wire.decode_body(envelope.kind, again[2])) == repr(body)  # as texts, because NaN differs from itself
 
 
 def check(data: bytes) -> None:
@@ -255,7 +229,7 @@ def run_through(data: bytes) -> None:
             stages.accept(batch)
             if batch.receipt is not None:
                 sessions.committed(batch.receipt)
-    assert not any(stages._failures.values()), stages._failures
+    assert not any(stages._failures.values())
     read(state, after)
 
 

@@ -17,7 +17,7 @@ from trackside_daemon.history import codec, schema
 from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
-from trackside_daemon.history.record.packing import Packing
+from trackside_daemon.history.record.packing import LIMITS, Packing
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import Checkpoint
@@ -97,6 +97,7 @@ class Bench:
 
     Attributes:
         pushed: All samples of each series, by stream (its attempt and rank, of run ``run``) and key.
+        limits: What of a log is packed at once.
     """
 
     def __init__(self, place: Path, **more: Any) -> None:
@@ -107,6 +108,7 @@ class Bench:
         self.pushed: dict[tuple[int, str], list[Sample]] = {}
         self.numbers: dict[bytes, int] = {}
         self.packing: Packing | None = None
+        self.limits = LIMITS
 
     def reopen(self) -> None:
         """Open the file anew, as after a restart."""
@@ -167,7 +169,7 @@ class Bench:
             due = stream if stream is not None else next(iter(self.store.due), None)
             if due is None:
                 return False
-            self.packing = Packing(self.connection, due)
+            self.packing = Packing(self.connection, due, self.limits)
         if not self.packing.step():
             self.store.mark_packed(self.packing.stream)
             self.packing = None

@@ -7,6 +7,7 @@ import random
 import tracemalloc
 from array import array
 from contextlib import suppress
+from fractions import Fraction
 from functools import cache
 from struct import pack, unpack
 from typing import TYPE_CHECKING
@@ -103,6 +104,34 @@ def test_a_summary_is_as_brute_force_has_it(column: list[float]) -> None:
     finite = [value for value in column if math.isfinite(value)]
     assert found.finite == len(finite)
     assert same([found.sum], [sum(finite)])
+    assert found.squares is not None
+    assert close(found.squares, finite)
+
+
+@given(COLUMNS, COLUMNS)
+@example([1e9 + place % 2 for place in range(100)], [1e9])
+def test_the_summary_of_two_columns_is_that_of_both(first: list[float], second: list[float]) -> None:
+    both = codec.summarize(array("d", first)).plus(codec.summarize(array("d", second)))
+    whole = codec.summarize(array("d", first + second))
+    assert (both.low, both.high, both.finite) == (whole.low, whole.high, whole.finite)
+    assert close(both.squares or 0.0, [value for value in first + second if math.isfinite(value)])
+
+
+def spread(finite: list[float]) -> float:
+    """Return the exact sum of squared deviations, rounded; infinite if it is too large for a float."""
+    exact = [Fraction(value) for value in finite]
+    mean = sum(exact, Fraction()) / max(1, len(exact))
+    try:
+        return float(sum(((value - mean) ** 2 for value in exact), Fraction()))
+    except OverflowError:
+        return math.inf
+
+
+def close(found: float, finite: list[float]) -> bool:
+    """Return whether a sum of squares is right within rounding; where numbers are too large for it, it is unknown."""
+    rounding = 1e-10 * max(map(abs, finite), default=0.0)
+    least = rounding * rounding * len(finite) + 1e-300
+    return not math.isfinite(found) or math.isclose(found, spread(finite), rel_tol=1e-6, abs_tol=least)
 
 
 @cache

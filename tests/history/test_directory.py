@@ -238,7 +238,10 @@ def test_a_second_daemon_is_refused_with_the_holder_of_the_history(tmp_path: Pat
 def test_the_lock_file_is_private_and_stays(tmp_path: Path) -> None:
     (tmp_path / "history.lock").write_text("4194304\nand something longer")
     lock = lock_history(tmp_path)
-    assert not os.get_inheritable(lock._file)
+    (file,) = (
+        one for one in Path("/proc/self/fd").iterdir() if one.exists() and one.samefile(tmp_path / "history.lock")
+    )
+    assert not os.get_inheritable(int(file.name))
     lock.close()
     assert (tmp_path / "history.lock").read_text() == f"{os.getpid()}\n"
     (tmp_path / "history.lock").unlink()

@@ -6,15 +6,13 @@ import csv
 import json
 import tracemalloc
 from math import inf, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import Bench, block, session_id
 
-from trackside_daemon.history import log_rows
-from trackside_daemon.history.files import export as module
-from trackside_daemon.history.files.export import FORMATS, Format, TooManyKeysError, export
+from trackside_daemon.history.files.export import FORMATS, GROUP, MAX_COLUMNS, PAGE, Format, TooManyKeysError, export
 from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
@@ -161,50 +159,35 @@ def test_packed_or_not_an_export_is_the_same_and_as_long_as_its_count(tmp_path: 
     assert len([value for value in values if value]) == 10_001
 
 
-@pytest.mark.parametrize("form", ["json", "jsonl"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_run_of_very_many_keys_is_exported_some_keys_at_a_time(
-    form: Format, packed: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = []
-    read = module._all_samples
-
-    def counted(database: Any, series: list[Any], window: Window) -> list[Any]:
-        groups.append(len(series))
-        return read(database, series, window)
-
-    monkeypatch.setattr(module, "GROUP", 3)
-    monkeypatch.setattr(module, "PAGE", 2)
-    monkeypatch.setattr(module, "_all_samples", counted)
+def test_a_run_of_very_many_keys_is_exported_some_keys_at_a_time(bench: Bench) -> None:
     bench.open(session_id(1))
-    keys = [f"k{number}" for number in range(8)]
-    bench.send(session_id(1), block(keys, [1, 2], [float(number) for number in range(16)]))
-    if packed:
-        bench.pack(bench.stream(session_id(1)))
-        bench.send(session_id(1), block(["k3", "k9"], [3], [1.0, 2.0]))
-    bench.apply(*(Event("run", 0, BEGIN + number, f"e{number}") for number in range(5)))
-    text = b"".join(export(bench.database, "run", form)).decode()
-    if form == "json":
-        found = [(one["key"], *point[::2]) for one in json.loads(text)["series"] for point in one["points"]]
-        events = [event["kind"] for event in json.loads(text)["events"]]
-    else:
-        lines = [json.loads(line) for line in text.splitlines()]
+    keys = [f"k{number}" for number in range(GROUP + 3)]
+    bench.send(session_id(1), block(keys, [1, 2], [float(number) for number in range(2 * len(keys))]))
+    bench.apply(*(Event("run", 0, BEGIN + number, f"e{number}") for number in range(PAGE + 3)))
+    wanted = {(key, step): float(len(keys) * (step - 1) + number) for number, key in enumerate(keys) for step in (1, 2)}
+    events = [f"e{number}" for number in range(PAGE + 3)]
+    for packed in (False, True):
+        if packed:
+            bench.pack(bench.stream(session_id(1)))
+            bench.send(session_id(1), block(["k3", "new"], [3], [1.0, 2.0]))
+            wanted |= {("k3", 3): 1.0, ("new", 3): 2.0}
+        document = json.loads(b"".join(export(bench.database, "run", "json")))
+        found = {(one["key"], point[0]): point[2] for one in document["series"] for point in one["points"]}
+        assert (found, [event["kind"] for event in document["events"]]) == (wanted, events)
+        lines = [json.loads(line) for line in b"".join(export(bench.database, "run", "jsonl")).splitlines()]
         pushes = [line for line in lines if line["kind"] == "samples"]
-        found = [(key, push["step"], value) for push in pushes for key, value in push["values"].items()]
-        events = [line["event"] for line in lines if line["kind"] == "event"]
-    wanted = [(key, step, float(8 * (step - 1) + number)) for number, key in enumerate(keys) for step in (1, 2)]
-    assert sorted(found) == sorted(wanted + ([("k3", 3, 1.0), ("k9", 3, 2.0)] if packed else []))
-    assert groups == [3, 3, 3 if packed else 2]
-    assert events == [f"e{number}" for number in range(5)]
+        assert {(key, push["step"]): value for push in pushes for key, value in push["values"].items()} == wanted
+        assert max(len(push["values"]) for push in pushes) == GROUP
+        assert [line["event"] for line in lines if line["kind"] == "event"] == events
 
 
-def test_more_keys_than_a_csv_file_has_columns_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_COLUMNS", 2)
+def test_more_keys_than_a_csv_file_has_columns_are_refused(bench: Bench) -> None:
     bench.open(session_id(1))
-    bench.send(session_id(1), block(["a", "b", "c"], [1], [1.0, 2.0, 3.0]))
-    with pytest.raises(TooManyKeysError, match="more than 2 keys, too many for a CSV file; select keys"):
+    keys = [f"k{number}" for number in range(MAX_COLUMNS + 1)]
+    bench.send(session_id(1), block(keys, [1], [1.0] * len(keys)))
+    with pytest.raises(TooManyKeysError, match=f"more than {MAX_COLUMNS} keys, too many for a CSV file; select keys"):
         export(bench.database, "run", "csv")
-    assert b"0,0,1," in b"".join(export(bench.database, "run", "csv", Selection(("a", "b"))))
+    assert b"0,0,1," in b"".join(export(bench.database, "run", "csv", Selection(("k0", "k1"))))
 
 
 def test_an_unknown_run_is_reported_before_anything_is_written(tmp_path: Path) -> None:
@@ -240,20 +223,12 @@ def test_a_nan_in_a_configuration_is_a_text_in_the_export(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_log_is_not_read_anew_for_each_series(form: Format, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_not_read_anew_for_each_series(form: Format, bench: Bench, read_rows: list[int]) -> None:
     bench.open(session_id(1))
     for number in range(10):
         bench.send(session_id(1), block([f"k{key}" for key in range(40)], [number], [0.5] * 40))
-    read: list[int] = []
-    add = log_rows.LogRows.add
-
-    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
-        read.append(number)
-        return add(self, number, data, shift)
-
-    monkeypatch.setattr(log_rows.LogRows, "add", counted)
     assert b"k39" in b"".join(export(bench.database, "run", form))
-    assert len(read) == 2 * 10, "to find its series, and to read them"
+    assert len(read_rows) == 2 * 10, "to find its series, and to read them"
 
 
 def part_of(one: History, part: Selection) -> list[tuple[str, str, str, str]]:

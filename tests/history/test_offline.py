@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from histories import column, finished, history, opened
+from history.builders import MORE
 
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database
@@ -143,16 +144,14 @@ def test_without_a_history_the_command_names_where_it_searched(tmp_path: Path) -
     )
 
 
-def test_a_newer_schema_is_refused_and_an_older_one_is_for_the_daemon_to_migrate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = (*schema.MIGRATIONS, ("another step", ("CREATE TABLE other (id INTEGER)",)))
-    Database(tmp_path, migrations=more).close()
-    with pytest.raises(HistoryError, match="written by a newer trackside"):
-        Offline(tmp_path, nothing)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*more, ("a third", ())))
-    with pytest.raises(HistoryError, match="start the daemon once to migrate it"):
-        Offline(tmp_path, nothing)
+def test_a_newer_schema_is_refused_and_an_older_one_is_for_the_daemon_to_migrate(tmp_path: Path) -> None:
+    for migrations, message in (
+        (schema.MIGRATIONS[:-1], "start the daemon once to migrate it"),
+        (MORE, "written by a newer trackside"),
+    ):
+        Database(tmp_path, migrations=migrations).close()
+        with pytest.raises(HistoryError, match=message):
+            Offline(tmp_path, nothing)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ import pytest
 from history.builders import SHIFT, Bench, block, check_tables, session_id
 from processes import DEADLINE
 
-from trackside_daemon.history import codec, log_rows
-from trackside_daemon.history.read import series
-from trackside_daemon.history.record import maintenance, packing, store
+from trackside_daemon.history import log_rows
+from trackside_daemon.history.record import maintenance, packing
 from trackside_daemon.history.record.maintenance import Maintenance
-from trackside_daemon.history.record.packing import Packing
+from trackside_daemon.history.record.packing import Packing, PackingLimits
 from trackside_daemon.history.record.trimming import Bounds
 
 if TYPE_CHECKING:
@@ -33,18 +32,6 @@ VALUES: tuple[Callable[[random.Random], float], ...] = (
     lambda dice: float(dice.randrange(9)),
     lambda _: math.nan,
 )
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 16 samples in cells of 4, and logs of 8 rows, so that little data crosses many edges."""
-    for module in (codec, packing, series, store):
-        monkeypatch.setattr(module, "BLOCK", 16, raising=False)
-        monkeypatch.setattr(module, "CELL", 4, raising=False)
-    monkeypatch.setattr(packing, "SLICE_ROWS", 3)
-    monkeypatch.setattr(packing, "BATCH_BYTES", 1500)
-    monkeypatch.setattr(codec.cells, "__defaults__", (4,))
-    monkeypatch.setattr(store, "LOG_ROWS", 8)
 
 
 class Pusher:
@@ -91,11 +78,12 @@ class Pusher:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_read_is_what_was_appended_whatever_happens_between(
-    seed: int, place: Path, small: None, count: Callable[[int, int], int]
+    seed: int, place: Path, small: int, count: Callable[[int, int], int]
 ) -> None:
     for number in range(count(5, 300)):
         (place / str(number)).mkdir()
         bench = Bench(place / str(number))
+        bench.limits = PackingLimits(bytes=1500, rows=3)
         dice = random.Random(f"{seed} {number}")
         pusher = Pusher(bench, dice, most=40)
         for _ in range(40):
@@ -103,9 +91,9 @@ def test_what_is_read_is_what_was_appended_whatever_happens_between(
             if event < 0.6:
                 pusher.push()
             elif event < 0.85:
-                bench.step()
+                bench.step(bench.stream(dice.choice(pusher.sessions)))
             elif event < 0.89:
-                bench.rolled_back(dice.randint(1, 4), next(iter(bench.store.due), None))
+                bench.rolled_back(dice.randint(1, 4), bench.stream(dice.choice(pusher.sessions)))
             elif event < 0.92:
                 bench.reopen()
             elif event < 0.95:
@@ -119,7 +107,7 @@ def test_what_is_read_is_what_was_appended_whatever_happens_between(
         bench.pack()
         bench.check()
         assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
-        full = "SELECT count(*) FROM block WHERE count < 16 AND id + 1 IN (SELECT id FROM block)"
+        full = f"SELECT count(*) FROM block WHERE count < {small} AND id + 1 IN (SELECT id FROM block)"
         assert bench.connection.execute(full).fetchone()[0] == 0
         counts = bench.connection.execute("SELECT stream, key, count FROM series").fetchall()
         assert {(stream, key): many for stream, key, many in counts} == {
@@ -225,23 +213,13 @@ def test_a_message_with_many_keys_is_packed_a_key_at_a_time(bench: Bench) -> Non
     bench.check()
 
 
-def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing, "BATCH_BYTES", 256 * 1024)
+def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(bench: Bench, read_rows: list[int]) -> None:
+    bench.limits = PackingLimits(bytes=64 * 1024)
     bench.open(session_id(1))
     for number in range(200):
         bench.send(session_id(1), block(["a", "b"], range(50 * number, 50 * number + 50), [0.5] * 100))
     for number in range(200, 210):
         bench.send(session_id(1), block(["a"], range(50 * number, 50 * number + 5000), [0.5] * 5000))
-    read = [0]
-    add = log_rows.LogRows.add
-
-    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
-        read.append(number)
-        return add(self, number, data, shift)
-
-    monkeypatch.setattr(log_rows.LogRows, "add", counted)
     count = "SELECT count(*) FROM log"
     blocks = "SELECT count(*) FROM block"
     left = [bench.connection.execute(count).fetchone()[0]]
@@ -249,29 +227,27 @@ def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
     held = 0
     more = True
     while more:
-        before = read[-1]
+        before = len(read_rows)
         more = bench.step(1)
         left.append(bench.connection.execute(count).fetchone()[0])
         made.append(bench.connection.execute(blocks).fetchone()[0])
-        assert read[-1] - before <= packing.SLICE_ROWS, "rows in a step"
-        assert left[-2] - left[-1] <= packing.SLICE_ROWS
+        assert len(read_rows) - before <= bench.limits.rows, "rows in a step"
+        assert left[-2] - left[-1] <= bench.limits.rows
         assert made[-1] - made[-2] <= 2
-        held = max(held, len(bench.packing._rows.parts) if bench.packing else 0)
+        held = max(held, len(read_rows) - (left[0] - left[-1]))
     assert left[-1] == 0
-    assert held <= 100
+    assert held <= bench.limits.rows, "rows that are read and not yet deleted: the first slice has the bytes of a batch"
     bench.check()
 
 
-def test_packing_keys_without_end_needs_memory_for_some_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "BATCH_COLUMNS", 300)
-    monkeypatch.setattr(packing, "SLICE_ROWS", 4)
+def test_packing_keys_without_end_needs_memory_for_some_of_them(bench: Bench) -> None:
     bench.open(session_id(1))
     for number in range(40):
         bench.send(session_id(1), block([f"{number}/{key}" for key in range(100)], [number], [0.5] * 100))
     tracemalloc.start()
     try:
         with bench.database.transaction() as connection:
-            work = Packing(connection, 1)
+            work = Packing(connection, 1, PackingLimits(columns=300, rows=4))
             while work.step():
                 pass
         peak = tracemalloc.get_traced_memory()[1]
@@ -309,6 +285,7 @@ def test_a_slice_with_enough_time_packs_all(bench: Bench) -> None:
     bench.open(session_id(1))
     for step in range(40):
         bench.send(session_id(1), block(["a"], [step], [1.0]))
+    bench.end()
     upkeep = Maintenance(bench.database, bench.store, Bounds(2**33), slice_seconds=DEADLINE)
     assert not upkeep.is_idle()
     with bench.database.transaction():
@@ -324,6 +301,7 @@ def test_the_backlog_falls_while_one_stream_is_packed(bench: Bench, monkeypatch:
     keys = [f"k{number}" for number in range(50)]
     for step in range(40):
         bench.send(session_id(1), block(keys, [step], [1.0] * len(keys)))
+    bench.end()
     upkeep = Maintenance(bench.database, bench.store, Bounds(2**33), slice_seconds=1.5)
     monkeypatch.setattr(time, "monotonic", map(float, itertools.count(1)).__next__)  # a second a look: one step a slice
     backlogs: list[int] = []

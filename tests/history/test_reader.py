@@ -15,8 +15,8 @@ from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.selection import count
-from trackside_daemon.history.read import attempts, live_values, reader
-from trackside_daemon.history.read.live_values import LatestValues
+from trackside_daemon.history.read import attempts, reader
+from trackside_daemon.history.read.live_values import KEYS, LatestValues
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 
 if TYPE_CHECKING:
@@ -152,14 +152,14 @@ def test_pages_have_each_metric_once_and_begin_with_the_lowest_rank_and_its_newe
     assert read[:3] == [(1, 0, "a"), (1, 0, "b"), (1, 0, "c")]
 
 
-def test_the_newest_values_are_those_of_a_bounded_number_of_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_values, "KEYS", 2)
+def test_the_newest_values_are_those_of_a_bounded_number_of_keys(bench: Bench) -> None:
     bench.open(session_id(1))
-    bench.send(session_id(1), block(["a", "b", "c"], [1], [1.0, 2.0, 3.0]))
+    keys = [f"k{number}" for number in range(KEYS + 1)]
+    bench.send(session_id(1), block(keys, [1], [1.0] * len(keys)))
     values = LatestValues("run")
     with bench.database.reading() as connection:
         values.refresh(connection)
-    assert list(values.values) == ["a", "b"]
+    assert list(values.values) == keys[:KEYS]
 
 
 @pytest.mark.parametrize("key", ["train/loss", "Loss/train"])

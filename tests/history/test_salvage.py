@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import shutil
 import sqlite3
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from history.builders import Bench, check_tables, fill, filled, read, tables
 from history.test_schema import python
 
 from trackside_daemon.history import schema
-from trackside_daemon.history.database import FILE, Database
+from trackside_daemon.history.database import FILE, SMALL_BYTES, Database
 from trackside_daemon.history.directory import HistoryError, UnavailableError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.salvage import set_aside
@@ -355,12 +357,13 @@ def test_what_a_killed_daemon_was_salvaging_the_next_one_salvages(original: Orig
 def test_where_there_is_no_room_a_new_history_begins_empty(
     original: Original, place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(set_aside, "SPARE_BYTES", 2**60)
+    usage = shutil.disk_usage(place)._replace(free=2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     original.write(place, {FILE: os.urandom(100) + original.closed[FILE][100:]})
     database = Database(place)
     assert database.connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
     database.close()
-    assert "that needs 1,024 PiB" in caplog.text
+    assert re.search(r"that needs [\d.]+ MiB", caplog.text)
 
 
 def test_a_daemon_salvages_in_a_process_of_its_own_and_waits_for_it(original: Original, place: Path) -> None:
@@ -408,11 +411,15 @@ def test_the_check_of_a_file_in_use_finds_damage(original: Original, place: Path
     assert find_damage(place / FILE)
 
 
-def test_a_large_file_is_checked_while_it_is_used(
-    original: Original, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trackside_daemon.history.database.SMALL_BYTES", 0)
-    original.write(place, {FILE: without_root(original.closed[FILE], place, "block")})
+def test_a_large_file_is_checked_while_it_is_used(original: Original, place: Path) -> None:
+    original.write(place, original.closed)
+    connection = sqlite3.connect(place / FILE)
+    connection.execute(
+        "INSERT INTO event SELECT NULL, run, attempt, rank, step, time, kind, zeroblob(?) FROM event", (SMALL_BYTES,)
+    )
+    connection.commit()
+    connection.close()
+    original.write(place, {FILE: without_root((place / FILE).read_bytes(), place, "block")})
     database = Database(place, serves=True)
     assert database.is_open
 

@@ -23,7 +23,7 @@ from session_records import batch_ingested
 from trackside_daemon.history import schema, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
-from trackside_daemon.history.read import attempts
+from trackside_daemon.history.read import attempts, summary
 from trackside_daemon.history.read.series import EVERYTHING
 from trackside_daemon.model.records import Account, AccountUpdated
 
@@ -86,10 +86,13 @@ def test_a_file_from_before_accounts_and_with_infinite_values_is_read_and_contin
     bench.connection.execute("ALTER TABLE run DROP COLUMN notes")
     for column in ("host", "began", "steps"):
         bench.connection.execute(f"ALTER TABLE session DROP COLUMN {column}")
+    bench.connection.execute("ALTER TABLE series DROP COLUMN squares")
     bench.connection.execute("DELETE FROM migration WHERE number > 3")
     bench.reopen()
     assert version(place / FILE) == NOW
     assert bench.chart(1, "a", EVERYTHING, 10).nonfinite == ()  # nobody has counted them
+    (metric,) = summary.metrics(bench.connection, 1)
+    assert (metric["mean"], metric["std"]) == (0.5, None)  # nobody has kept it
     bench.numbers[session_id(1)] = 2
     bench.send(session_id(1), block(["a"], range(BLOCK + 9, BLOCK + 20), [inf] * 11))
     bench.apply(AccountUpdated("run", 0, 0, Account(stall=2.0)))

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import WALL, Bench, Range, bits, block, brute_extremes, same, session_id
 
-from trackside_daemon.history import codec, log_rows
+from trackside_daemon.history import codec
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.read.charts import Chart
 from trackside_daemon.history.read.series import StoredSeries, Window
-from trackside_daemon.history.record import packing, store
 from trackside_daemon.history.record.trimming import Bounds, Trimming
 
 if TYPE_CHECKING:
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
     from history.builders import Sample
 
 ONE = session_id(1)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 32 samples in cells of 4, so that little data has all resolutions."""
-    for module in (charts, codec, packing, series, store):
-        monkeypatch.setattr(module, "BLOCK", 32, raising=False)
-        monkeypatch.setattr(module, "CELL", 4, raising=False)
-    for function in (codec.cells, codec.nonfinite):
-        monkeypatch.setattr(function, "__defaults__", (4,))
 
 
 def fill(bench: Bench, steps: Sequence[int], values: Sequence[float], *, packed: int, key: str = "a") -> None:
@@ -133,7 +122,7 @@ POINTS = (1, 2, 3, 4, 7, 10, 25, 60, 2000)
 @pytest.mark.parametrize("kind", STEPS)
 @pytest.mark.parametrize("values", ["plain", "odd", "nan"])
 def test_a_chart_is_as_brute_force_has_it(
-    kind: str, values: str, bench: Bench, small: None, count: Callable[[int, int], int]
+    kind: str, values: str, bench: Bench, small: int, count: Callable[[int, int], int]
 ) -> None:
     dice = random.Random(f"{kind} {values}")
     bench.open(ONE)
@@ -212,7 +201,7 @@ def test_with_blocks_of_4096_there_are_half_as_many_buckets_as_asked_for_or_more
                 assert chart.samples == count_
 
 
-def test_a_bucket_of_nothing_but_nan_has_nan_at_any_resolution(bench: Bench, small: None) -> None:
+def test_a_bucket_of_nothing_but_nan_has_nan_at_any_resolution(bench: Bench, small: int) -> None:
     fill(bench, range(640), [nan] * 640, packed=640)
     for points in (2, 30, 150, 2000):
         chart = bench.chart(1, "a", Window(), points)
@@ -234,7 +223,7 @@ def test_the_time_of_a_chart_is_in_the_window_that_begins_or_ends_there(bench: B
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_cells_stand_for_trimmed_samples_and_are_marked(kind: str, bench: Bench, small: None) -> None:
+def test_cells_stand_for_trimmed_samples_and_are_marked(kind: str, bench: Bench, small: int) -> None:
     dice = random.Random(kind)
     fill(bench, steps_of(kind, 320, dice), values_of("odd", 320, dice), packed=320)
     rows = bench.pushed[1, "a"]
@@ -288,7 +277,7 @@ def test_an_unknown_series_is_empty(bench: Bench) -> None:
         "UPDATE log SET data = x'91'",
     ],
 )
-def test_a_damaged_blob_is_a_value_error_or_not_read(damage: str, points: int, bench: Bench, small: None) -> None:
+def test_a_damaged_blob_is_a_value_error_or_not_read(damage: str, points: int, bench: Bench, small: int) -> None:
     fill(bench, range(640), [0.1 * number for number in range(640)], packed=600)
     bench.connection.execute(damage)
     for window in (Window(), Window("step", 5, 595)):
@@ -302,27 +291,18 @@ def test_a_damaged_blob_is_a_value_error_or_not_read(damage: str, points: int, b
             bench.read(1, "a")
 
 
-def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, read_rows: list[int]) -> None:
     bench.open(ONE)
     keys = [f"k{number}" for number in range(5)]
-    read: list[int] = []
-    add = log_rows.LogRows.add
-
-    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
-        read.append(number)
-        return add(self, number, data, shift)
-
     tail = series.LogTail(None, 1)
     for round_ in range(6):
         for number in range(10):
             bench.send(ONE, block(keys, [10 * round_ + number], [float(round_)] * 5))
-        read.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(log_rows.LogRows, "add", counted)
-            for key in keys:
-                found = series.samples(bench.database, StoredSeries(1, key), tail)
-                assert [step for columns in found for step in columns[0]] == list(range(10 * round_ + 10))
-        assert read == list(range(10 * round_ + 1, 10 * round_ + 11))
+        read_rows.clear()
+        for key in keys:
+            found = series.samples(bench.database, StoredSeries(1, key), tail)
+            assert [step for columns in found for step in columns[0]] == list(range(10 * round_ + 10))
+        assert read_rows == list(range(10 * round_ + 1, 10 * round_ + 11))
         if round_ in {1, 3, 4}:
             bench.pack(1)
 

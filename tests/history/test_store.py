@@ -285,5 +285,3 @@ def test_rows_of_ever_new_keys_are_packed_before_reading_them_needs_much_memory(
     for number in range(40):
         bench.send(session_id(1), block([f"{number}/{key}" for key in range(1000)], [number], [0.5] * 1000))
     assert list(bench.store.due) == [1]
-    bench.pack(1)
-    assert not bench.store.due

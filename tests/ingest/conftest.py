@@ -14,6 +14,7 @@ from wire_messages import RunsHarness
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.greeting import SESSIONS
 from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.session import process_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import Receipt
+    from trackside_daemon.ingest.messages import MessageLimits
     from trackside_daemon.model.metric import Metric
 
 PEER = b"\0peer"
@@ -50,13 +52,15 @@ class SessionsHarness:
         receipts: Receipts of messages that are accepted and not yet committed.
     """
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, messages: MessageLimits | None = None, *, most: int = SESSIONS, **limits: int) -> None:
         self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
         owners = RunOwners(spooled=lambda _: os.getuid())
-        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners)
+        self.sessions = Sessions(
+            self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners, limits=messages, most=most
+        )
         self.receipts: list[Receipt] = []
 
     def receive(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:

@@ -65,6 +65,12 @@ def key(directory: Path, name: str = "gpu7") -> ClientKey:
     return found
 
 
+def assert_no_secrets(text: str, *directories: Path) -> None:
+    """Check that no secret key of these directories is in a text."""
+    secrets = [one for directory in directories for one in (Keyring(directory).secret, key(directory).secret)]
+    assert not any(secret.decode() in text for secret in secrets)
+
+
 def speaks(bound: ServedSocket, client: zmq.Socket[bytes]) -> bool:
     """Return whether a message and its answer pass between the sockets."""
     assert client.poll(PATIENCE_MILLISECONDS, zmq.POLLOUT)
@@ -72,11 +78,6 @@ def speaks(bound: ServedSocket, client: zmq.Socket[bytes]) -> bool:
     connection, frames = bound.receive()
     bound.answer(connection, frames)
     return client.poll(PATIENCE_MILLISECONDS) > 0 and client.recv() == b"hello"
-
-
-def test_the_right_key_gets_through(bound: ServedSocket, directory: Path, connect: Connect) -> None:
-    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
-    assert bound.refused("key") == 0
 
 
 def test_a_unix_socket_needs_no_key_and_is_bound_beside_the_port(
@@ -96,6 +97,7 @@ def test_an_unknown_key_is_refused_counted_and_logged_once(
     connect: Connect,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG", logger="trackside")
     make(place / "other", ["gpu7"])
     stranger = key(place / "other")
     wrong = ClientKey(stranger.file, stranger.secret, stranger.public, key(directory).daemon)
@@ -105,6 +107,7 @@ def test_an_unknown_key_is_refused_counted_and_logged_once(
     assert caplog.messages == [
         f"a client at 127.0.0.1 was refused: its key is not in {directory}/authorized; further ones from there are only counted"
     ]
+    assert_no_secrets(caplog.text, directory, place / "other")
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 
 
@@ -112,6 +115,7 @@ def test_an_unknown_key_is_refused_counted_and_logged_once(
 def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_logged_once(
     bound: ServedSocket, directory: Path, connect: Connect, caplog: pytest.LogCaptureFixture, owner: str
 ) -> None:
+    caplog.set_level("DEBUG", logger="trackside")
     make(directory / "other", ["gpu7"])
     sockets = []
 
@@ -125,40 +129,17 @@ def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_logged_on
     assert caplog.messages == [
         f"a client at {bound.endpoints[0]} was refused: {reason}; further ones from there are only counted"
     ]
+    assert_no_secrets(caplog.text, directory, directory / "other")
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 
 
-def test_no_key_is_in_the_log(
-    bound: ServedSocket,
-    place: Path,
-    directory: Path,
-    connect: Connect,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("DEBUG", logger="trackside")
-    make(place / "other", ["gpu7"])
-    stranger = key(place / "other")
-    wrong = ClientKey(stranger.file, stranger.secret, stranger.public, key(directory).daemon)
-    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
-    for one in (wrong, stranger):
-        connect(bound.endpoints[0], one)
-    eventually(lambda: bound.worker.receive() is None and len(caplog.messages) == 2)
-    secrets = [Keyring(one).secret.decode() for one in (directory, place / "other")]
-    secrets += [key(one).secret.decode() for one in (directory, place / "other")]
-    assert not any(secret in caplog.text for secret in secrets)
-
-
-def test_a_client_that_is_added_while_the_daemon_runs_gets_through(
+def test_clients_are_added_and_removed_while_the_daemon_runs(
     bound: ServedSocket, directory: Path, connect: Connect
 ) -> None:
-    assert speaks(bound, connect(bound.endpoints[0], key(directory)))
-    make(directory, ["gpu8"])
-    assert speaks(bound, connect(bound.endpoints[0], key(directory, "gpu8")))
-
-
-def test_a_removed_client_does_not_get_through_again(bound: ServedSocket, directory: Path, connect: Connect) -> None:
     held = key(directory)
     assert speaks(bound, connect(bound.endpoints[0], held))
+    make(directory, ["gpu8"])
+    assert speaks(bound, connect(bound.endpoints[0], key(directory, "gpu8")))
     (directory / "authorized" / "gpu7.pub").unlink()
     again = connect(bound.endpoints[0], held)
     eventually(lambda: bound.refused("key") >= 1)

@@ -91,13 +91,16 @@ def test_a_question_does_not_wait_for_a_rank_that_ends(desk: Any) -> None:
     question = Question("profile?", ranks[0].identity.run)
     asked = desk.sessions.ask(question, desk.house.now)
     desk.receive(*ranks[0].frames("bye", ranks[0].bye("failed"), 1))
+    waiting = threading.Thread(target=question.wait, args=(3600.0,), daemon=True)
+    waiting.start()
     for _ in range(2):
         assert not question.wait(0)
         desk.house.wait(5.0)
         desk.sessions.tick(desk.house.now)
     envelope = open_envelope(asked[1][1:])
     desk.receive(*encode(Envelope("profile", ranks[1].id, envelope.number), Profile(b"", "no torch")))
-    assert question._complete.is_set()
+    waiting.join(DEADLINE)
+    assert not waiting.is_alive()
     assert [one.rank for one in question.wait(0)] == [1]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
 import socket
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +17,9 @@ import zmq
 import zmtp
 from processes import eventually
 
-from trackside_daemon.ingest import ingest_worker as module
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.endpoint import EndpointError
+from trackside_daemon.ingest.ingest_worker import PEERS, IngestWorker
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.ingest.worker import worker as worker_module
@@ -29,6 +32,17 @@ if TYPE_CHECKING:
     from served_sockets import ServedSocket
 
     from trackside_daemon.ingest.channel import Record
+
+
+def child() -> int:
+    """Return the pid of the worker, the child of this process that runs its module."""
+
+    def read() -> list[str]:
+        pids = {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+        return [pid for pid in pids if b"ingest.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    (found,) = eventually(read)
+    return int(found)
 
 
 @pytest.fixture
@@ -107,11 +121,12 @@ def test_an_unread_channel_keeps_what_it_has_and_waits_for_no_reader(channels: t
     assert ours.unsent == 0
 
 
-def test_a_record_beyond_all_measure_closes_the_channel(channels: tuple[Channel, Channel]) -> None:
-    ours, theirs = channels
-    ours._socket.send(bytes([2, 0, 1]) + (2**32 - 1).to_bytes(4, "little"))
-    with pytest.raises(ChannelClosed):
-        theirs.receive()
+def test_a_record_beyond_all_measure_closes_the_channel() -> None:
+    ours, theirs = pair()
+    with ours, theirs:
+        ours.send(bytes([2, 0, 1]) + (2**32 - 1).to_bytes(4, "little"))
+        with pytest.raises(ChannelClosed):
+            Channel(theirs).receive()
 
 
 def test_the_end_of_the_other_process_is_noticed(channels: tuple[Channel, Channel]) -> None:
@@ -175,21 +190,21 @@ def test_a_connection_that_ends_is_forgotten(served: ServedSocket, connect: Call
     client = connect()
     client.send(b"hello")
     connection, _ = served.receive()
-    assert connection.peer is not None
+    peer = connection.peer
+    assert peer is not None
     client.close()
-    eventually(lambda: served.worker.receive() is None and not served.worker._connections)
-    assert connection.peer.pidfd == -1
+    eventually(lambda: served.worker.receive() is None and peer.pidfd == -1)
 
 
 def test_no_more_pidfds_than_a_few_wait_for_a_hello(
-    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
 ) -> None:
-    monkeypatch.setattr(module, "PEERS", 2)
-    peers = []
-    for _ in range(3):
+    connect().send(b"no hello")
+    peers = [served.receive()[0].peer]
+    for _ in range(PEERS):
         connect().send(b"no hello")
-        peers.append(served.receive()[0].peer)
-    assert [peer is not None and peer.pidfd >= 0 for peer in peers] == [False, True, True]
+    peers += [served.receive()[0].peer for _ in range(PEERS)]
+    assert [peer is not None and peer.pidfd >= 0 for peer in peers] == [False, *[True] * PEERS]
 
 
 def test_after_the_end_of_a_worker_the_same_connection_continues_with_the_next(
@@ -198,8 +213,7 @@ def test_after_the_end_of_a_worker_the_same_connection_continues_with_the_next(
     client = connect()
     client.send(b"before")
     before, _ = served.receive()
-    assert served.worker._process is not None
-    served.worker._process.kill()
+    os.kill(child(), signal.SIGKILL)
     eventually(lambda: served.worker.receive() is None and served.worker.restarts == 1)
     served.worker.send([before.id, b"lost"])  # to nobody
     served.worker.flush()
@@ -230,8 +244,7 @@ def test_a_worker_that_hangs_is_killed(served: ServedSocket) -> None:
 
     for _ in range(10):
         assert not ticked(), "it answers"
-    assert served.worker._process is not None
-    os.kill(served.worker._process.pid, signal.SIGSTOP)
+    os.kill(child(), signal.SIGSTOP)
     eventually(ticked)
 
 
@@ -248,20 +261,17 @@ def test_a_worker_with_messages_that_wait_is_not_mistaken_for_one_that_hangs(
     served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
 ) -> None:
     client = connect()
-    client.send(b"one")
-
-    def arrived() -> bool:
-        served.worker._read()
-        return len(served.worker._records) >= 3  # that it is ready, the connection, and its message
-
-    eventually(arrived)
+    for number in range(200):
+        client.send(b"%d" % number)
+    while served.receive() and not served.worker.waiting:
+        pass
     served.worker.hang_seconds = 0.0
     for _ in range(10):
         served.worker.tick(reads=True)
         served.worker.flush()
-    assert served.worker.receive() is not None
-    client.send(b"two")
-    eventually(lambda: served.worker.receive() is not None)
+    client.send(b"last")
+    while served.receive()[1] != [b"last"]:
+        pass
     assert served.worker.restarts == 0
 
 
@@ -270,11 +280,10 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
     place: Path, caplog: pytest.LogCaptureFixture, sent: signal.Signals
 ) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = module.IngestWorker(push_socket)
+    worker = IngestWorker(push_socket)
     try:
         worker.start()
-        assert worker._process is not None
-        worker._process.send_signal(sent)
+        os.kill(child(), sent)
         worker.wait_ready()
         assert worker.restarts == 1
         (line,) = [one.getMessage() for one in caplog.records]
@@ -286,13 +295,11 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
 
 def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(place: Path) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = module.IngestWorker(push_socket, start_seconds=0.0)
+    worker = IngestWorker(push_socket, start_seconds=0.0)
     try:
         worker.start()
-        assert worker._process is not None
-        worker._process.kill()
-        worker._process.wait()
-        worker._read()
+        os.kill(child(), signal.SIGKILL)
+        eventually(lambda: worker.receive() is None and worker.restarts == 1)
         with pytest.raises(EndpointError, match="the ingest worker has ended: it was killed"):
             worker.wait_ready()
     finally:
@@ -304,7 +311,7 @@ def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path) -> None
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()
     bound.listeners = {"ipc:///" + "x" * 130: listener}
-    worker = module.IngestWorker(bound)
+    worker = IngestWorker(bound)
     worker.start()
     try:
         with pytest.raises(
@@ -419,7 +426,7 @@ class TestConnections:
         ours, theirs = channels
         one, sizes = Worker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
         monkeypatch.setattr(worker_module, "_resident", lambda: sizes.pop(0))
-        monkeypatch.setattr(worker_module, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr("time.monotonic", map(float, itertools.count()).__next__)  # a look at each call
         speaking, mute = [peers("1000") for _ in range(2)], peers("1000")
         for descriptor in (*speaking, mute):
             one._connections.accepted(descriptor)
@@ -429,6 +436,7 @@ class TestConnections:
         for _ in range(4):
             one._limit_memory()
             left.append(len(one._connections))
+        monkeypatch.undo()
         assert left == [2, 1, 1, 1]
         kinds = [record.kind for record in received(ours, theirs, 4)]
         assert (kinds.count(Kind.REFUSED), kinds.count(Kind.LOG)) == (2, 1)
@@ -447,18 +455,32 @@ class TestConnections:
 
 
 def test_the_peer_of_a_connection_is_its_user_or_its_address() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        assert connections._peer(here.fileno()) == str(os.getuid())
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        assert connections._peer(client.fileno()) == "127.0.0.1"
-        number = client.fileno()
-    assert connections._peer(number) == ""
+    with ExitStack() as stack:
+        of_user = [stack.enter_context(one) for one in socket.socketpair()]
+        server = stack.enter_context(socket.create_server(("", 0)))
+        connect = partial(socket.create_connection, server.getsockname())
+        local, other = (
+            [stack.enter_context(connect(source_address=(address, 0))) for _ in range(2)]
+            for address in ("127.0.0.1", "127.0.0.2")
+        )
+        here = [stack.enter_context(server.accept()[0]) for _ in range(4)]
+        same = [of_user, local, other, here[:2]]
+        for ends in (*same, [of_user[0], local[0]], [here[0], here[2]]):
+            made = Connections(9)
+            for end in ends:
+                made.accepted(end.fileno())
+            assert made.has_several_peers is (ends not in same)
+        number = of_user[0].fileno()
+    made.accepted(number)  # closed already, so that its peer is unknown
+    assert number in made
 
 
 def test_without_descriptors_to_spare_few_connections_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trackside_daemon.ingest.worker import worker
-
-    for limit, most in ((1024, 256), (1, 1), (10**6, worker.CONNECTIONS), (resource.RLIM_INFINITY, worker.CONNECTIONS)):
+    for limit, most in (
+        (1024, 256),
+        (1, 1),
+        (10**6, worker_module.CONNECTIONS),
+        (resource.RLIM_INFINITY, worker_module.CONNECTIONS),
+    ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert worker._most_connections() == most
+        assert worker_module.most_connections() == most

@@ -8,7 +8,6 @@ import pytest
 from processes import eventually
 
 from trackside_daemon.ingest.channel import Channel, Kind, pair
-from trackside_daemon.ingest.worker import worker
 from trackside_daemon.ingest.worker.worker import FLUSH_BYTES, WAITING_BYTES, MessageQueue
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ def test_the_message_of_an_owner_precedes_the_flood_of_another(passed: Passed) -
     assert names == [b"alice%d" % number for number in range(100)]
 
 
-def test_owners_get_equal_shares_in_bytes(passed: Passed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "FLUSH_BYTES", 1)
+def test_owners_get_equal_shares_in_bytes(passed: Passed) -> None:
     for _ in range(10):
         passed.send("alice", b"alice", 8 * FLUSH_BYTES)
     for _ in range(40):

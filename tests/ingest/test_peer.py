@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -11,7 +12,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
@@ -100,7 +101,10 @@ def call(served: ServedSocket) -> Iterator[Callable[..., Caller]]:
 
 
 @pytest.fixture
-def watch() -> Iterator[ProcessWatch]:
+def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWatch]:
+    """A watch, in a process that may open as many files as the parameter says."""
+    if limit := getattr(request, "param", 0):
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     one = ProcessWatch()
     yield one
     one.close()
@@ -166,7 +170,13 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_without_pidfds_of_peers_its_pid_will_do(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SO_PEERPIDFD", 9999)
+    class OlderSocket(socket.socket):
+        def getsockopt(self, level: int, option: int, *size: int) -> Any:
+            if option != socket.SO_PEERCRED:
+                raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+            return super().getsockopt(level, option, *size)
+
+    monkeypatch.setattr(socket, "socket", OlderSocket)
     descriptor = connections.pidfd(ends[0].fileno(), os.getpid())
     assert f"Pid:\t{os.getpid()}\n" in Path(f"/proc/self/fdinfo/{descriptor}").read_text()
     os.close(descriptor)
@@ -203,7 +213,7 @@ def test_its_end_and_how_it_came_are_reported(
     caller.end(how, reap=reap)
     assert ended(watch, 5.0) == [EndedProcess(process(caller), Exit(code), moment(5.0))]
     assert not watch.waits
-    assert watch._followed == {}
+    assert descriptors("pidfd") == 0, "nothing of it is left open"
 
 
 def test_in_another_pid_namespace_it_is_seen_as_this_machine_counts(
@@ -236,20 +246,20 @@ def test_a_connection_without_a_process_is_not_followed(call: Callable[..., Call
     assert meet(watch, caller) is None
 
 
+@pytest.mark.parametrize("watch", [4], indirect=True)
 def test_no_more_processes_are_followed_than_leave_descriptors_for_the_daemon(
     call: Callable[..., Caller], watch: ProcessWatch
 ) -> None:
-    watch._most = 1
     first, second = call(), call()
     assert meet(watch, first) == first.process.pid
     assert meet(watch, second) is None
     assert meet(watch, first) == first.process.pid
 
 
+@pytest.mark.parametrize("watch", [12], indirect=True)
 def test_many_processes_of_one_user_leave_room_for_those_of_another(
     call: Callable[..., Caller], watch: ProcessWatch
 ) -> None:
-    watch._most = 3
     flood, honest = [call() for _ in range(4)], [call() for _ in range(2)]
     for caller in flood:
         caller.connection = caller.connection._replace(uid=3002)
@@ -269,8 +279,9 @@ def test_a_process_of_another_machine_or_namespace_is_not_followed(
     assert meet(watch, caller, replace(caller.identity, **other)) is None
 
 
+@pytest.mark.parametrize("in_time", [True, False])
 def test_until_it_is_reaped_how_it_ended_is_not_guessed(
-    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch, *, in_time: bool
 ) -> None:
     """The exit code of another user's zombie, for example, reads as 0."""
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
@@ -279,27 +290,19 @@ def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     caller.end("os._exit(3)", reap=False)
     eventually(lambda: watch.ended(moment()) == [] and watch.waits)
     assert watch.ended(moment(PATIENCE_SECONDS - 0.1)) == []
-    caller.process.wait(DEADLINE)
-    assert ended(watch, PATIENCE_SECONDS - 0.1) == [EndedProcess(process(caller), Exit(3), moment())], (
-        "when it was over"
-    )
-
-
-def test_a_process_that_is_not_reaped_in_time_ended_in_an_unknown_way(
-    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
-    caller = call()
-    meet(watch, caller)
-    caller.end("os._exit(3)", reap=False)
-    eventually(lambda: watch.ended(moment()) == [] and watch.waits)
-    assert watch.ended(moment(PATIENCE_SECONDS)) == [EndedProcess(process(caller), Exit(None), moment())]
+    if in_time:
+        caller.process.wait(DEADLINE)
+    after = PATIENCE_SECONDS - (0.1 if in_time else 0)
+    assert ended(watch, after) == [EndedProcess(process(caller), Exit(3 if in_time else None), moment())]
 
 
 def test_on_an_older_kernel_a_zombie_shows_its_exit_and_a_reaped_process_does_not(
     call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_exit, "PIDFD_GET_INFO", 0)
+    def ioctl(*_: object) -> int:
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
     zombie, reaped = call(), call()
     meet(watch, zombie)
     zombie.end("os._exit(3)", reap=False)
@@ -336,16 +339,12 @@ def test_the_exit_of_another_users_zombie_is_unknown_rather_than_good(call: Call
 
 
 def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_open(
-    call: Callable[..., Caller], watch: ProcessWatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full:
-        def register(self, *_: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def register(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-        def close(self) -> None: ...
-
-    watch._poller.close()
-    watch._poller = Full()  # type: ignore[assignment]  # what of it is used
+    monkeypatch.setattr(process_exit.PidfdPoller, "register", register)
     assert meet(watch, call()) is None
     assert descriptors("pidfd") == 0
 

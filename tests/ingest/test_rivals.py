@@ -15,6 +15,7 @@ from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.greeting import QUIET_SECONDS
 from trackside_daemon.model.records import BatchIngested, Event, SessionOpened
+from trackside_daemon.training.liveness import Liveness
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
@@ -23,7 +24,7 @@ SHELL = 1000  # the process that has started the others
 
 
 @pytest.fixture
-def exists(desk: Any) -> dict[int, bool | None]:
+def exists(desk: Any, monkeypatch: pytest.MonkeyPatch) -> dict[int, bool | None]:
     """The processes that the daemon sees (True), sees to be gone, or cannot see (None), by pid; it sees all others."""
     found: dict[int, bool | None] = {}
 
@@ -31,7 +32,7 @@ def exists(desk: Any) -> dict[int, bool | None]:
         return found.get(identity.pid, True)
 
     desk.house.runs.exists = is_alive
-    desk.house.runs._liveness.is_gone = lambda identity: found.get(identity.pid, True) is False
+    monkeypatch.setattr(Liveness, "is_gone", lambda _, identity: found.get(identity.pid, True) is False)
     return found
 
 
@@ -48,8 +49,15 @@ def greet(desk: Any, session: FakeSession, *parents: int, **more: Any) -> str:
     """Receive a hello; return the run that the session gets, empty if it is to greet again."""
     body = replace(hello(desk, session, *(parents or (SHELL,))), **more)
     (answer, *_) = desk.receive(*session.frames("hello", body))
-    assert answer.kind in {"welcome", "hello?"}
-    return str(desk.sessions._sessions[session.id].ref.run)
+    if answer.kind == "hello?":
+        return ""
+    assert answer.kind == "welcome"
+    return [run for id_, run in opened_runs(desk) if id_ == session.id][-1]
+
+
+def opened_runs(desk: Any) -> list[tuple[bytes, str]]:
+    """Return session and run of each record that opens a session."""
+    return [(one.session.id, one.session.run) for one in desk.house.records if isinstance(one, SessionOpened)]
 
 
 def events(desk: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -170,8 +178,8 @@ def test_after_a_restart_of_the_daemon_each_has_the_run_that_it_had(desk: Sessio
 def test_an_older_client_reports_no_parents_and_is_left_alone(desk: Any) -> None:
     desk.greet(training(7))
     assert greet(desk, training(8)) == "d11"
-    desk.greet(third := training(9))
-    assert desk.sessions._sessions[third.id].ref.run == "d11"
+    assert desk.greet(training(9))[0].kind == "welcome"
+    assert {run for _, run in opened_runs(desk)} == {"d11"}
 
 
 def test_two_that_ended_without_a_daemon_and_had_begun_together_stay_apart(desk: Any) -> None:
@@ -179,7 +187,7 @@ def test_two_that_ended_without_a_daemon_and_had_begun_together_stay_apart(desk:
     hellos = {one.id: hello(desk, one, SHELL) for one in sessions}
     for batch in desk.sessions.open_spooled(hellos, desk.house.now):
         desk.house.accept([batch])
-    runs = [desk.sessions._sessions[one.id].ref.run for one in sessions]
+    runs = [run for _, run in opened_runs(desk)]
     assert runs == ["d11", "d11~2"]
     assert [greet(desk, one, late=True) for one in sessions] == runs
     assert [run for run, _ in events(desk)] == ["d11", "d11~2"]

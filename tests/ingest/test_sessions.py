@@ -15,10 +15,8 @@ from wire_messages import WALL, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
 from trackside_daemon.history.read.attempts import StoredSession
-from trackside_daemon.ingest import greeting as module
-from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.messages import KINDS
+from trackside_daemon.ingest.messages import KINDS, LOGGED
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
@@ -87,12 +85,6 @@ def test_nothing_of_a_session_without_a_hello_is_accepted(desk: Any) -> None:
     assert desk.receipts == []
     assert desk.house.page() == {}
     assert desk.counts(daemon.INGEST_MESSAGES) == {}
-
-
-def test_a_batch_is_acknowledged_when_it_is_committed_and_not_before(desk: Any, fake_session: FakeSession) -> None:
-    assert desk.receive(*fake_session.batch(1)) == []
-    assert desk.house.get("loss") == 1.0
-    assert desk.commit() == [answer("ack", 1)]
 
 
 def test_a_bye_and_a_skip_are_acknowledged_like_a_batch(desk: Any, fake_session: FakeSession) -> None:
@@ -247,14 +239,6 @@ def test_a_hello_with_a_higher_sequence_number_than_this_daemon_s_goes_on_from_t
     assert desk.commit() == [answer("ack", 1), answer("ack", 11)]
 
 
-def test_a_refusal_is_sent_again_when_its_answer_was_lost(desk: Any, fake_session: FakeSession) -> None:
-    desk.receive(*bad_body(fake_session, 1))
-    desk.receive(*fake_session.batch(2))
-    assert desk.commit() == [answer("nack", 1, "body"), answer("ack", 2)]
-    assert desk.receive(*bad_body(fake_session, 1)) == [answer("nack", 1, "body")]
-    assert desk.receive(*fake_session.batch(2)) == [answer("ack", 2)]
-
-
 def test_a_session_that_is_silent_for_an_hour_is_asked_for_a_hello(desk: Any, fake_session: FakeSession) -> None:
     desk.house.after = 3599.0
     desk.sessions.tick(desk.house.now)
@@ -266,33 +250,32 @@ def test_a_session_that_is_silent_for_an_hour_is_asked_for_a_hello(desk: Any, fa
     assert desk.greet(fake_session, acked=1) == [answer("welcome", 1)]
 
 
-def test_with_too_many_sessions_the_most_silent_one_is_forgotten(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, count: Callable[[int, int], int]
-) -> None:
-    monkeypatch.setattr(module, "SESSIONS", 10)
-    loyal = FakeSession("loyal")
+def test_with_too_many_sessions_the_most_silent_one_is_forgotten(count: Callable[[int, int], int]) -> None:
+    desk: Any = SessionsHarness(most=10)
+    loyal, others = FakeSession("loyal"), []
     desk.greet(loyal)
     for number in range(1, count(100, 10_000)):
         desk.house.after += 0.01
-        desk.greet(FakeSession())
+        others.append(FakeSession())
+        desk.greet(others[-1])
         assert desk.receive(*loyal.batch(number)) == []
-    assert len(desk.sessions._sessions) == 10
+    answers = [desk.receive(*one.frames("beat", Heartbeat(clock()))) for one in others]
+    assert answers == [[answer("hello?")]] * (len(others) - 9) + [[]] * 9
 
 
 def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(messages, "LOGGED", 3)
-    for _ in range(4):
-        for peer in (b"a", b"b"):
-            desk.receive(b"trackside/9", peer=peer)
-            desk.receive(b"nonsense", peer=peer)
-    assert len(caplog.messages) == 3
+    for number in range(600):
+        for _ in range(2):
+            desk.receive(b"trackside/9", peer=b"%d" % number)
+            desk.receive(b"nonsense", peer=b"%d" % number)
+    assert len(caplog.messages) == LOGGED
     assert caplog.messages[0] == (
         "a message was refused: version: got b'trackside/9', this side reads b'trackside/1';"
         " further ones from this sender are only counted"
     )
-    assert desk.counts(daemon.INGEST_REJECTED) == {"version": 8.0, "frames": 8.0}
+    assert desk.counts(daemon.INGEST_REJECTED) == {"version": 1200.0, "frames": 1200.0}
 
 
 def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same() -> None:
@@ -331,9 +314,12 @@ def test_a_hello_may_not_claim_less_than_nothing(desk: Any) -> None:
     assert desk.commit() == [answer("ack", 1)]
 
 
-def test_a_receipt_of_a_session_that_was_forgotten_is_forgotten_too(desk: Any, fake_session: FakeSession) -> None:
-    desk.receive(*fake_session.batch(1))
-    desk.sessions._sessions.clear()
+def test_a_receipt_of_a_session_that_was_forgotten_is_forgotten_too() -> None:
+    desk: Any = SessionsHarness(most=1)
+    forgotten = FakeSession()
+    desk.greet(forgotten)
+    desk.receive(*forgotten.batch(1))
+    desk.greet(FakeSession("other", name="other"))
     assert desk.commit() == []
 
 
@@ -360,12 +346,15 @@ def test_a_session_id_alone_does_not_let_a_stranger_change_the_run(desk: Any, fa
     assert desk.house.has("stranger") == set()
 
 
-def test_repeated_messages_grow_nothing(desk: Any, count: Callable[[int, int], int]) -> None:
-    fake_session = FakeSession()
+def test_repeated_messages_grow_nothing(count: Callable[[int, int], int]) -> None:
+    desk: Any = SessionsHarness(most=2)
+    silent, fake_session = FakeSession("silent", name="silent"), FakeSession()
+    desk.greet(silent)
     for _ in range(count(200, 20_000)):
         desk.greet(fake_session)
         desk.receive(*replace_session(fake_session.frames("beat", Heartbeat(clock()))))
-    assert (len(desk.sessions._sessions), len(list(desk.house.runs._sessions()))) == (1, 1)
+    assert desk.receive(*silent.batch(1)) == [], "it would have been forgotten for another"
+    assert len(list(desk.house.runs._sessions())) == 2
 
 
 def replace_session(frames: list[bytes]) -> list[bytes]:

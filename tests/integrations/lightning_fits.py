@@ -162,36 +162,16 @@ def tested() -> list[float]:
     return [float(found["val_loss"]) for found in (first, second)]
 
 
-def carried() -> None:
-    """Fit, and resume from the checkpoint with another Trainer and another callback."""
-    folder = FOLDER / "carried"
-    for epochs, checkpoint in ((1, None), (2, folder / "first.ckpt")):
+def resumed(name: str, **plugged: Any) -> None:
+    """Fit, and resume from the checkpoint with another Trainer and another callback or logger."""
+    checkpoint = FOLDER / name / "first.ckpt"
+    for epochs, begin in ((1, None), (2, checkpoint)):
+        made = {part: make() for part, make in plugged.items()}
         trainer = lightning.pytorch.Trainer(
-            max_epochs=epochs,
-            default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            callbacks=[TracksideCallback("carried")],
-            **QUIET,
+            max_epochs=epochs, default_root_dir=FOLDER / name, enable_checkpointing=False, **made, **QUIET
         )
-        trainer.fit(Model(), ckpt_path=checkpoint)
-        trainer.save_checkpoint(folder / "first.ckpt")
-        trackside.finish()
-
-
-def logged_on() -> None:
-    """Fit with the logger alone, and resume from the checkpoint with another Trainer and another logger."""
-    folder = FOLDER / "logged_on"
-    for epochs, checkpoint in ((1, None), (2, folder / "first.ckpt")):
-        trainer = lightning.pytorch.Trainer(
-            max_epochs=epochs,
-            default_root_dir=folder,
-            logger=TracksideLogger("logged_on"),
-            enable_checkpointing=False,
-            **QUIET,
-        )
-        trainer.fit(Model(), ckpt_path=checkpoint)
-        trainer.save_checkpoint(folder / "first.ckpt")
+        trainer.fit(Model(), ckpt_path=begin)
+        trainer.save_checkpoint(checkpoint)
         trackside.finish()
 
 
@@ -241,8 +221,8 @@ def given() -> bool:
 if __name__ == "__main__":
     torch.manual_seed(0)
     found = {"both": both(), "logged": logged(), "tested": tested(), "given": given(), "fabric": fabric()}
-    carried()
-    logged_on()
+    resumed("carried", callbacks=lambda: [TracksideCallback("carried", epoch_line=True)], logger=lambda: False)
+    resumed("logged_on", logger=lambda: TracksideLogger("logged_on"))
     broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
     broken("silent", Silent(), logger=TracksideLogger("silent"))
     print(json.dumps(found))  # noqa: T201

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diffs import added, change, changed, shown
+from integrations.test_epoch_line import LINE
 from integrations.trainings import Trained, in_turn, trained
 from processes import eventually, require
 
@@ -140,16 +141,12 @@ def test_a_test_after_a_fit_continues_its_run(fitted: Trained, printed_values: d
     assert fitted.points("tested", "loss").keys() == set(range(1, 8))
 
 
-def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(fitted: Trained) -> None:
-    assert [one["attempt"] for one in fitted.page("carried")["attempt_list"]] == [0, 1]
-    assert list(fitted.points("carried", "loss")) == list(range(1, 15))
+def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run_with_the_logger_alone_too(fitted: Trained) -> None:
+    for name, key, steps in (("carried", "loss", range(1, 15)), ("logged_on", "train_loss", range(14))):
+        assert [one["attempt"] for one in fitted.page(name)["attempt_list"]] == [0, 1]
+        assert list(fitted.points(name, key)) == list(steps)
     [resumed] = fitted.events("carried", "resume")
     assert (resumed["attempt"], resumed["fields"]["step"]) == (1, 7)
-
-
-def test_with_the_logger_alone_a_resume_is_the_next_attempt_too(fitted: Trained) -> None:
-    assert [one["attempt"] for one in fitted.page("logged_on")["attempt_list"]] == [0, 1]
-    assert list(fitted.points("logged_on", "train_loss")) == list(range(14))
 
 
 def test_the_logger_is_one_of_fabric_too(fitted: Trained, printed_values: dict[str, Any]) -> None:
@@ -220,5 +217,7 @@ def test_the_loop_of_a_fabric_is_a_run_with_the_name_of_the_logger(fitted: Train
     assert fitted.alarms("classifier") == {}
 
 
-def test_nothing_of_the_integration_has_failed(fitted: Trained) -> None:
-    assert not [line for text in fitted.errors for line in text.splitlines() if line.startswith("trackside:")]
+def test_nothing_of_the_integration_has_failed_and_each_epoch_has_its_line_if_it_is_wanted(fitted: Trained) -> None:
+    errors = "".join(fitted.errors)
+    assert LINE.findall(errors) == ["0", "1"], "those of the one callback that has to write them"
+    assert "trackside:" not in LINE.sub("", errors)

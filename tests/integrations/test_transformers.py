@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from diffs import added, changed, shown
+from integrations.test_epoch_line import LINE
 from integrations.trainings import TORCHRUN, in_turn
 from integrations.trainings import Trained as All
 from integrations.trainings import trained as all_trained
@@ -226,11 +227,14 @@ def test_watch_is_an_argument(trained: Trained) -> None:
     assert "param_norm" not in {one["key"] for one in trained.all.page("mine")["metrics"]}
 
 
-def test_a_failure_is_logged_once_and_costs_only_itself(trained: Trained) -> None:
+def test_a_failure_is_logged_once_and_costs_only_itself_and_each_epoch_has_its_line_if_it_is_wanted(
+    trained: Trained,
+) -> None:
     assert trained.found["raised"] == "out of luck"
     assert trained.all.run("failing")["state"] == "failed"
     assert trained.found["broken"] == 2
-    reported = [line for line in trained.errors.splitlines() if line.startswith("trackside: ")]
+    assert LINE.findall(trained.errors) == ["1.0", "2.0"], "those of the one callback that has to write them"
+    reported = [line for line in LINE.sub("", trained.errors).splitlines() if line.startswith("trackside: ")]
     assert len(reported) == 2, reported
     assert reported[0].startswith("trackside: Transformers: not all of the configuration can be read (")
     assert reported[1].startswith("trackside: Transformers: a step: TypeError: ")

@@ -41,6 +41,7 @@ interface Metric {
   min: Real | null;
   max: Real | null;
   mean: Real | null;
+  std: Real | null;
 }
 
 // A run as the list has it.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from trackside_daemon.linux.oom import TEARDOWN_SECONDS, OomKills
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from trackside_daemon.linux.oom import TEARDOWN_SECONDS, OomKills, OomWatch
 
 PID = 7
 EVENTS = "low 0\nhigh 3\nmax 17\noom {0}\noom_kill {0}\noom_group_kill 0\n"
@@ -65,38 +62,39 @@ def v1(tmp_path: Path) -> Machine:
     return machine
 
 
+def watching(machine: Machine) -> tuple[OomKills, OomWatch]:
+    """Return the counts of a machine, and a process that is watched from 10 s on."""
+    kills = OomKills(machine.proc)
+    return kills, kills.watch(PID, 10.0)
+
+
 def test_kills_of_before_are_no_evidence(v2: Machine) -> None:
-    kills = OomKills(v2.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v2)
     kills.tick(11.0)
     assert not kills.killed(watched, 12.0)
 
 
 def test_a_kill_in_the_cgroup_is_evidence_with_v2(v2: Machine) -> None:
-    kills = OomKills(v2.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v2)
     v2.v2("pod/train", 3)
     assert kills.killed(watched, 11.0)
 
 
 def test_a_kill_in_the_cgroup_is_evidence_with_v1_beside_a_v2_without_controllers(v1: Machine) -> None:
-    kills = OomKills(v1.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v1)
     v1.v1("job/step", 3)
     assert kills.killed(watched, 11.0)
 
 
 @pytest.mark.parametrize("elsewhere", ["parent", "machine"])
 def test_a_kill_elsewhere_is_none_while_the_own_cgroup_reports(v2: Machine, elsewhere: str) -> None:
-    kills = OomKills(v2.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v2)
     v2.v2("pod", 3) if elsewhere == "parent" else v2.machine_wide(1)
     assert not kills.killed(watched, 11.0)
 
 
 def test_when_the_cgroup_is_gone_a_kill_that_a_tick_has_seen_is_remembered(v1: Machine) -> None:
-    kills = OomKills(v1.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v1)
     v1.v1("job/step", 3)
     kills.tick(11.0)
     v1.v1("job/step", 0)
@@ -104,8 +102,7 @@ def test_when_the_cgroup_is_gone_a_kill_that_a_tick_has_seen_is_remembered(v1: M
 
 
 def test_when_the_cgroup_is_gone_the_one_above_reports_with_v2(v2: Machine) -> None:
-    kills = OomKills(v2.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v2)
     (v2.cgroups / "pod" / "train" / "memory.events").write_text("")  # a cgroup that is gone cannot be read any more
     v2.v2("pod", 3)
     assert kills.killed(watched, 11.0)
@@ -113,16 +110,14 @@ def test_when_the_cgroup_is_gone_the_one_above_reports_with_v2(v2: Machine) -> N
 
 def test_where_no_cgroup_counts_the_machine_does(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ONLY_V2)
-    kills = OomKills(machine.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(machine)
     assert not kills.killed(watched, 11.0)
     machine.machine_wide(1)
     assert kills.killed(watched, 12.0)
 
 
 def test_a_process_that_takes_long_to_end_was_killed_all_the_same(v2: Machine) -> None:
-    kills = OomKills(v2.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(v2)
     v2.v2("pod/train", 3)
     kills.tick(11.0)
     assert kills.killed(watched, 11.0 + TEARDOWN_SECONDS - 0.1)
@@ -141,8 +136,7 @@ def test_a_kill_before_a_process_began_is_not_its_own(v2: Machine) -> None:
 def test_a_container_that_sees_its_own_cgroup_as_the_root_finds_it(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "4:memory:/docker/abc/rank0\n", IN_A_CONTAINER)
     machine.v1("rank0", 0)
-    kills = OomKills(machine.proc)
-    watched = kills.watch(PID, 10.0)
+    kills, watched = watching(machine)
     machine.v1("rank0", 1)
     assert kills.killed(watched, 11.0)
 
@@ -160,10 +154,15 @@ def test_without_proc_there_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_a_file_is_open_once_for_all_and_closed_with_the_last(v2: Machine) -> None:
+    def open_files() -> list[str]:
+        links = list(Path("/proc/self/fd").iterdir())
+        paths = [str(link.readlink()) for link in links if link.is_symlink()]
+        return [path for path in paths if path.startswith(str(v2.proc.parent))]
+
     kills = OomKills(v2.proc)
     both = [kills.watch(PID, 10.0), kills.watch(PID, 11.0)]
-    assert len(kills._counters) == 3, "train, pod and the machine"
+    assert len(open_files()) == 3, "train, pod and the machine"
     kills.release(both[0])
     assert not kills.killed(both[1], 12.0)
     kills.release(both[1])
-    assert kills._counters == {}
+    assert open_files() == []

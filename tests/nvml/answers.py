@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
 """Types of a field's value."""
 
@@ -11,3 +13,8 @@ MEMBERS = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", SLL: "sllVal", SINT: "
 
 class Refused(int):
     """A status instead of a value."""
+
+
+def target(reference: Any) -> Any:
+    """Return what a reference of ctypes (`byref`) refers to."""
+    return reference._obj

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
-from nvml.answers import MEMBERS, Refused
+from nvml.answers import MEMBERS, Refused, target
 from processes import DEADLINE
 from scripted_workers import Clock, Workers
 
@@ -76,7 +76,7 @@ def _init(fake: FakeLibrary, name: str, flags: int) -> None:
 
 
 def _count(fake: FakeLibrary, name: str, out: Any) -> None:
-    out._obj.value = fake.count
+    target(out).value = fake.count
 
 
 def _handle(fake: FakeLibrary, name: str, index: Any, out: Any) -> None:
@@ -92,16 +92,16 @@ def _name(fake: FakeLibrary, name: str, handle: Any, out: Any, size: Any) -> Non
 
 
 def _pci(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
-    out._obj.busId = b"00000000:%02X:00.0" % (_index(handle) + 1)
+    target(out).busId = b"00000000:%02X:00.0" % (_index(handle) + 1)
 
 
 def _utilization(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
-    out._obj.gpu, out._obj.memory = fake.utilization
+    target(out).gpu, target(out).memory = fake.utilization
 
 
 def _memory(fake: FakeLibrary, name: str, handle: Any, out: Any) -> None:
-    assert out._obj.version == pynvml.nvmlMemory_v2
-    out._obj.total, out._obj.used, out._obj.free, out._obj.reserved = 80_000, 60_000, 19_000, 1_000
+    assert target(out).version == pynvml.nvmlMemory_v2
+    target(out).total, target(out).used, target(out).free, target(out).reserved = 80_000, 60_000, 19_000, 1_000
 
 
 def _version(fake: FakeLibrary, name: str, out: Any, size: Any) -> None:
@@ -109,7 +109,7 @@ def _version(fake: FakeLibrary, name: str, out: Any, size: Any) -> None:
 
 
 def _cuda(fake: FakeLibrary, name: str, out: Any) -> None:
-    out._obj.value = 13010
+    target(out).value = 13010
 
 
 def _write(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> int:
@@ -121,17 +121,17 @@ def _write(fake: FakeLibrary, name: str, handle: Any, *rest: Any) -> int:
         rest[0].value = value
     elif isinstance(value, dict):
         for member, content in value.items():
-            setattr(rest[-1]._obj, member, content)
+            setattr(target(rest[-1]), member, content)
     else:
         numbers = value if isinstance(value, tuple) else (value,)
         for out, number in zip(rest[-len(numbers) :], numbers, strict=True):
-            out._obj.value = number
+            target(out).value = number
     return SUCCESS
 
 
 def _fields(fake: FakeLibrary, name: str, handle: Any, count: Any, out: Any) -> None:
-    fake.asked.append([(one.fieldId, one.scopeId) for one in out._obj])
-    for one in out._obj:
+    fake.asked.append([(one.fieldId, one.scopeId) for one in target(out)])
+    for one in target(out):
         answer = fake.fields.get((one.fieldId, one.scopeId), Refused(NOT_SUPPORTED))
         if isinstance(answer, Refused):
             one.nvmlReturn = answer

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.answers import target
 
 from trackside_daemon.nvml.readers.busy import MAX_EMPTY_CYCLES, BusyTime
 from trackside_daemon.nvml.readers.unsupported import Unsupported
@@ -39,18 +40,18 @@ class Ring:
         *_, sampling, since, kind, count, places = call
         assert sampling.value == pynvml.NVML_GPU_UTILIZATION_SAMPLES
         found = [sample for sample in self.samples if sample[0] > since.value]
-        kind._obj.value = self.kind
+        target(kind).value = self.kind
         if not found:
             return self.empty
         if places is None:
-            count._obj.value = len(found)
+            target(count).value = len(found)
             return SUCCESS
         found = found[: len(found) - self.late]
         for place, (stamp, percent) in zip(places, found, strict=False):
             place.timeStamp = stamp
             setattr(place.sampleValue, self.member, percent)
         if self.admitted:
-            count._obj.value = len(found)
+            target(count).value = len(found)
         return SUCCESS
 
     def add(self, *percents: float, apart: int = 500_000) -> None:

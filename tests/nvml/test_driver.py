@@ -117,11 +117,6 @@ def test_a_gpu_that_cannot_be_distinguished_from_others_is_down(library: Any) ->
     assert values(second)["up"] == 1
 
 
-def test_a_name_that_the_driver_refuses_is_empty(library: Any) -> None:
-    library.status["nvmlDeviceGetName"] = NO_PERMISSION
-    assert Driver(pynvml).read().gpus[0].info["name"] == ""
-
-
 @pytest.mark.parametrize(
     ("status", "absent", "message"),
     [

@@ -6,13 +6,12 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pynvml
 import pytest
+from nvml.answers import target
 from processes import DEADLINE
 
 from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
-from trackside_daemon.nvml.reading import Reading
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.events import LINGER, MAX_BACKOFF, GpuEvents
 from trackside_daemon.nvml.worker.library import CountedNvml
@@ -56,7 +55,7 @@ class Reports:
         self.open.remove(address(call[-1]))
 
     def supported(self, *call: Any) -> None:
-        call[-1]._obj.value = self.types
+        target(call[-1]).value = self.types
 
     def register(self, *call: Any) -> None:
         *_, handle, types, events = call
@@ -69,8 +68,8 @@ class Reports:
         if isinstance(end, int):
             return end
         gpu, kind, number = end
-        out._obj.device = pynvml.cast(gpu + 1, pynvml.c_nvmlDevice_t)
-        out._obj.eventType, out._obj.eventData = kind, number
+        target(out).device = pynvml.cast(gpu + 1, pynvml.c_nvmlDevice_t)
+        target(out).eventType, target(out).eventData = kind, number
         return SUCCESS
 
     def awaited(self) -> None:
@@ -135,13 +134,24 @@ def driver(library: Any, reports: Reports) -> Iterator[Driver]:
 
 
 def finish(events: GpuEvents, reports: Reports) -> None:
-    thread = events._thread
+    running = threads()
     events.watch({})
-    if thread is not None:
+    if running:
         reports.last(TIMEOUT)
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+        ended()
     assert reports.open == []
+
+
+def threads() -> list[threading.Thread]:
+    """Return the thread that waits for events, if there is one."""
+    return [thread for thread in threading.enumerate() if thread.name == "gpu events"]
+
+
+def ended() -> None:
+    """Return when the thread has ended."""
+    for thread in threads():
+        thread.join(DEADLINE)
+    assert threads() == []
 
 
 def test_each_gpu_is_registered_for_xid_errors_and_mig_changes(events: GpuEvents, reports: Reports) -> None:
@@ -229,25 +239,17 @@ def test_a_lost_gpu_is_left_out_as_soon_as_that_is_wanted(events: GpuEvents, rep
     assert [gpu for gpu, _ in reports.registered[2]] == [1]
 
 
-def ended(events: GpuEvents) -> None:
-    """Return when the thread has ended."""
-    thread = events._thread
-    if thread is not None:
-        thread.join(DEADLINE)
-    assert events._thread is None
-
-
 def test_without_events_the_thread_ends_and_has_a_reason(library: Any, events: GpuEvents) -> None:
     library.missing.add("nvmlEventSetCreate")
     events.watch(handles(0, 1))
-    ended(events)
+    ended()
     assert events.unwatched == {"GPU-0": "function_not_found", "GPU-1": "function_not_found"}
 
 
 def test_when_no_gpu_reports_xid_errors_the_thread_ends(events: GpuEvents, reports: Reports) -> None:
     reports.types = CLOCK
     events.watch(handles(0))
-    ended(events)
+    ended()
     assert events.unwatched == {"GPU-0": "not_supported"}
     assert reports.registered == {1: []}
 
@@ -255,7 +257,7 @@ def test_when_no_gpu_reports_xid_errors_the_thread_ends(events: GpuEvents, repor
 def test_after_the_thread_has_ended_another_gpu_is_watched(events: GpuEvents, reports: Reports) -> None:
     reports.types = 0
     events.watch(handles(0))
-    ended(events)
+    ended()
     reports.types = XID
     events.watch(handles(0, 1))
     reports.awaited()
@@ -282,11 +284,6 @@ def test_a_reading_has_the_counts_since_the_worker_began(driver: Driver, reports
     assert first.xids["GPU-1"][79][0] == 1
 
 
-def test_the_pipe_retains_the_numbers_of_xid_errors() -> None:
-    reading = Reading(xids={"GPU-1": {79: (1, NOON)}})
-    assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
-
-
 def test_waits_are_not_among_the_calls(driver: Driver, reports: Reports) -> None:
     driver.read()
     reports.awaited()
@@ -297,7 +294,7 @@ def test_waits_are_not_among_the_calls(driver: Driver, reports: Reports) -> None
 def test_a_gpu_that_reports_no_xid_errors_has_a_reason(driver: Driver, reports: Reports) -> None:
     reports.types = 0
     driver.read()
-    ended(driver._events)
+    ended()
     assert "does not support" in driver.read().gpus[0].unsupported["xid"]
 
 
@@ -319,11 +316,11 @@ def test_a_gpu_that_cannot_be_watched_now_is_retried_more_and_more_seldom(
     library.status["nvmlEventSetCreate"] = UNKNOWN
     for wait in (1, 2, 4, 8, 16, 32, 60, 60):
         events.watch(handles(0))
-        ended(events)
+        ended()
         assert events.unwatched == {"GPU-0": "unknown"}
         seconds.now += wait - 0.5
         events.watch(handles(0))
-        assert events._thread is None
+        assert threads() == []
         seconds.now += 0.5
     del library.status["nvmlEventSetCreate"]
     events.watch(handles(0))
@@ -338,11 +335,11 @@ def test_a_gpu_that_reports_no_events_is_retried_after_a_while(
     events, seconds = retried
     reports.types = CLOCK
     events.watch(handles(0))
-    ended(events)
+    ended()
     reports.types = XID
     seconds.now += PROBE_SECONDS - 1
     events.watch(handles(0))
-    assert events._thread is None
+    assert threads() == []
     seconds.now += 1
     events.watch(handles(0))
     reports.awaited()

@@ -5,10 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
-from scripted_workers import ANSWER, COUNTS, HANGING, LONG, STUBBORN, Unreapable, number, pid, reap, unavailable_reason
+from scripted_workers import (
+    ANSWER,
+    COUNTS,
+    HANGING,
+    LONG,
+    STUBBORN,
+    Unreapable,
+    child,
+    number,
+    pid,
+    reap,
+    status,
+    unavailable_reason,
+)
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
@@ -37,10 +50,6 @@ def test_the_simulated_worker_answers() -> None:
     nvml = Nvml(WorkerSettings(simulate=8))
     assert len(nvml.read(LONG).gpus) == 8
     nvml.close()
-
-
-def test_nothing_is_started_before_the_first_reading() -> None:
-    assert Nvml(WorkerSettings(simulate=1))._child is None
 
 
 def test_one_worker_answers_every_reading(worker: Workers) -> None:
@@ -99,22 +108,19 @@ def test_a_worker_that_ignores_sigterm_is_killed_and_never_runs_next_to_another(
 def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Workers, clock: Clock) -> None:
     nvml = worker(HANGING)
     unavailable_reason(nvml, 0.01)
-    child = nvml._child
-    assert child is not None
-    process = Unreapable(child._process)
-    child._process = cast("Any", process)
+    stuck_child = child(nvml)
+    process = Unreapable(stuck_child)
     for wait, stuck in ((61, False), (5.5, False), (1.5, True), (3600, True)):
         clock.now += wait
         text = unavailable_reason(nvml, 0.01)
         assert nvml.stuck is stuck
     assert "ignores even SIGKILL: it hangs in the kernel" in text
-    assert nvml._child is child
+    assert child(nvml) is stuck_child
     assert process.signals[:2] == ["TERM", "KILL"]
-    child._process = process.real
-    process.real.kill()
+    process.release()
     reap(nvml)
     unavailable_reason(nvml, 0.01)
-    assert nvml._child is not child
+    assert child(nvml) is not stuck_child
     assert not nvml.stuck
 
 
@@ -293,20 +299,10 @@ def test_an_error_that_comes_late_is_not_lost(worker: Workers, tmp_path: Path) -
     assert unavailable_reason(nvml) == "mismatch; reboot"
 
 
-def test_close_ends_a_worker_that_listens_to_its_input() -> None:
-    nvml = Nvml(WorkerSettings(simulate=1))
-    nvml.read(LONG)
-    child = nvml._child
-    nvml.close()
-    assert child is not None
-    assert child._process.returncode == 0
-    assert nvml._child is None
-
-
-def test_close_kills_a_worker_that_listens_to_nothing(worker: Workers) -> None:
-    nvml = worker(STUBBORN)
-    number(nvml)
-    child = nvml._child
-    nvml.close()
-    assert child is not None
-    assert child._process.returncode == -signal.SIGKILL
+def test_close_ends_a_worker_that_listens_to_its_input_and_kills_one_that_listens_to_nothing(worker: Workers) -> None:
+    for script, ended in ((COUNTS, 0), (STUBBORN, -signal.SIGKILL)):
+        nvml = worker(script)
+        number(nvml)
+        last = child(nvml)
+        nvml.close()
+        assert status(last) == ended

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from scripted_workers import LONG, number, unavailable_reason
+from scripted_workers import LONG, await_answer, number, unavailable_reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +43,7 @@ def test_of_a_worker_that_is_always_late_each_answer_is_given_by_the_next_call(w
     for late in ("2", "3", "4"):
         unavailable_reason(nvml, 0.01)
         release.write_text("0")
-        _await_answer(nvml)
+        await_answer(nvml)
         assert number(nvml, 0.01) == late
     release.write_text("0")
 
@@ -55,7 +54,7 @@ def test_after_one_late_answer_the_next_call_has_its_own(worker: Workers, tmp_pa
     number(nvml)
     unavailable_reason(nvml, 0.01)
     release.write_text("0")
-    _await_answer(nvml)
+    await_answer(nvml)
     assert [number(nvml), number(nvml)] == ["3", "4"]
 
 
@@ -69,13 +68,13 @@ def test_a_late_answer_is_none_when_it_was_measured_too_long_ago(
     number(nvml)
     unavailable_reason(nvml, 0.01)
     release.write_text(str(age))
-    _await_answer(nvml)
+    await_answer(nvml)
     if is_given:
         assert number(nvml, 0.01) == "2"
     else:
         assert "has not answered" in unavailable_reason(nvml, 0.01)
     release.write_text("0")
-    _await_answer(nvml)
+    await_answer(nvml)
     assert number(nvml, 0.01) == "3"
 
 
@@ -126,14 +125,8 @@ def test_a_worker_that_never_comes_to_an_end_is_replaced_and_no_gpu_is_blamed(
     assert nvml.restarts["timeout"] == 1
 
 
-def _await_answer(nvml: Nvml) -> None:
-    """Wait until the worker has written something that the handle has not read."""
-    assert nvml._child is not None
-    assert select.select([nvml._child._answers], [], [], LONG)[0]
-
-
 def _go_on(nvml: Nvml, steps: IO[str]) -> None:
     """Let the worker start the next GPU."""
     steps.write("\n")
-    _await_answer(nvml)
+    await_answer(nvml)
     assert "it is replaced after 10 s at one GPU" in unavailable_reason(nvml, 0.01)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from processes import DEADLINE
 
-from trackside_daemon.nvml.handle.handle import _worker_command
+from trackside_daemon.nvml.handle.handle import worker_command
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
 from trackside_daemon.nvml.worker.lock import LOCK_VARIABLE, Locked, lock
 
@@ -51,7 +51,7 @@ def answer(order: WorkerSettings, name: str) -> Reading:
     """Return the error of a worker that starts while another process has the lock."""
     environ = {**os.environ, LOCK_VARIABLE: name}
     result = subprocess.run(
-        _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=DEADLINE
+        worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=DEADLINE
     )
     return msgspec.json.decode(result.stdout.splitlines()[-1], type=Reading)
 

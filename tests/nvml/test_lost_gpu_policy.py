@@ -106,14 +106,6 @@ def test_the_quarantine_ends_when_its_indexes_mean_other_gpus(after: tuple[str, 
     assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-2")], frozenset())
 
 
-def test_a_pause_ends_the_quarantine(machine: Machine, clock: Clock) -> None:
-    _hang_at_one(machine, clock)
-    machine.nvml.pause()
-    machine.set_faults()
-    machine.nvml.resume()
-    assert machine.up() == ALL
-
-
 def test_resume_ends_the_quarantine(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
     machine.set_faults()
@@ -210,15 +202,6 @@ def test_a_pause_forgets_the_gpus_that_are_gone(machine: Machine) -> None:
     machine.set_faults(gpu2="gone")
     machine.nvml.resume()
     assert machine.nvml.read(LONG).gone == []
-
-
-def test_counters_of_a_worker_continue_in_the_next(machine: Machine) -> None:
-    machine.set_faults(gpu1="lost")
-    machine.nvml.read(LONG)
-    machine.nvml.read(LONG)
-    reap(machine.nvml)
-    first = machine.nvml.read(LONG).gpus[0]
-    assert ("busy_seconds_total", (), 10.0) in first.values
 
 
 def _gpu(index: int, uuid: str) -> GpuReading:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
 import pytest
+from nvml.answers import target
 
 from trackside_daemon.nvml.readers.mig import GPM_NAME, MigReader
 from trackside_daemon.nvml.readers.unsupported import Unsupported
@@ -69,7 +70,7 @@ class Board:
 
     def mode(self, *call: Any) -> None:
         *_, current, pending = call
-        current._obj.value, pending._obj.value = self.on, self.on
+        target(current).value, target(pending).value = self.on, self.on
 
     def handle(self, *call: Any) -> int:
         *_, index, out = call
@@ -79,7 +80,7 @@ class Board:
         return SUCCESS
 
     def attributes(self, *call: Any) -> None:
-        call[-1]._obj.gpuInstanceSliceCount, call[-1]._obj.memorySizeMB = 2, 19_968
+        target(call[-1]).gpuInstanceSliceCount, target(call[-1]).memorySizeMB = 2, 19_968
 
     def text(self, _: Any, name: str, handle: Any, out: Any, size: Any) -> int:
         if address(handle) < FIRST:
@@ -95,7 +96,7 @@ class Board:
         self.sampled[address(sample)] = instance, self.moments
 
     def measure(self, *call: Any) -> None:
-        request = call[-1]._obj
+        request = target(call[-1])
         self.windows.append((self.sampled[address(request.sample1)], self.sampled[address(request.sample2)]))
         for metric in request.metrics[: request.numMetrics]:
             metric.value = 10 * self.windows[-1][1][0]
@@ -107,13 +108,13 @@ def address(handle: Any) -> int:
 
 def _write(number: Callable[[Any], int]) -> Callable[..., None]:
     def write(_: Any, __: str, handle: Any, out: Any) -> None:
-        out._obj.value = number(handle)
+        target(out).value = number(handle)
 
     return write
 
 
 def _allocate(*call: Any) -> None:
-    call[-1]._obj.contents = pynvml.struct_c_nvmlGpmSample_t()
+    target(call[-1]).contents = pynvml.struct_c_nvmlGpmSample_t()
 
 
 @pytest.fixture

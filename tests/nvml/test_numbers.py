@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.first import of, read
 
 from trackside_daemon.nvml.readers import clocks, fields, gpm, health, links, mig, thermal
 
@@ -116,6 +117,9 @@ ALL_FIELDS: tuple[Field, ...] = (
 )
 ALL_METRICS: tuple[GpmMetric, ...] = (*gpm.RATIOS, *gpm.RATES, *gpm.CYCLES, *mig.RATIOS)
 
+COMPLETED = 3
+"""State of a GPU that has joined the fabric."""
+
 REASONS = {
     "gpu_idle": "GpuIdle",
     "applications_clocks": "ApplicationsClocksSetting",
@@ -197,10 +201,13 @@ def test_names_by_index_are_in_the_drivers_order() -> None:
         ("incorrect_configuration", "INCORRECT_CONFIGURATION", "GPU_STATE_INVALID", "NONE"),
     ],
 )
-def test_each_condition_of_the_fabric_has_its_bits(condition: str, word: str, true: str, false: str) -> None:
+def test_each_condition_of_the_fabric_has_its_bits(
+    library: Any, condition: str, word: str, true: str, false: str
+) -> None:
     prefix = "NVML_GPU_FABRIC_HEALTH_MASK_"
     shift = getattr(pynvml, f"{prefix}SHIFT_{word}")
     for name, is_so in ((true, True), (false, False)):
-        info = pynvml.c_nvmlGpuFabricInfo_v3_t()
-        info.healthMask = getattr(pynvml, f"{prefix}{word}_{name}") << shift
-        assert links._problems(pynvml, info) == {"registration_failed": False, condition: is_so}
+        health = getattr(pynvml, f"{prefix}{word}_{name}") << shift
+        library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "healthMask": health}
+        problems = {"fabric_problem:registration_failed": 0, f"fabric_problem:{condition}": is_so}
+        assert of(read(), "fabric_problem") == problems

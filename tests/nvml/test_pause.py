@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
-import signal
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pytest
-from scripted_workers import COUNTS, HANGING, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, unavailable_reason
+from scripted_workers import (
+    COUNTS,
+    HANGING,
+    LONG,
+    WALL,
+    Unreapable,
+    child,
+    number,
+    pid,
+    reap,
+    status,
+    unavailable_reason,
+)
 
-from trackside_daemon.linux import worker_process as child_module
 from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlPaused
 
 if TYPE_CHECKING:
     from scripted_workers import Clock, Workers
-
-    from trackside_daemon.nvml.handle.handle import Nvml
-
-
-def status(nvml: Nvml) -> int | None:
-    """Return the worker's exit status; None until it is reaped."""
-    assert nvml._child is not None
-    return nvml._child._process.returncode
 
 
 def test_a_pause_ends_the_worker_and_reports_until_when(worker: Workers, clock: Clock) -> None:
     nvml = worker(COUNTS)
     number(nvml)
     assert nvml.pause(60)
-    assert status(nvml) is not None
+    assert status(child(nvml)) is not None
     end = WALL + clock.now + 60
     assert nvml.paused_until == end
     with pytest.raises(NvmlPaused) as caught:
@@ -80,7 +82,7 @@ def test_a_worker_that_hangs_is_ended_by_a_pause_too(worker: Workers) -> None:
     nvml = worker(HANGING)
     unavailable_reason(nvml, 0.01)
     assert nvml.pause(60)
-    assert status(nvml) is not None
+    assert status(child(nvml)) is not None
     assert "paused until" in unavailable_reason(nvml)
 
 
@@ -103,30 +105,15 @@ def test_a_pause_comes_between_the_readings_of_another_thread(worker: Workers) -
     assert len(ends) == 1
 
 
-def test_a_pause_kills_a_worker_that_ignores_sigterm(worker: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_module, "GRACE", 0.1)
-    monkeypatch.setattr(child_module, "KILL_GRACE", 30.0)
-    nvml = worker(STUBBORN)
-    number(nvml)
-    assert nvml.pause()
-    assert status(nvml) == -signal.SIGKILL
-
-
-def test_a_pause_reports_that_a_worker_in_the_kernel_keeps_the_device_files(
-    worker: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_reports_that_a_worker_in_the_kernel_keeps_the_device_files(worker: Workers) -> None:
     nvml = worker(COUNTS)
     number(nvml)
-    child = nvml._child
-    assert child is not None
-    process = Unreapable(child._process)
-    child._process = cast("Any", process)
+    process = Unreapable(child(nvml))
     assert not nvml.pause(60)
     assert process.signals == ["TERM", "KILL"]
     nvml.resume()
     assert f"the pause is over; waiting for the worker, process {pid(nvml)}, to end" in unavailable_reason(nvml)
-    child._process = process.real
-    process.real.kill()
+    process.release()
     reap(nvml)
     assert number(nvml) == "1"
 

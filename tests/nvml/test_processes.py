@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pynvml
 import pytest
+from nvml.answers import target
 
 from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.readers import host_pids
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import Value
 
-SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 3, 4, 6, 7
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE, NO_DATA = 0, 2, 3, 4, 6, 7, 21
 NOWHERE = 0xFFFFFFFF
 """Instance id of a process on a GPU without MIG."""
 UNKNOWN = 2**64 - 1
@@ -36,7 +37,7 @@ def lists(*processes: tuple[int, ...]) -> Callable[..., int]:
     """Return a driver function that lists *processes*: process id, bytes, and instances if there are any."""
 
     def answer(_: Any, name: str, handle: Any, count: Any, places: Any) -> int:
-        count._obj.value, room = len(processes), count._obj.value
+        target(count).value, room = len(processes), target(count).value
         if not processes:
             return SUCCESS
         if places is None or room < len(processes):
@@ -171,7 +172,7 @@ class Shares:
     def answer(self, *call: Any) -> int:
         *_, places, count, since = call
         found = [sample for sample in self.samples if sample[0] > since.value]
-        count._obj.value = len(found)
+        target(count).value = len(found)
         if not found:
             return NOT_FOUND
         if places is None:
@@ -219,8 +220,10 @@ def test_an_absurd_share_is_rejected_and_counted(library: Any) -> None:
     assert reading.rejected == {"trackside_gpu_process_sm_utilization_ratio": 1}
 
 
-def test_no_samples_are_no_refusal(library: Any) -> None:
+@pytest.mark.parametrize("status", [NOT_FOUND, NO_DATA])
+def test_no_samples_are_no_refusal(library: Any, status: int) -> None:
     Shares(library)
+    library.status["nvmlDeviceGetProcessUtilization"] = status
     assert "process-utilization" not in Driver(pynvml).read().gpus[0].unsupported
 
 
@@ -228,7 +231,7 @@ def accounted(most: dict[int, int]) -> Callable[..., int]:
     def answer(_: Any, name: str, handle: Any, pid: Any, out: Any) -> int:
         if pid.value not in most:
             return NOT_FOUND
-        out._obj.maxMemoryUsage = most[pid.value]
+        target(out).maxMemoryUsage = most[pid.value]
         return SUCCESS
 
     return answer

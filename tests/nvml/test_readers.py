@@ -6,7 +6,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from nvml.answers import SINT, UINT, ULL, Refused
+from nvml.answers import SINT, UINT, ULL, Refused, target
 from nvml.first import of, read
 
 from trackside_daemon.model.families.gpu import FAMILIES
@@ -230,7 +230,7 @@ def test_retired_pages_are_counted_by_cause(library: Any) -> None:
 
     def pages(fake: Any, name: str, handle: Any, cause: Any, *rest: Any) -> None:
         count, _ = rest
-        count._obj.value = retired[cause.value]
+        target(count).value = retired[cause.value]
 
     library.functions["nvmlDeviceGetRetiredPages"] = pages
     library.values["nvmlDeviceGetRetiredPagesPendingStatus"] = 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from nvml.answers import UINT, ULL, Refused
+from nvml.answers import UINT, ULL, Refused, target
 from nvml.first import of, read
 
 from trackside_daemon.nvml.reader_groups import SLOW_SECONDS, selected_groups
@@ -234,9 +234,9 @@ def test_an_unhealthy_fabric_names_its_problem(library: Any, summary: int) -> No
 
 def test_an_older_driver_reports_health_by_its_mask(library: Any) -> None:
     def info(fake: Any, name: str, handle: Any, out: Any) -> int:
-        if out._obj.version != pynvml.nvmlGpuFabricInfo_v2:
+        if target(out).version != pynvml.nvmlGpuFabricInfo_v2:
             return MISMATCH
-        out._obj.state, out._obj.healthMask = COMPLETED, mask(unhealthy=1)
+        target(out).state, target(out).healthMask = COMPLETED, mask(unhealthy=1)
         return 0
 
     library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
@@ -246,7 +246,7 @@ def test_an_older_driver_reports_health_by_its_mask(library: Any) -> None:
 
 def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(library: Any) -> None:
     def info(fake: Any, name: str, handle: Any, out: Any) -> int:
-        return 0 if out._obj.version == pynvml.nvmlGpuFabricInfo_v2 else MISMATCH
+        return 0 if target(out).version == pynvml.nvmlGpuFabricInfo_v2 else MISMATCH
 
     library.functions["nvmlDeviceGetGpuFabricInfoV"] = info
     seconds = itertools.count(step=SLOW_SECONDS)

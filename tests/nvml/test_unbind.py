@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+import threading
 from typing import Any
 
 import pynvml
 import pytest
-from processes import DEADLINE
+from nvml.answers import target
+from processes import DEADLINE, eventually
 
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.events import DriverUnbind
@@ -29,17 +31,25 @@ class Unbinds:
         }
 
     def create(self, *call: Any) -> None:
-        call[-1]._obj.set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
+        target(call[-1]).set = pynvml.cast(1, pynvml.c_nvmlSystemEventSet_t)
 
     def register(self, *call: Any) -> None:
-        self.types = call[-1]._obj.eventTypes
+        self.types = target(call[-1]).eventTypes
 
     def wait(self, *call: Any) -> int:
-        request = call[-1]._obj
+        request = target(call[-1])
         status = self.ends.get()
         if status == SUCCESS:
             request.data[0].eventType, request.numEvent = self.types, 1
         return status
+
+
+def ended() -> None:
+    """Return when the thread that waits for events has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "driver unbind":
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
 
 
 def test_after_a_request_to_unbind_the_next_reading_releases_the_driver(library: Any) -> None:
@@ -47,8 +57,8 @@ def test_after_a_request_to_unbind_the_next_reading_releases_the_driver(library:
     assert driver.read().error == ""
     unbinds.ends.put(TIMEOUT)
     unbinds.ends.put(SUCCESS)
-    assert driver._unbind.requested.wait(DEADLINE)
-    reading = driver.read()
+    reading = eventually(lambda: one if (one := driver.read()).error else None)
+    assert reading is not None
     assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
     assert reading.reason == "gpu_unbind"
     assert "is about to be unbound" in reading.error
@@ -60,13 +70,12 @@ def test_a_driver_without_unbind_events_is_not_retried(library: Any, status: int
     Unbinds(library).ends.put(status)
     unbind = DriverUnbind(CountedNvml(pynvml))
     unbind.start()
-    unbind._thread.join(DEADLINE)
-    assert not unbind._thread.is_alive()
+    ended()
     assert not unbind.requested.is_set()
 
 
 def test_an_older_driver_is_read_as_ever(library: Any) -> None:
     driver = Driver(pynvml)
     driver.read()
-    driver._unbind._thread.join(DEADLINE)
+    ended()
     assert driver.read().error == ""

@@ -15,14 +15,14 @@ import msgspec
 import pytest
 from processes import DEADLINE
 
-from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, _worker_command
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, worker_command
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ONE = msgspec.json.encode(WorkerSettings(simulate=1)).decode()
-SIMULATED = _worker_command(WorkerSettings(simulate=2))
+SIMULATED = worker_command(WorkerSettings(simulate=2))
 
 #: Starts the worker on the pipes it was given, says so, and waits to be killed.
 PARENT = """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from processes import DEADLINE, eventually
+from scripted_workers import hangs_at, pid
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
@@ -27,8 +28,7 @@ class Watch:
     @property
     def pid(self) -> int:
         """Process id of the worker."""
-        assert self.nvml._child is not None
-        return self.nvml._child.pid
+        return pid(self.nvml)
 
     def read(self) -> Reading:
         """Return the next reading, without waiting for a back-off or a worker's end."""
@@ -56,7 +56,7 @@ class Watch:
 
         def hangs_there() -> bool:
             self.unavailable_reason(0.05)
-            return self.nvml._client is not None and self.nvml._client.current_gpu == gpu
+            return hangs_at(self.nvml, gpu)
 
         eventually(hangs_there)
 

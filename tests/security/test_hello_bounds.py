@@ -15,8 +15,8 @@ from wire_messages import FakeSession
 from trackside.environment.config import CONFIG_BYTES
 from trackside.environment.process_info import COMMAND_BYTES, NAME_LENGTH, PACKAGES, VARIABLES
 from trackside.wire import ProcessInfo, Totals
-from trackside_daemon.ingest import messages
 from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.messages import MessageLimits
 from trackside_daemon.model.records import SessionOpened
 from trackside_daemon.training.admission import BURST, MOST, RATE
 
@@ -143,9 +143,9 @@ def test_late_sessions_are_logged_at_a_rate(desk: SessionsHarness, caplog: pytes
 
 
 def test_refused_messages_of_one_user_do_not_silence_the_report_of_another(
-    desk: SessionsHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(messages, "LOGGED", 3)
+    desk = SessionsHarness(MessageLimits(logged=3))
     for number in range(9):
         desk.receive(b"nonsense", peer=b"%d" % number)
     assert len(caplog.messages) == 3

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from wire_messages import FakeSession, clock
 
 from trackside.wire import HOOK_FAILED, TrainingAlert, TrainingEvent
-from trackside_daemon.ingest import messages as module
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.messages import TEXT_BYTES
+from trackside_daemon.ingest.messages import EVENTS_BURST, SESSIONS_BURST, TEXT_BYTES, MessageLimits
 from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
 from trackside_daemon.training.admission import BURST
@@ -46,12 +45,9 @@ def stored(desk: SessionsHarness) -> list[Event]:
     return [one for one in desk.house.records if isinstance(one, Event)]
 
 
-def test_sessions_of_one_owner_write_few_lines_and_few_events(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sessions_of_one_owner_write_few_lines_and_few_events(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(module, "EVENTS_BURST", 1e6)
-    desk = SessionsHarness()
+    desk = SessionsHarness(MessageLimits(event_bytes=1e6))
     failed = TrainingEvent(HOOK_FAILED, clock().monotonic, 1, json.dumps({"hook": "h", "error": "x" * 6000}))
     for _ in range(300):
         session = FakeSession()
@@ -74,9 +70,8 @@ def test_sessions_of_one_owner_write_few_lines_and_few_events(
     assert stored(desk)[-1].kind == USER_ALERT
 
 
-def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SESSIONS_BURST", 64.0)
-    desk = SessionsHarness()
+def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none() -> None:
+    desk = SessionsHarness(MessageLimits(sessions=64.0))
     ranks = [FakeSession(rank=rank, world=64) for rank in range(70)]
     assert [greets(desk, MALLORY, session) for session in ranks] == [True] * 64 + [False] * 6
     assert greets(desk, MALLORY, ranks[0])
@@ -86,13 +81,10 @@ def test_new_sessions_have_a_rate_for_each_owner_and_known_ones_none(monkeypatch
     assert [greets(desk, MALLORY, session) for session in ranks[64:]] == [True] * 6
 
 
-def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
-    monkeypatch: pytest.MonkeyPatch, count: Callable[[int, int], int]
-) -> None:
+def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(count: Callable[[int, int], int]) -> None:
     number = count(64, 1024)
-    for limit in ("SESSIONS_BURST", "EVENTS_BURST"):  # what so many ranks have of it
-        monkeypatch.setattr(module, limit, getattr(module, limit) * number / 1024)
-    desk = SessionsHarness()
+    share = number / 1024  # what so many ranks have of the limits
+    desk = SessionsHarness(MessageLimits(sessions=SESSIONS_BURST * share, event_bytes=EVENTS_BURST * share))
     traceback = TrainingEvent("exception", clock().monotonic, 1, json.dumps({"traceback": "x" * 16_000}))
     for attempt in range(3):
         ranks = [FakeSession(rank=rank, world=number, attempt=attempt) for rank in range(number)]
@@ -103,7 +95,8 @@ def test_a_job_of_1024_ranks_starts_fails_and_restarts_at_once(
 
 
 def test_texts_that_are_slow_to_search_for_secrets_keep_no_other_owner_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = SessionsHarness()
+    limits = MessageLimits()
+    desk = SessionsHarness(limits)
     spent, searched = [0.0], []
 
     def search(text: str) -> dict[str, str]:
@@ -112,7 +105,7 @@ def test_texts_that_are_slow_to_search_for_secrets_keep_no_other_owner_waiting(m
         return {"text": text}
 
     monkeypatch.setattr("trackside_daemon.ingest.messages._fields", search)
-    desk.sessions._limits.spent = lambda: spent[0]
+    limits.spent = lambda: spent[0]
     slow = TrainingEvent("slow", clock().monotonic, 1, "pwd a=a")
     mallory, other, alice = FakeSession(), FakeSession(), FakeSession("id-2")
     greets(desk, MALLORY, mallory)

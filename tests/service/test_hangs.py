@@ -158,7 +158,7 @@ def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherw
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        ("T", "it is stopped"),
+        ("T", "it is stopped, and `kill -CONT 7` continues it"),
         ("D", "it waits for a device or a file system"),
         ("S", "a call holds the GIL"),
     ],
@@ -191,8 +191,8 @@ def test_a_person_gets_the_verdict_on_a_quiet_run(scene: Scene) -> None:
     scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
     assert scene.hangs.judge_now("net-1") is None  # nothing is known of its steps
     scene.ranks(r0="running")
-    steps = Distribution((100,), sum=50.0)
-    for quiet, asked in ((4.0, False), (60.0, True)):
+    for quiet, usual, asked in ((7.0, 0.5, False), (30.0, 5.0, False), (60.0, 0.5, True)):
+        steps = Distribution((100,), sum=100 * usual)
         pushed = [Sample(f.LAST_STEP, ("net", "0"), time.time() - quiet), Sample(f.STEP_DURATION, ("net", "0"), steps)]
         scene.state.update(Batch("push", pushed))
         found = scene.hangs.judge_now("net-1")

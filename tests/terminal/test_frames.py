@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 
-from trackside_daemon.terminal.frame import DaemonData, render_frame
+from trackside_daemon.terminal.frame import DaemonData, render_frame, render_gpus
 from trackside_daemon.terminal.histories import render_histories
 from trackside_daemon.terminal.plot import Curve, Point, loss_curve, plot, throughput_curve
 from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
@@ -146,6 +146,12 @@ def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:
         assert "!hw_thermal" in text
     many = overview(gpus=[gpu(number, up=number < 60) for number in range(64)])
     assert "more, 4 down" in "\n".join(map(to_text, drawn(many)))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(82, 4), (81, 3), (61, 3), (60, 2), (40, 2), (39, 1)])
+def test_as_many_columns_of_gpus_as_fit(width: int, columns: int) -> None:
+    first, *_ = map(to_text, render_gpus([gpu(number) for number in range(100)], width, 4))
+    assert first.count("%") == columns
 
 
 def test_a_line_that_is_cut_off_ends_with_an_ellipsis() -> None:

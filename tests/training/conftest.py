@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from wire_messages import RunsHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,12 @@ def start_process() -> Iterator[Callable[[], Process]]:
     yield start
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def house() -> RunsHarness:
+    """Runs that are all well within their limits."""
+    return RunsHarness()
 
 
 @pytest.fixture

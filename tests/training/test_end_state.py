@@ -23,69 +23,55 @@ def bye(status: str, cause: str = "", *, provisional: bool = True) -> Bye:
     return Bye(reported.clock, reported.totals, status, cause, provisional)
 
 
-@pytest.mark.parametrize(
-    ("ended", "expected"),
-    [
-        (exited(0), ("finished", "")),
-        (exited(1), ("failed", "exit status 1")),
-        (exited(255), ("failed", "exit status 255")),
-        (exited(-signal.SIGTERM), ("stopped", "SIGTERM")),
-        (exited(-signal.SIGINT), ("stopped", "SIGINT")),
-        (exited(-signal.SIGKILL), ("failed", "SIGKILL")),
-        (OOM, ("failed", "OOM killed")),
-        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
-        (exited(-signal.SIGABRT), ("failed", "SIGABRT")),
-        (exited(-signal.SIGBUS), ("failed", "SIGBUS")),
-        (exited(-signal.SIGHUP), ("failed", "SIGHUP")),
-        (exited(-(signal.SIGRTMIN + 1)), ("failed", f"signal {signal.SIGRTMIN + 1}")),
-        (Exit(0, oom=True), ("finished", "")),
-        (Exit(1, oom=True), ("failed", "exit status 1")),
-        (Exit(-signal.SIGTERM, oom=True), ("stopped", "SIGTERM")),
-        (exited(None), ("lost", "unknown")),
-        (Exit(None, oom=True), ("lost", "unknown")),
-        (None, ("lost", "unknown")),
-    ],
-)
-def test_a_process_that_reports_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tuple[str, str]) -> None:
-    assert verdict(None, ended) == expected
+SILENT = None
+GOOD = bye("finished")  # as atexit reports it
+ASKED = replace(GOOD, requested="exit status 1: no data")
 
 
 @pytest.mark.parametrize(
-    ("ended", "expected"),
+    ("reported", "ended", "expected"),
     [
-        (None, ("finished", "")),
-        (exited(None), ("finished", "")),
-        (exited(0), ("finished", "")),
-        (exited(3), ("failed", "exit status 3")),
-        (exited(-signal.SIGTERM), ("finished", "")),
-        (exited(-signal.SIGKILL), ("finished", "")),
-        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
-        (exited(-signal.SIGABRT), ("failed", "SIGABRT")),
-        (OOM, ("finished", "")),
+        # A process that reports nothing is judged by its exit.
+        (SILENT, exited(0), ("finished", "")),
+        (SILENT, exited(1), ("failed", "exit status 1")),
+        (SILENT, exited(255), ("failed", "exit status 255")),
+        (SILENT, exited(-signal.SIGTERM), ("stopped", "SIGTERM")),
+        (SILENT, exited(-signal.SIGINT), ("stopped", "SIGINT")),
+        (SILENT, exited(-signal.SIGKILL), ("failed", "SIGKILL")),
+        (SILENT, OOM, ("failed", "OOM killed")),
+        (SILENT, exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
+        (SILENT, exited(-signal.SIGHUP), ("failed", "SIGHUP")),
+        (SILENT, exited(-(signal.SIGRTMIN + 1)), ("failed", f"signal {signal.SIGRTMIN + 1}")),
+        (SILENT, Exit(0, oom=True), ("finished", "")),
+        (SILENT, Exit(1, oom=True), ("failed", "exit status 1")),
+        (SILENT, Exit(-signal.SIGTERM, oom=True), ("stopped", "SIGTERM")),
+        (SILENT, exited(None), ("lost", "unknown")),
+        (SILENT, Exit(None, oom=True), ("lost", "unknown")),
+        (SILENT, None, ("lost", "unknown")),
+        # A good end that atexit reports holds, unless the process then exits badly or crashes.
+        (GOOD, None, ("finished", "")),
+        (GOOD, exited(None), ("finished", "")),
+        (GOOD, exited(0), ("finished", "")),
+        (GOOD, exited(3), ("failed", "exit status 3")),
+        (GOOD, exited(-signal.SIGTERM), ("finished", "")),
+        (GOOD, exited(-signal.SIGKILL), ("finished", "")),
+        (GOOD, exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
+        (GOOD, exited(-signal.SIGABRT), ("failed", "SIGABRT")),
+        (GOOD, OOM, ("finished", "")),
+        # What sys.exit was called with counts, unless the process is known to have ended otherwise.
+        (ASKED, None, ("failed", "exit status 1: no data")),
+        (ASKED, exited(None), ("failed", "exit status 1: no data")),
+        (ASKED, exited(0), ("finished", "")),
+        (ASKED, exited(1), ("failed", "exit status 1: no data")),
+        (ASKED, exited(11), ("failed", "exit status 11")),
+        (ASKED, exited(-signal.SIGTERM), ("failed", "exit status 1: no data")),
+        (ASKED, exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
     ],
 )
-def test_a_good_end_that_atexit_reports_holds_unless_the_process_then_exits_badly_or_crashes(
-    ended: Exit | None, expected: tuple[str, str]
+def test_the_end_is_what_the_process_reports_and_how_it_exits(
+    reported: Bye | None, ended: Exit | None, expected: tuple[str, str]
 ) -> None:
-    assert verdict(bye("finished"), ended) == expected
-
-
-@pytest.mark.parametrize(
-    ("ended", "expected"),
-    [
-        (None, ("failed", "exit status 1: no data")),
-        (exited(None), ("failed", "exit status 1: no data")),
-        (exited(0), ("finished", "")),
-        (exited(1), ("failed", "exit status 1: no data")),
-        (exited(11), ("failed", "exit status 11")),
-        (exited(-signal.SIGTERM), ("failed", "exit status 1: no data")),
-        (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
-    ],
-)
-def test_what_sys_exit_was_called_with_counts_unless_the_process_is_known_to_have_ended_otherwise(
-    ended: Exit | None, expected: tuple[str, str]
-) -> None:
-    assert verdict(replace(bye("finished"), requested="exit status 1: no data"), ended) == expected
+    assert verdict(reported, ended) == expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside.wire import ProcessInfo
@@ -17,12 +16,9 @@ from trackside_daemon.training.run import TEARDOWN_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pytest
+
     from trackside_daemon.model.metric import Batch
-
-
-@pytest.fixture
-def house() -> RunsHarness:
-    return RunsHarness()
 
 
 def watched(house: RunsHarness, *speakers: FakeSession) -> FakeSession:
@@ -127,8 +123,7 @@ def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: Runs
 
 
 def test_without_a_peer_a_provisional_bye_is_accepted_at_once(house: RunsHarness) -> None:
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     leaves(house, session)
     assert house.state_of() == "finished"
 

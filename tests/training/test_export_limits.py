@@ -11,7 +11,7 @@ from wire_messages import FakeSession, RunsHarness
 
 from trackside.limits import SESSION_PHASES
 from trackside.wire import Device, Memory
-from trackside_daemon.training import rank
+from trackside_daemon.training.rank import REFUSED_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +43,7 @@ def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixt
 def test_an_ended_run_does_not_count_as_live() -> None:
     house = RunsHarness(runs=1)
     for run in ("a", "b", "c"):
-        session = FakeSession(run, name=run)
-        house.hello(session)
+        session = house.greet(run, name=run)
         assert house.runs_in("starting") == [run]
         house.bye(session)
 
@@ -70,14 +69,13 @@ def test_as_many_ended_runs_as_may_live_are_retained_and_the_oldest_is_removed_f
         house.bye(session)
         house.after += 1
     assert house.runs_in("finished") == ["run-17", "run-18", "run-19"]
-    assert len(list(house.runs._sessions())) == 3
+    assert sum(session.attached for session in house.sessions.values()) == 3
     assert house.rejected() == {"runs": 17.0}
 
 
 def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> None:
     house = RunsHarness(keys=3)
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     for _ in range(4):
         house.push(session, {f"key-{number}": 1.0 for number in range(5)})
     assert set(values(house)) == {"key-0", "key-1", "key-2"}
@@ -87,8 +85,7 @@ def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> 
 def test_series_over_the_limit_in_all_are_counted() -> None:
     house = RunsHarness(series=3)
     for run in ("a", "b"):
-        session = FakeSession(run, name=run)
-        house.hello(session)
+        session = house.greet(run, name=run)
         house.push(session, {"one": 1.0, "two": 2.0})
     assert len([one for one in house.page() if one.family == "value"]) == 3
     assert house.rejected() == {"series": 1.0}
@@ -97,8 +94,7 @@ def test_series_over_the_limit_in_all_are_counted() -> None:
 def test_ranks_that_share_statistics_count_as_these() -> None:
     house = RunsHarness(ranks=2, series=14)
     for number in range(10):
-        session = FakeSession(rank=number, world=10)
-        house.hello(session)
+        session = house.greet(rank=number, world=10)
         house.push(session, {"one": 1.0, "two": 2.0, f"own-{number // 9}": 3.0})
     assert "series" in house.rejected()
     assert sum(one.labels[-1] == "two" for one in house.page() if one.family == "value") == 10
@@ -106,8 +102,7 @@ def test_ranks_that_share_statistics_count_as_these() -> None:
 
 def test_families_of_their_own_are_never_crowded_out() -> None:
     house = RunsHarness(keys=1, series=1)
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     known = ("loss", "accuracy", "learning_rate", "grad_norm", "epoch")
     house.push(session, {f"key-{number}": 1.0 for number in range(100)} | dict.fromkeys(known, 0.5))
     assert [house.get(key) for key in known] == [0.5] * 5
@@ -117,8 +112,7 @@ def test_families_of_their_own_are_never_crowded_out() -> None:
 
 def test_a_key_longer_than_a_label_may_be_is_counted() -> None:
     house = RunsHarness(label_bytes=16)
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     house.push(session, {"é" * 8: 1.0, "é" * 8 + "x": 2.0})
     assert set(values(house)) == {"é" * 8}
     assert house.rejected() == {"label_length": 1.0}
@@ -155,14 +149,13 @@ def test_sessions_over_the_limit_are_counted_and_their_run_is_not_shown() -> Non
     house = RunsHarness(sessions=5)
     for _ in range(20):
         house.hello(FakeSession("same"))
-    assert len(list(house.runs._sessions())) == 5
+    assert sum(session.attached for session in house.sessions.values()) == 5
     assert house.rejected() == {"sessions": 15.0}
 
 
 def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     house = RunsHarness(runs=1, keys=1)
-    session = FakeSession("a", name="a")
-    house.hello(session)
+    session = house.greet("a", name="a")
     with caplog.at_level(logging.WARNING, "trackside"):
         for number in range(5):
             house.push(session, {f"key-{number}": 1.0})
@@ -174,12 +167,12 @@ def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_training_that_invents_keys_without_end_fills_no_memory(
-    count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
+    count: Callable[[int, int], int],
 ) -> None:
-    monkeypatch.setattr(rank, "REFUSED_KEYS", 100)
     house = RunsHarness(keys=10)
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
+    house.push(session, {f"loss/{number}": float("nan") for number in range(10)})
+    house.push(session, {f"refused/{number}": 1.0 for number in range(REFUSED_KEYS + 10)})
 
     def invent(first: int, last: int) -> int:
         gc.collect()
@@ -205,8 +198,7 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
 
 def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
     house = RunsHarness(keys=1)
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     house.push(session, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
     assert house.get("nonfinite_total", "train", "0", "a") == 1.0
     assert house.get("nonfinite_total", "train", "0", "b") is None

@@ -6,7 +6,7 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from layer_frames import attention, frame
-from wire_messages import FakeSession, RunsHarness
+from wire_messages import RunsHarness
 
 if TYPE_CHECKING:
     from trackside.wire import DistributionFrame
@@ -17,8 +17,7 @@ LAYERS = {"blocks.0.mlp": [3.0, -4.0], "blocks.1.mlp": [0.0, 2.0], "head": [1.0]
 
 def push(house: RunsHarness, *frames: DistributionFrame, late: bool = False) -> set[tuple[str, ...]]:
     """Push a step with distributions, and return what is on the page: family, kind and layer."""
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     for _ in range(2):  # what is refused is counted once
         pushes = session.pushes({"mine": 1.0})
         pushes.distributions = list(frames)

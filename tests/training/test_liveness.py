@@ -22,17 +22,10 @@ def of(process: Any, **more: Any) -> Identity:
     return replace(HERE, **{**process.identity, **more})
 
 
-def test_a_running_process_is_not_gone(process: Any) -> None:
+@pytest.mark.parametrize("reap", [True, False], ids=["", "zombie"])
+def test_a_process_is_gone_once_it_was_killed_also_as_a_zombie(process: Any, reap: bool) -> None:
     assert Liveness().is_gone(of(process)) is False
-
-
-def test_a_process_that_was_killed_is_gone(process: Any) -> None:
-    process.kill()
-    assert Liveness().is_gone(of(process)) is True
-
-
-def test_a_zombie_is_gone(process: Any) -> None:
-    process.kill(reap=False)
+    process.kill(reap=reap)
     assert Liveness().is_gone(of(process)) is True
 
 
@@ -66,16 +59,17 @@ def test_without_proc_the_end_is_unknown(tmp_path: Path) -> None:
     assert Liveness(tmp_path).is_gone(HERE) is None
 
 
-@pytest.mark.parametrize(("silence", "lost"), [(0.0, False), (2.9, False), (3.0, True), (100.0, True)])
-def test_a_process_that_is_gone_is_lost_after_three_silent_seconds(process: Any, silence: float, lost: bool) -> None:
-    process.kill()
-    assert Liveness().is_lost(of(process), silence) is lost
-
-
-def test_a_living_process_is_never_lost_however_silent(process: Any) -> None:
-    assert Liveness().is_lost(of(process), 1e6) is False
-
-
-@pytest.mark.parametrize(("silence", "lost"), [(3.0, False), (29.9, False), (30.0, True)])
-def test_a_process_elsewhere_is_lost_after_thirty_silent_seconds(process: Any, silence: float, lost: bool) -> None:
-    assert Liveness().is_lost(of(process, boot="another"), silence) is lost
+@pytest.mark.parametrize(
+    ("killed", "boot", "silence", "lost"),
+    [
+        *((True, {}, seconds, lost) for seconds, lost in ((0.0, False), (2.9, False), (3.0, True), (100.0, True))),
+        (False, {}, 1e6, False),
+        *((False, {"boot": "another"}, seconds, lost) for seconds, lost in ((3.0, False), (29.9, False), (30.0, True))),
+    ],
+)
+def test_a_process_that_is_gone_is_lost_after_three_silent_seconds_and_one_elsewhere_after_thirty(
+    process: Any, killed: bool, boot: dict[str, str], silence: float, lost: bool
+) -> None:
+    if killed:
+        process.kill()
+    assert Liveness().is_lost(of(process, **boot), silence) is lost

@@ -105,8 +105,7 @@ def test_all_accounts_of_an_attempt_that_is_given_up_for_the_next_are_stored() -
 
 def crashed(house: RunsHarness, *, steps: int = 5) -> FakeSession:
     """Return the session of a run that makes some steps and dies at 100 s."""
-    session = FakeSession()
-    house.hello(session)
+    session = house.greet()
     for step in range(1, steps + 1):
         house.push(session, {"loss": 1.0}, step=step, phases={"data": 2.0})
     house.after = 100.0
@@ -119,8 +118,7 @@ def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_no
     house = RunsHarness()
     crashed(house)
     house.after = 130.0
-    again = FakeSession()
-    house.hello(again)
+    again = house.greet()
     for after, step in ((140, 3), (150, 4), (160, 5)):
         house.after = after
         house.push(again, {"loss": 1.0}, step=step, phases={"data": 6.0})
@@ -140,14 +138,12 @@ def test_an_attempt_that_never_gets_beyond_is_lost_wholly_and_the_next_one_goes_
     house = RunsHarness()
     crashed(house)
     house.after = 130.0
-    second = FakeSession()
-    house.hello(second)
+    second = house.greet()
     house.push(second, {"loss": 1.0}, step=4)
     house.after = 150.0
     house.bye(second, "failed")
     house.after = 160.0
-    third = FakeSession()
-    house.hello(third)
+    third = house.greet()
     house.push(third, {"loss": 1.0}, step=5)
     house.after = 170.0
     house.push(third, {"loss": 1.0}, step=6)
@@ -188,7 +184,7 @@ def test_a_restarted_daemon_continues_where_the_one_before_was(records: Path) ->
             now = time_accounting.earlier_attempts(connection, "id-1", 0)
     assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
     assert now == EarlierAttempts(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
-    house, session = RunsHarness(before=lambda *_: known._replace(step=9)), FakeSession()
+    house, session = RunsHarness(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended)), FakeSession()
     house.after = 130.0
     house.hello(session)
     house.push(session, {"loss": 1.0}, step=10)
@@ -220,7 +216,9 @@ def test_an_attempt_with_an_unobserved_end_has_ended_with_its_last_message(recor
         file.put([RunState("id-1", 0, "lost", "", WALL + 40.0)])
         file.wait_until_packed()
         with file.database.reading() as connection:
-            assert time_accounting.earlier_attempts(connection, "id-1", 1) == known._replace(ended=WALL + 40.0)
+            assert time_accounting.earlier_attempts(connection, "id-1", 1) == EarlierAttempts(
+                known.lost, 7, WALL + 40.0
+            )
             assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(kept={0: Account()})
 
 

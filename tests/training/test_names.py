@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from wire_messages import FakeSession, RunsHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-@pytest.fixture
-def house() -> RunsHarness:
-    return RunsHarness()
 
 
 def attempts(house: RunsHarness, run: str = "train") -> list[str]:
@@ -22,8 +16,7 @@ def attempts(house: RunsHarness, run: str = "train") -> list[str]:
 
 def test_a_second_live_run_of_a_name_gets_a_number(house: RunsHarness) -> None:
     for number, run in enumerate(("a", "b", "c")):
-        session = FakeSession(run)
-        house.hello(session)
+        session = house.greet(run)
         house.push(session, {"loss": float(number)})
     assert [house.get("loss", name, "0") for name in ("train", "train-2", "train-3")] == [0.0, 1.0, 2.0]
 
@@ -44,8 +37,7 @@ def test_a_number_in_a_name_is_not_mistaken_for_a_second_run(house: RunsHarness)
 
 
 def test_an_ended_run_makes_room_for_one_of_its_name_at_once(house: RunsHarness) -> None:
-    first = FakeSession("a")
-    house.hello(first)
+    first = house.greet("a")
     house.push(first, {"loss": 1.0, "other": 2.0})
     house.bye(first)
     house.hello(FakeSession("b"))
@@ -63,8 +55,7 @@ def test_a_lost_run_makes_room_too(house: RunsHarness) -> None:
 
 
 def test_of_several_nodes_the_newer_run_replaces_the_living_one(house: RunsHarness) -> None:
-    first = FakeSession("a", world=16, local_world=8)
-    house.hello(first)
+    first = house.greet("a", world=16, local_world=8)
     house.push(first, {"loss": 1.0})
     house.hello(FakeSession("b", world=16, local_world=8))
     assert house.runs_in("starting") == ["train"]
@@ -82,8 +73,7 @@ def test_a_long_name_is_cut_at_a_character_and_still_gets_its_number(house: Runs
 
 def test_the_id_of_an_ended_run_resumes_it_as_the_next_attempt(house: RunsHarness) -> None:
     for attempt in ("0", "1", "2"):
-        session = FakeSession("same")
-        house.hello(session)
+        session = house.greet("same")
         assert attempts(house) == [attempt]
         house.push(session, {"loss": 1.0})
         assert house.get("steps_total") == 1.0, "the counters of an attempt are its own"
@@ -95,8 +85,7 @@ def test_a_launchers_restart_is_a_new_attempt_at_once(house: RunsHarness) -> Non
     for session in before:
         house.hello(session)
         house.push(session, {"loss": 1.0})
-    after = FakeSession("same", attempt=1, world=2, local_world=2)
-    house.hello(after)
+    house.greet("same", attempt=1, world=2, local_world=2)
     assert attempts(house) == ["1"]
     assert house.state_of() == "starting"
     assert house.get("loss", "train", "1") is None, "the old attempt's ranks are gone"
@@ -167,8 +156,7 @@ def test_two_sessions_of_one_rank_are_one_run(house: RunsHarness) -> None:
 
 
 def test_a_run_begins_again_after_it_was_forgotten(house: RunsHarness) -> None:
-    session = FakeSession("same")
-    house.hello(session)
+    session = house.greet("same")
     house.bye(session)
     house.wait(901)
     house.hello(FakeSession("same"))

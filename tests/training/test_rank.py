@@ -19,16 +19,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house() -> RunsHarness:
-    return RunsHarness()
-
-
-@pytest.fixture
 def fake_session(house: RunsHarness) -> FakeSession:
     """A session that has sent its hello."""
-    speaker = FakeSession()
-    house.hello(speaker)
-    return speaker
+    return house.greet()
 
 
 def nonfinite(house: RunsHarness) -> dict[str, object]:
@@ -73,40 +66,28 @@ def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(
     assert (house.get("loss"), house.get("step"), house.get("last_step_timestamp_seconds")) == (0.7, 8.0, WALL + 4)
 
 
-def test_lr_is_the_learning_rate(house: RunsHarness, fake_session: FakeSession) -> None:
-    house.push(fake_session, {"lr": 0.1})
-    assert house.get("learning_rate") == 0.1
-    house.push(fake_session, {"lr": 0.2})
-    assert house.get("learning_rate") == 0.2
-
-
-@pytest.mark.parametrize("values", [{"lr": 0.1, "learning_rate": 0.2}, {"learning_rate": 0.2, "lr": 0.1}])
-def test_when_both_come_learning_rate_wins(
-    house: RunsHarness, fake_session: FakeSession, values: dict[str, float]
+@pytest.mark.parametrize(
+    "pushes",
+    [
+        [({"lr": 0.1}, 0.1), ({"lr": 0.2}, 0.2), ({"learning_rate": 0.3}, 0.3), ({"lr": 0.4}, 0.3)],
+        [({"lr": 0.1, "learning_rate": 0.2}, 0.2), ({"lr": 0.3}, 0.2)],
+        [({"learning_rate": 0.2, "lr": 0.1}, 0.2), ({"lr": 0.3}, 0.2)],
+    ],
+)
+def test_lr_is_the_learning_rate_unless_that_was_pushed(
+    house: RunsHarness, fake_session: FakeSession, pushes: list[tuple[dict[str, float], float]]
 ) -> None:
-    house.push(fake_session, values)
-    assert house.get("learning_rate") == 0.2
-    house.push(fake_session, {"lr": 0.3})
-    assert house.get("learning_rate") == 0.2
-
-
-def test_learning_rate_wins_over_an_lr_that_came_before(house: RunsHarness, fake_session: FakeSession) -> None:
-    house.push(fake_session, {"lr": 0.1})
-    house.push(fake_session, {"learning_rate": 0.2})
-    house.push(fake_session, {"lr": 0.3})
-    assert house.get("learning_rate") == 0.2
+    for values, shown in pushes:
+        house.push(fake_session, values)
+        assert house.get("learning_rate") == shown
 
 
 def test_amounts_are_counters_and_not_values(house: RunsHarness, fake_session: FakeSession) -> None:
+    house.push(fake_session, {"loss": 1.0})
+    assert (house.get("samples_total"), house.get("tokens_total")) == (None, None)
     house.push(fake_session, {"loss": 1.0, "samples": 32.0, "tokens": 4096.0}, samples=320.0, tokens=40960.0)
     assert (house.get("samples_total"), house.get("tokens_total")) == (320.0, 40960.0)
     assert not [one for one in house.page() if one.family == "value"]
-
-
-def test_amounts_that_were_never_pushed_are_not_shown(house: RunsHarness, fake_session: FakeSession) -> None:
-    house.push(fake_session, {"loss": 1.0})
-    assert house.get("samples_total") is None
-    assert house.get("tokens_total") is None
 
 
 def test_nan_and_infinities_are_shown_and_counted(house: RunsHarness, fake_session: FakeSession) -> None:
@@ -116,18 +97,15 @@ def test_nan_and_infinities_are_shown_and_counted(house: RunsHarness, fake_sessi
     assert nonfinite(house) == {"loss": 3.0, "bleu": 1.0}
 
 
-def test_a_known_key_has_its_nonfinite_counter_at_0_from_the_beginning(
-    house: RunsHarness, fake_session: FakeSession
+@pytest.mark.parametrize(
+    ("pushed_keys", "counted"),
+    [(("loss", "grad_norm", "bleu", "samples"), ("loss", "grad_norm")), (("learning_rate",), ("learning_rate",))],
+)
+def test_a_known_key_that_was_pushed_has_its_nonfinite_counter_at_0_from_the_beginning(
+    house: RunsHarness, fake_session: FakeSession, pushed_keys: tuple[str, ...], counted: tuple[str, ...]
 ) -> None:
-    house.push(fake_session, {"loss": 1.0, "grad_norm": 1.0, "bleu": 1.0, "samples": 1.0})
-    assert nonfinite(house) == {"loss": 0.0, "grad_norm": 0.0}
-
-
-def test_a_learning_rate_brings_no_counter_for_the_lr_that_was_never_pushed(
-    house: RunsHarness, fake_session: FakeSession
-) -> None:
-    house.push(fake_session, {"learning_rate": 1.0})
-    assert nonfinite(house) == {"learning_rate": 0.0}
+    house.push(fake_session, dict.fromkeys(pushed_keys, 1.0))
+    assert nonfinite(house) == dict.fromkeys(counted, 0.0)
 
 
 def test_the_clients_own_totals_are_shown(house: RunsHarness, fake_session: FakeSession) -> None:
@@ -138,8 +116,7 @@ def test_the_clients_own_totals_are_shown(house: RunsHarness, fake_session: Fake
 
 
 def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: RunsHarness, fake_session: FakeSession) -> None:
-    other = FakeSession()
-    house.hello(other)
+    other = house.greet()
     step = durations(1, 2, total=0.005)
     house.push(
         fake_session, {"loss": 1.0}, pushes=3, overhead=0.5, samples=10.0, nonfinite={"loss": 1}, step_duration=step
@@ -168,15 +145,11 @@ def test_totals_that_come_late_never_make_a_counter_fall(house: RunsHarness, fak
     assert cast("Distribution", house.get("step_duration_seconds")).counts[0] == 9
 
 
-def test_a_skip_renews_the_totals(house: RunsHarness, fake_session: FakeSession) -> None:
+def test_a_skip_and_a_batch_without_rows_renew_the_totals(house: RunsHarness, fake_session: FakeSession) -> None:
     house.skip(fake_session.id, Totals(pushes=30, dropped=12))
     assert (house.get("client_pushes_total"), house.get("client_dropped_total")) == (30.0, 12.0)
-
-
-def test_a_batch_without_rows_renews_the_totals(house: RunsHarness, fake_session: FakeSession) -> None:
-    house.ingest(fake_session.id, Pushes(clock(), Totals(pushes=4, dropped=4), []))
-    assert house.get("client_dropped_total") == 4.0
-    assert house.state_of() == "starting"
+    house.ingest(fake_session.id, Pushes(clock(), Totals(pushes=40, dropped=40), []))
+    assert (house.get("client_dropped_total"), house.state_of()) == (40.0, "starting")
 
 
 def real_session(steps: int) -> tuple[Session, Hello, list[Pushes]]:
@@ -223,16 +196,13 @@ def test_what_is_pushed_after_a_hello_is_shown(house: RunsHarness) -> None:
     assert (house.get("loss"), house.get("step"), house.get("steps_total")) == (9.0, 4.0, 4.0)
 
 
-def test_without_total_steps_there_is_no_progress(house: RunsHarness, fake_session: FakeSession) -> None:
-    house.push(fake_session, {"loss": 1.0})
-    assert house.get("progress_ratio") is None
-    assert house.get("remaining_seconds") is None
-
-
-@pytest.mark.parametrize("total", [0, -1])
-def test_total_steps_that_make_no_sense_give_no_progress(house: RunsHarness, total: int) -> None:
+@pytest.mark.parametrize("total", [None, 0, -1])
+def test_without_total_steps_or_with_ones_that_make_no_sense_there_is_no_progress(
+    house: RunsHarness, total: int | None
+) -> None:
     house.hello(FakeSession(), total_steps=total, last={"loss": 1.0}, step=5, progress_age=0)
     assert house.get("progress_ratio") is None
+    assert house.get("remaining_seconds") is None
 
 
 def test_progress_is_the_share_of_the_steps_done_and_what_remains_goes_by_the_pace(house: RunsHarness) -> None:
@@ -297,8 +267,7 @@ def test_numbers_of_the_wildest_size_are_accepted(house: RunsHarness) -> None:
         overhead=1.7e308,
         samples=inf,
     )
-    other = FakeSession()
-    house.hello(other)
+    other = house.greet()
     house.push(other, {"loss": 1.0}, step=2**63 - 1, pushes=2**64 - 1, overhead=1.7e308)
     page = house.page()
     assert page[SeriesKey("client_pushes_total", ("train", "0"))] == 2.0**65

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import pytest
 from wire_messages import OWN, FakeSession, RunsHarness
 
 from trackside_daemon.model.rank_process import RankProcess
@@ -13,11 +12,6 @@ from trackside_daemon.model.session import process_of
 
 if TYPE_CHECKING:
     from training.conftest import Process
-
-
-@pytest.fixture
-def house() -> RunsHarness:
-    return RunsHarness()
 
 
 def speaker(process: Process) -> FakeSession:
@@ -64,8 +58,7 @@ def test_the_pid_of_a_process_in_another_namespace_is_not_reported(house: RunsHa
 
 
 def test_a_pid_that_the_connection_reveals_later_is_reported_then(house: RunsHarness, process: Process) -> None:
-    inside = FakeSession(pid=2**22 + 7, start=1)
-    house.hello(inside)
+    inside = house.greet(pid=2**22 + 7, start=1)
     known = speaker(process)
     known.id = inside.id
     house.runs.watch(process_of(known.identity))

@@ -25,16 +25,9 @@ PAGE = {
 
 
 @pytest.fixture
-def house() -> RunsHarness:
-    return RunsHarness()
-
-
-@pytest.fixture
 def session(house: RunsHarness) -> FakeSession:
     """Rank 2 of a run."""
-    one = FakeSession(rank=2)
-    house.hello(one)
-    return one
+    return house.greet(rank=2)
 
 
 def room_of(house: RunsHarness) -> dict[str, float]:
@@ -58,23 +51,15 @@ def push(
     house.ingest(session.id, reported, late=late)
 
 
-def test_a_beat_with_nothing_else_puts_it_on_the_page(house: RunsHarness, session: FakeSession) -> None:
+def test_beats_and_batches_put_it_on_the_page(house: RunsHarness, session: FakeSession) -> None:
     assert room_of(house) == {}
     house.beat(session, room=ROOM)
     assert room_of(house) == PAGE
     assert member(house).room == ROOM
-
-
-def test_a_batch_carries_it_with_its_values(house: RunsHarness, session: FakeSession) -> None:
+    house.beat(session, totals=Totals(pushes=7), room=replace(ROOM, open_fds=4))
+    assert room_of(house) == {**PAGE, "open_fds": 4}
     push(house, session, ROOM, 1.0)
     assert room_of(house) == PAGE
-    assert house.get("loss", "train", "2") == 1.0
-
-
-def test_a_beat_carries_it_with_totals_too(house: RunsHarness, session: FakeSession) -> None:
-    house.beat(session, totals=Totals(pushes=7), room=ROOM)
-    assert room_of(house) == PAGE
-    assert house.get("client_pushes_total", "train", "2") == 7
 
 
 def test_a_value_that_is_not_sent_is_absent_and_stays_as_it_was(house: RunsHarness, session: FakeSession) -> None:

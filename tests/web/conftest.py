@@ -33,10 +33,10 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.current_values import live_runs
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi
-from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.history_access import CHANGE_TIMEOUT, HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
 from trackside_daemon.web.api.openapi import document
-from trackside_daemon.web.api.overview.endpoints import OverviewApi
+from trackside_daemon.web.api.overview.endpoints import SEND_TIMEOUT, OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -60,11 +60,11 @@ class Client:
     """A client of an ASGI application."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._transport = httpx.ASGITransport(app=app)
+        self.transport = httpx.ASGITransport(app=app)
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self._transport, base_url=BASE) as client:
+            async with httpx.AsyncClient(transport=self.transport, base_url=BASE) as client:
                 return await client.request(method, path, **options)
 
         return asyncio.run(once())
@@ -155,6 +155,8 @@ class Site:
         public_read: bool = False,
         hosts: tuple[str, ...] = (),
         any_host: bool = False,
+        change_timeout: float = CHANGE_TIMEOUT,
+        send_timeout: float = SEND_TIMEOUT,
     ) -> Client:
         live = Live(
             prices=CostSection,
@@ -163,8 +165,8 @@ class Site:
             captures=self.recorded.captures.known,
             silences=self.silences.active,
         )
-        kept = HistoryAccess(self.history.database, self.history.writer, live)
-        self.pages = OverviewApi(self.state, kept, self.overview)
+        kept = HistoryAccess(self.history.database, self.history.writer, live, change_timeout)
+        self.pages = OverviewApi(self.state, kept, self.overview, send_timeout)
         captures = CapturesApi(self.recorded.captures, kept, lambda _: 0)
         waits = Waits(partial(poll_runs, self.state, self.history.database))
         pages = WebApp(

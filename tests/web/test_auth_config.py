@@ -47,7 +47,7 @@ def gate(site: Any, tmp_path: Path) -> Callable[..., Client]:
 
     def make(text: str, **options: Any) -> Client:
         (tmp_path / "web.yml").write_text(text)
-        return Client(WebConfigMiddleware(site.client(**options)._transport.app, ConfigFile(str(tmp_path / "web.yml"))))
+        return Client(WebConfigMiddleware(site.client(**options).transport.app, ConfigFile(str(tmp_path / "web.yml"))))
 
     return make
 

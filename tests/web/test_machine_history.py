@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.model.families import derived, host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
-from trackside_daemon.web.api import machine_history
 from trackside_daemon.web.api.machine_history import MachineHistory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 MEMORY = host.MEMORY_AVAILABLE
 STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"
 
 
-def test_an_hour_is_stored_each_second_as_rates_and_in_buckets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any
-) -> None:
-    monkeypatch.setattr(machine_history, "SECONDS_KEPT", 100)
+def test_an_hour_is_stored_each_second_as_rates_and_in_buckets(tmp_path: Path, site: Any) -> None:
     state, stat = State(), tmp_path / "stat"
-    kept = MachineHistory(state, stat.read_bytes)
+    kept = MachineHistory(state, stat.read_bytes, seconds_kept=100)
     for second in range(250):
         stat.write_text(STAT.format(busy=3 * second, idle=second))
         samples = [Sample(host.CPU_SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]

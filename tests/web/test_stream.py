@@ -14,8 +14,15 @@ from processes import DEADLINE
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
-from trackside_daemon.web.api.overview import endpoints as endpoints_module
-from trackside_daemon.web.api.overview.endpoints import COMMENT, Frame, FullError, Listener, Stream, format_event
+from trackside_daemon.web.api.overview.endpoints import (
+    COMMENT,
+    SEND_TIMEOUT,
+    Frame,
+    FullError,
+    Listener,
+    Stream,
+    format_event,
+)
 from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
@@ -219,6 +226,7 @@ class Asked:
         query: str = "",
         *,
         more: Mapping[str, Any] = MappingProxyType({}),
+        send_timeout: float = SEND_TIMEOUT,
     ) -> None:
         self.received: asyncio.Queue[Message] = asyncio.Queue()
         self.left = asyncio.Event()
@@ -234,7 +242,7 @@ class Asked:
             "scheme": "http",
             **more,
         }
-        app = site.client()._transport.app
+        app = site.client(send_timeout=send_timeout).transport.app
         self.task = asyncio.ensure_future(app(scope, self._receive, self.send))
 
     async def send(self, message: Message) -> None:
@@ -275,14 +283,10 @@ class Stuck(Asked):
 
 
 @pytest.mark.parametrize(("patience", "stops"), [(0.05, False), (3600.0, True)])
-def test_a_client_that_reads_nothing_is_cut_off_in_the_end(
-    site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, stops: bool
-) -> None:
-    monkeypatch.setattr(endpoints_module, "SEND_TIMEOUT", patience)
-
+def test_a_client_that_reads_nothing_is_cut_off_in_the_end(site: Site, patience: float, stops: bool) -> None:
     async def listen() -> None:
         cut = asyncio.Event()
-        asked = Stuck(site, more={ABORT: cut.set})
+        asked = Stuck(site, more={ABORT: cut.set}, send_timeout=patience)
         while (await asked.receive())["type"] != "http.response.body":
             pass
         if stops:

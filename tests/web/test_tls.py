@@ -131,8 +131,8 @@ def test_each_cipher_of_go_is_one_of_openssl_name() -> None:
     assert len(names) == 10
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name in names:
-        context.set_ciphers(tls._openssl_name(name))
-        assert tls._openssl_name(name) in {one["name"] for one in context.get_ciphers()}
+        context.set_ciphers(tls.openssl_name(name))
+        assert tls.openssl_name(name) in {one["name"] for one in context.get_ciphers()}
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_each_curve_of_go_is_one_of_openssl_name(curve: str) -> None:
 
 def test_of_several_curves_the_first_that_is_supported_counts() -> None:
     context = tls.TlsContext(ssl.PROTOCOL_TLS_SERVER)
-    tls._choose_curve(context, ["no-curve", "prime256v1"])
+    tls.choose_curve(context, ["no-curve", "prime256v1"])
     with pytest.raises((ssl.SSLError, ValueError)):
-        tls._choose_curve(context, ["no-curve"])
+        tls.choose_curve(context, ["no-curve"])
 
 
 def test_a_client_without_a_certificate_of_the_authority_is_not_answered(

@@ -9,12 +9,12 @@ from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
 from trackside.captures.memory import memory
 from trackside.interpreter import stacks
-from trackside.wire import Stacks
+from trackside.wire import MemorySnapshot, ModuleCalls, Profile, Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Body, ModuleCalls, ModulesQuestion, Profile, ProfileQuestion
+    from trackside.wire import Body, ModulesQuestion, ProfileQuestion
 
 
 class Answer(NamedTuple):
@@ -23,13 +23,17 @@ class Answer(NamedTuple):
     Attributes:
         kind: The kind of its message.
         make: Returns its body from that of the question, which is None for a kind without one.
-        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it, which must not raise. While
-            that runs, further slow questions are not answered.
+        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it, which must not raise.
+        refusal: The body of a slow one while that thread makes another; None if there is no answer then.
     """
 
     kind: str
     make: Callable[[Any], Body]
     is_slow: bool = False
+    refusal: Body = None
+
+
+BUSY = "its client makes another capture"
 
 
 def profile(question: ProfileQuestion) -> Profile:
@@ -58,8 +62,8 @@ ANSWERS = {
     "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
     "flight?": Answer("flight", lambda _: flight()),
     "steps?": Answer("steps", lambda question: optimizer_steps(question.seconds)),
-    "profile?": Answer("profile", profile, is_slow=True),
-    "modules?": Answer("modules", modules, is_slow=True),
-    "memory?": Answer("memory", lambda _: memory(), is_slow=True),
+    "profile?": Answer("profile", profile, is_slow=True, refusal=Profile(error=BUSY)),
+    "modules?": Answer("modules", modules, is_slow=True, refusal=ModuleCalls(error=BUSY)),
+    "memory?": Answer("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [BUSY])),
     "ping": Answer("pong", lambda _: None),
 }

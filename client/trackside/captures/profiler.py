@@ -6,13 +6,15 @@ event. A short profile first measures that, and limits the duration of the profi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
 import threading
 import time
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from trackside.limits import PROFILE_SECONDS
 from trackside.wire import MESSAGE_BYTES, Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trackside.wire import ProfileQuestion
 
@@ -31,6 +33,11 @@ STARTERS = (
     "_prepare_profiler",
     "_enable_profiler",
 )  # what a profiler of the training's own calls in torch.autograd.profiler
+
+LOG_LEVEL = (
+    "_ZN9libkineto6Logger14severityLevel_E"  # of libtorch_cpu.so: the least severity of the lines on standard error
+)
+OTHER_THREAD = b"ERROR: External init callback must run in same thread as registerClient"  # has no consequence here
 
 BUSY = "a profiler is active in it already"
 CANCELLED = "the process ended or began a profile of its own, or the capture was cancelled"
@@ -44,6 +51,7 @@ class _Recorder:
         self._process = 0  # that of the recording: a forked child has a copy of this, whose lock may never be released
         self._over = threading.Event()
         self._active = False
+        self._level: tuple[Any, int] | None = None  # that of PyTorch's lines, and its value before the recording
 
     def end(self) -> bool:
         """Have the recording end, and prevent the next one of the same profile; return whether this process records."""
@@ -76,7 +84,8 @@ class _Recorder:
         with self._lock:
             if self._over.is_set() or is_ending() or torch.autograd.profiler._is_profiler_enabled:  # noqa: SLF001
                 raise _CancelledError
-            torch._C._autograd._prepare_profiler(config, activities)  # noqa: SLF001
+            _without_line(partial(torch._C._autograd._prepare_profiler, config, activities))  # noqa: SLF001
+            self._silence(torch)
             torch._C._autograd._enable_profiler(config, activities)  # noqa: SLF001
             self._active = True
         self._over.wait(seconds)
@@ -94,6 +103,14 @@ class _Recorder:
         self._active = False
         return sys.modules["torch"]._C._autograd._disable_profiler()  # noqa: SLF001
 
+    def _silence(self, torch: Any) -> None:
+        """Have PyTorch write no line about this recording to standard error, unless the user has chosen which it writes."""
+        if self._level is None and "KINETO_LOG_LEVEL" not in os.environ:
+            with suppress(AttributeError, OSError, ValueError):  # another build of PyTorch
+                library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+                level = ctypes.c_int.in_dll(library, LOG_LEVEL)
+                self._level, level.value = (level, level.value), 99
+
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Cancel the recording when the training starts a profiler of its own."""
@@ -108,6 +125,9 @@ class _Recorder:
         finally:
             for name, original in originals.items():
                 setattr(module, name, original)
+            if self._level is not None:
+                (level, before), self._level = self._level, None
+                level.value = before
 
     def _after_cancel(self, original: Any) -> Any:
         def start(*given: Any, **named: Any) -> Any:
@@ -115,6 +135,41 @@ class _Recorder:
             return original(*given, **named)
 
         return start
+
+
+def _without_line(call: Callable[[], object]) -> None:
+    """Call, without the line of PyTorch which the first recording writes, since another thread has imported PyTorch.
+
+    Only C's ``stderr`` is another file meanwhile, never the descriptor, which other threads and child processes use.
+    """
+    c = ctypes.CDLL(None)
+    if not hasattr(c, "gnu_get_libc_version"):  # others have a constant
+        call()
+        return
+    descriptor, file = _file_of_c(os.getpid())
+    stderr = ctypes.c_void_p.in_dll(c, "stderr")
+    before, stderr.value = stderr.value, file
+    try:
+        call()
+    finally:
+        stderr.value = before
+        written = os.pread(descriptor, 1 << 20, 0).splitlines(keepends=True)
+        os.ftruncate(descriptor, 0)
+        for line in written:
+            if not line.startswith(OTHER_THREAD):
+                with suppress(OSError):
+                    os.write(2, line)
+
+
+@cache  # a thread may write to it at any time, so it is never closed
+def _file_of_c(_process: int) -> tuple[int, int]:
+    """Return a file in memory without a buffer: its descriptor, and its address for C."""
+    c = ctypes.CDLL(None)
+    c.fdopen.restype, c.setbuf.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)
+    descriptor = os.memfd_create("trackside")
+    file: int = c.fdopen(descriptor, b"a")
+    c.setbuf(file, None)
+    return descriptor, file
 
 
 class _CancelledError(Exception):

@@ -225,12 +225,12 @@ def report_checkpoint(run: Run, path: object, seconds: float | None = None) -> N
     run.event("checkpoint", path=place, **{name: value for name, value in fields.items() if value is not None})
 
 
-def size_of(path: Path) -> int | None:
+def size_of(path: Path, files: int = FILES, seconds: float = SIZE_SECONDS) -> int | None:
     """Return the bytes of a file, or of all files in a folder; None if it is absent, empty, or has too many files."""
-    deadline, size, count = monotonic() + SIZE_SECONDS, 0, 0
+    deadline, size, count = monotonic() + seconds, 0, 0
     try:
         for count, file in enumerate(_files(path), 1):
-            if count > FILES or monotonic() > deadline:
+            if count > files or monotonic() > deadline:
                 return None
             size += file.stat().st_size
     except OSError:

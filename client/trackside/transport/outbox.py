@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from trackside.transport.spool import Segment, Spool, Steps
     from trackside.wire import Clock
 
-STUCK_SECONDS = 1.0  # wait for an acknowledgement after which a message is also written to the spool
-
 
 class Pending(msgspec.Struct):
     """A numbered message that waits for its acknowledgement.
@@ -112,7 +110,9 @@ class Outbox(ABC):
             stuck and len(self.pending) > self.spool.limits.window
         )
         if everything or stuck or crowded or self._unspooled:
-            self._spool(clock.monotonic - STUCK_SECONDS * 1e9, clock, everything=everything or crowded)
+            self._spool(
+                clock.monotonic - self.spool.limits.stuck_seconds * 1e9, clock, everything=everything or crowded
+            )
         # The newest leave the memory: they are on disk, and their turn comes last.
         while crowded and self.pending and self.pending[-1].spooled and self._is_full():
             self.size -= self.pending.pop().size
@@ -126,8 +126,9 @@ class Outbox(ABC):
         return len(self.pending) > self.spool.limits.window or self.size > self.spool.limits.pending_bytes
 
     def is_stuck(self, clock: Clock) -> bool:
-        """Return whether the oldest message has waited longer than `STUCK_SECONDS`, however often it was sent."""
-        return bool(self.pending) and clock.monotonic - self.pending[0].made_at > STUCK_SECONDS * 1e9
+        """Return whether the oldest message has waited longer than its limit, however often it was sent."""
+        limit = self.spool.limits.stuck_seconds * 1e9
+        return bool(self.pending) and clock.monotonic - self.pending[0].made_at > limit
 
     def next_to_send(self) -> Pending | None:
         """Return the oldest pending message that is not in flight; None if there is none, or the window is full."""

@@ -16,17 +16,20 @@ _chance = SystemRandom()  # not `random`, which a training seeds alike on all ra
 class ResendWait:
     """The wait for an answer. It grows while none helps, so that clients of an overloaded daemon do not overload it more.
 
+    Args:
+        first: The first wait, in seconds.
+
     Attributes:
         seconds: Time without progress after which a session resends, and without any answer after which the daemon is
             searched anew.
     """
 
-    def __init__(self) -> None:
-        self.seconds = ANSWER_SECONDS
+    def __init__(self, first: float = ANSWER_SECONDS) -> None:
+        self.seconds = self._first = first
 
     def reset(self) -> None:
         """Begin anew: a message was acknowledged, or there is no daemon that could be overloaded."""
-        self.seconds = ANSWER_SECONDS
+        self.seconds = self._first
 
     def grow(self) -> None:
         """Note a wait in vain."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from trackside.training_log import info, warn
 from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, native_thread, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
-from trackside.transport.resend_wait import LONGEST_SECONDS, ResendWait
+from trackside.transport.resend_wait import ANSWER_SECONDS, LONGEST_SECONDS, ResendWait
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -51,17 +51,30 @@ if TYPE_CHECKING:
     from trackside.captures.answers import Answer
     from trackside.transport.connection import Unpatched
 
-# Interval at which rows are drained. A push is sent within this and a little more, or within the time that the daemon
-# requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
-DRAIN_SECONDS = 0.2
-
-BEAT_SECONDS = 1.0  # interval of heartbeats, and of the first two hellos until one is answered
-
-NO_DAEMON_SECONDS = 5.0  # time without a daemon after which that is logged
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 IDLE_SECONDS = 60.0  # interval of turns without a session
 SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
+
+
+class Intervals(NamedTuple):
+    """Intervals of a sender, in seconds.
+
+    Attributes:
+        drain: Interval at which rows are drained. A push is sent within this and a little more, or within the time that the
+            daemon requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
+        beat: Interval of heartbeats, and of the first two hellos until one is answered.
+        answer: The first wait for an answer.
+        no_daemon: Time without a daemon after which that is logged.
+    """
+
+    drain: float = 0.2
+    beat: float = 1.0
+    answer: float = ANSWER_SECONDS
+    no_daemon: float = 5.0
+
+
+INTERVALS = Intervals()
 
 
 class Sender:
@@ -72,6 +85,7 @@ class Sender:
         spools: Directories from which spools of ended processes are sent. A training's sender has none, and sends those
             of its user if the daemon belongs to another user and cannot read them.
         machine: Id of the machine that wrote those spools; None for all.
+        intervals: See `Intervals`.
 
     Attributes:
         connected: A daemon has answered on this connection.
@@ -84,7 +98,14 @@ class Sender:
         RuntimeError: No thread can be started: too many, or the interpreter shuts down.
     """
 
-    def __init__(self, endpoint: str | None = None, *, spools: Iterable[Path] = (), machine: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        spools: Iterable[Path] = (),
+        machine: str | None = None,
+        intervals: Intervals = INTERVALS,
+    ) -> None:
         self.connected = False
         self.swept = threading.Event()
         self.sent: list[str] = []
@@ -104,7 +125,8 @@ class Sender:
         self._connected_to = ""
         self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
-        self._resend_wait = ResendWait()
+        self._intervals = intervals
+        self._resend_wait = ResendWait(intervals.answer)
         self._asked = False
         self._beat_at = 0.0
         self._logged = LogOnce()
@@ -161,7 +183,7 @@ class Sender:
                 except Exception as error:  # noqa: BLE001  whatever it is, it may be over at the next turn
                     failure = f"{type(error).__name__}: {error}"
                     self._log_once("turn", f"sending was interrupted and is tried again, training goes on: {failure}")
-                    time.sleep(DRAIN_SECONDS)
+                    time.sleep(self._intervals.drain)
                 self._log()
         finally:
             self._shut_down()  # first, since closing the context can hang
@@ -174,7 +196,7 @@ class Sender:
         """Open what this thread needs: each second while too few file descriptors are free, and when a session ends."""
         if self._context is not None or (time.monotonic() < self._open_at and not self._ends):
             return
-        self._open_at = time.monotonic() + BEAT_SECONDS
+        self._open_at = time.monotonic() + self._intervals.beat
         try:
             self._waker.open()
             self._context = new_context()
@@ -183,7 +205,7 @@ class Sender:
             self._log_once("descriptors", f"nothing can be sent, training goes on: {os_error_text(error)}; {kept}")
 
     def _turn(self) -> None:
-        self._wait(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
+        self._wait(self._intervals.drain if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
         self._open()
         if self._arrivals:
             self._answered_at = self._no_daemon_since = time.monotonic()
@@ -239,7 +261,7 @@ class Sender:
     def _wait(self, seconds: float) -> None:
         """Wait for answers, a wake-up, the next drain, or a connection on which a hello is due."""
         if self._waker.end is None:
-            time.sleep(DRAIN_SECONDS)
+            time.sleep(self._intervals.drain)
             return
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
@@ -300,7 +322,7 @@ class Sender:
                 self._connect(endpoint)
             else:
                 self._resend_wait.reset()
-        if moment - self._no_daemon_since > NO_DAEMON_SECONDS:
+        if moment - self._no_daemon_since > self._intervals.no_daemon:
             self._log_no_daemon()
         return self._socket is not None
 
@@ -350,7 +372,7 @@ class Sender:
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
         for session in self._sessions:
             if not session.greeted:
-                again = max(BEAT_SECONDS, self._resend_wait.seconds / 2)
+                again = max(self._intervals.beat, self._resend_wait.seconds / 2)
                 if moment - session.asked_at >= again and self._send(session.hello(clock)):
                     session.asked_at = moment
                     if not self._asked:
@@ -362,12 +384,12 @@ class Sender:
                 session.sent_at = moment
             if beat and isinstance(session, Session) and not session.ended:
                 # Batches are signs of life too.
-                silent = idle and moment - session.sent_at >= session.gather + DRAIN_SECONDS
+                silent = idle and moment - session.sent_at >= session.gather + self._intervals.drain
                 if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
                     session.sent_at = moment
         if beat:
             step_counter.expire()
-            self._beat_at = moment + BEAT_SECONDS
+            self._beat_at = moment + self._intervals.beat
 
     def _send(self, frames: list[bytes]) -> bool:
         if self._socket is None:
@@ -461,6 +483,8 @@ class Sender:
             elif self._answering is None or not self._answering.is_alive():
                 self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-capture")
                 self._answering.start()
+            elif answer.refusal is not None:
+                self._send(encode(envelope, answer.refusal))
 
     def _make_answer(self, envelope: Envelope, answer: Answer, body: Any) -> None:
         """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""

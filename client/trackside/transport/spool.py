@@ -47,12 +47,14 @@ class Limits(NamedTuple):
 
     Attributes:
         pending_bytes: See `PENDING_BYTES`, and so on.
+        stuck_seconds: Wait for an acknowledgement after which a message is also written to the spool.
     """
 
     pending_bytes: int = PENDING_BYTES
     window: int = IN_FLIGHT
     segment_bytes: int = SEGMENT_BYTES
     spool_bytes: int = SPOOL_BYTES
+    stuck_seconds: float = 1.0
 
 
 LIMITS = Limits()

@@ -100,11 +100,13 @@ class _Source(NamedTuple):
         until: Unix time until which it inhibits; infinite while it fires.
         severity: Index of its severity; it inhibits only targets that are no more severe.
         began: Unix time of its latest finding.
+        attempt: The attempt of that finding; None if unknown.
     """
 
     until: float
     severity: int
     began: float
+    attempt: int | None = None
 
 
 _NO_SOURCE = _Source(-inf, 0, -inf)
@@ -114,7 +116,7 @@ class Inhibitions:
     """Alerts that fire, or fired recently, and inhibit others.
 
     A source does not inhibit a target that is more severe: a gradient norm that is infinite for one step, as in mixed
-    precision, is an info and hides no warning.
+    precision, is an info and hides no warning. Nor does it inhibit one of a later attempt, which has another cause.
     """
 
     def __init__(self) -> None:
@@ -131,9 +133,10 @@ class Inhibitions:
         # A source that is still active keeps its highest severity.
         severity = max(SEVERITIES.index(finding.severity), before.severity if before.until >= now else 0)
         if finding.over:
-            self._sources[key] = _Source(now + AFTER_SECONDS, severity, before.began)
+            self._sources[key] = before._replace(until=now + AFTER_SECONDS, severity=severity)
         else:
-            self._sources[key] = _Source(now + AFTER_SECONDS if finding.once else inf, severity, finding.time)
+            until = now + AFTER_SECONDS if finding.once else inf
+            self._sources[key] = _Source(until, severity, finding.time, finding.attempt)
         if len(self._sources) > REMEMBERED:
             del self._sources[next(iter(self._sources))]
 
@@ -143,7 +146,9 @@ class Inhibitions:
         for rule in _RULES_BY_TARGET.get(finding.alert, ()):
             key = (rule.source, finding.run, _rank(finding) if rule.within == "rank" else "")
             source = self._sources.get(key, _NO_SOURCE)
-            if source.until >= now and severity <= source.severity and _began(finding) <= source.began + rule.soon:
+            later = None not in {source.attempt, finding.attempt} and finding.attempt != source.attempt
+            soon = _began(finding) <= source.began + rule.soon
+            if source.until >= now and severity <= source.severity and soon and not later:
                 return True
         return False
 

@@ -1,13 +1,14 @@
 """Memory that keeps growing: of each rank with its data loader workers, and of each rank on a GPU.
 
-`trackside_daemon.detectors.memory_leak` follows the minima of samples ten seconds apart, so a leak has grown for at least a
-quarter of an hour when it is reported. Mapped files do not count: a data set that is read through a mapping fills all free
+`trackside_daemon.detectors.memory_leak` follows the minima of samples one second apart. A leak has grown for five minutes when it is
+reported, and for a hundred seconds if it would fill the memory within an hour. Mapped files do not count: a data set that is read through a mapping fills all free
 memory, and the kernel reclaims it. The ranks of a run leak together, so a run has one alert, which names the first rank.
 """
 
 from __future__ import annotations
 
 import time
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.evaluation import TICK
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
-EVERY = 10.0  # seconds between two samples
+EVERY = 1.0  # seconds between two samples
 FORGET = 600.0  # seconds without a sample after which a rank is dropped and its alert ends
 CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
 MOST = 1024  # most ranks and processes on GPUs that are followed
@@ -56,6 +57,7 @@ class MemoryUse(NamedTuple):
 
     alert: str
     rank: RankLabels
+    pid: str
     gpu: str
     used: float
 
@@ -63,7 +65,7 @@ class MemoryUse(NamedTuple):
 class _FollowedMemory:
     """Memory of one rank, on the host or on one GPU, with its detector."""
 
-    def __init__(self, use: MemoryUse, limit: float | None, grew: float) -> None:
+    def __init__(self, use: MemoryUse, limit: float, grew: float) -> None:
         self.use = use
         self.detector = MemoryLeak(limit=limit, grew=grew)
         self.seen = 0.0
@@ -92,7 +94,7 @@ class ProcessLeaks:
         self._clock = clock
         self._wall = wall
         self._next = -FORGET
-        self._followed: dict[tuple[str, RankLabels, str], _FollowedMemory] = {}
+        self._followed: dict[tuple[str, RankLabels, str, str], _FollowedMemory] = {}
         self._reported: dict[tuple[str, str], Finding] = {}
         self._to_restore: list[Alert] = []
         self._unconfirmed: dict[tuple[str, str], float] = {}
@@ -149,13 +151,13 @@ class ProcessLeaks:
                 yield self._reported.pop(key)._replace(time=self._wall(), over=True)
 
     def _evaluate(self, use: MemoryUse, step: int, available: float, now: float) -> Iterator[Finding]:
-        key = (use.alert, use.rank, use.gpu)
+        key = (use.alert, use.rank, use.pid, use.gpu)
         followed = self._followed.get(key)
         if followed is None:
             if len(self._followed) >= MOST:
                 return
             # The limit of a rank is estimated as its memory plus an equal share of the available memory.
-            limit = use.used + available if use.alert == HOST and available else None
+            limit = use.used + available if use.alert == HOST and available else inf
             followed = self._followed[key] = _FollowedMemory(use, limit, self._grew)
         followed.seen = now
         for detection in followed.detector.evaluate(Column((step,), (self._wall(),), (use.used,)), self._context):
@@ -219,11 +221,11 @@ def _on_host(ranks: Mapping[str, RankLabels], anonymous: Rows, shared: Rows, wor
         if (pid,) in anonymous:
             # Shared memory counts for the main process only, because workers map the same pages.
             main = _number(anonymous[pid,]) + _number(shared.get((pid,), 0.0))
-            yield MemoryUse(HOST, rank, "", main + _number(workers.get((rank.run, rank.rank), 0.0)))
+            yield MemoryUse(HOST, rank, pid, "", main + _number(workers.get((rank.run, rank.rank), 0.0)))
 
 
 def _on_gpus(ranks: Mapping[str, RankLabels], on_gpu: Mapping[Labels, float | Distribution]) -> Iterator[MemoryUse]:
     """Yield the memory of each rank's main process on each GPU."""
     for (gpu, _, pid), value in on_gpu.items():
         if pid in ranks:
-            yield MemoryUse(GPU, ranks[pid], gpu, _number(value))
+            yield MemoryUse(GPU, ranks[pid], pid, gpu, _number(value))

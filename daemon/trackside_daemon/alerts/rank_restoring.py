@@ -161,9 +161,10 @@ class PastRanks:
     Args:
         history: History to read.
         roles: The roles of keys for runs that do not state others.
+        all_steps: See `ALL_STEPS`.
     """
 
-    def __init__(self, history: Readable, roles: Roles = BY_NAME) -> None:
+    def __init__(self, history: Readable, roles: Roles = BY_NAME, all_steps: int = ALL_STEPS) -> None:
         self._roles = roles
         self._snapshot = ExitStack()
         self._left: deque[LiveStream] = deque()
@@ -172,7 +173,7 @@ class PastRanks:
             # The lowest rank of each run first, since the pace of the run follows from it.
             self._left.extend(sorted(live_streams(self._connection, RANKS), key=lambda stream: stream.identity.rank))
         ranks = max(1, len(self._left))
-        self._count = max(STEPS, min(MOST_STEPS, ALL_STEPS // ranks))
+        self._count = max(STEPS, min(MOST_STEPS, all_steps // ranks))
         self._frames = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // ranks))
 
     @property

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends
 WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
+FINISHED = 60.0  # seconds before the death of a rank in which another rank that finished is the likely cause
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
 
 OUT_OF_MEMORY = "OOM killed"
+ABORT = "SIGABRT"  # the signal that a program sends itself
 # When the ranks of more runs of one user die within a minute, one alert has them all: a machine is gone, or somebody
 # invents runs.
 MANY = 3
@@ -42,6 +44,7 @@ class Death(NamedTuple):
         step: The last pushed step; None if unknown.
         user: The user of its run; empty if unknown.
         summed: The alert of many runs has it.
+        attempt: The attempt of its run; None if unknown.
     """
 
     run: str
@@ -54,6 +57,7 @@ class Death(NamedTuple):
     step: int | None = None
     user: str = ""
     summed: bool = False
+    attempt: int | None = None
 
     @property
     def alert(self) -> str:
@@ -65,22 +69,22 @@ class Death(NamedTuple):
         """True if the training's own code ended it, so that something else may be the cause."""
         return self.state == "failed" and not self.cause.startswith(("SIG", "exit", OUT_OF_MEMORY))
 
-    def alarm(self, worker: str = "", over: tuple[float, str] | None = None) -> Finding:
+    def alarm(self, reason: str = "", over: tuple[float, str] | None = None) -> Finding:
         """Return the finding of this death, or of its end.
 
         Args:
-            worker: How a data loader worker died that is the likely cause, as a sentence.
+            reason: The likely cause, as a sentence: a data loader worker that died, or a rank that finished.
             over: Time and reason of the end; None while it fires.
         """
         labels = (("run", self.name),) if self.rank is None else (("rank", str(self.rank)), ("run", self.name))
         if over is not None:
             return Finding(self.alert, "critical", labels, *over, over=True, run=self.run)
         who = f"run {self.name}" if self.rank is None else f"rank {self.rank} of run {self.name}"
-        text = f"{worker} {TROUBLES[self.alert].advice(_case(self))}".strip()
+        text = f"{reason} {TROUBLES[self.alert].advice(_case(self))}".strip()
         at = "" if self.step is None else f", at step {number(self.step)},"
         summary = f"{who}{at} {how_ended(self.state, self.cause)}"
-        evidence = {"cause": self.cause or self.state}
-        return Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run, evidence=evidence)
+        finding = Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run)
+        return finding._replace(evidence={"cause": self.cause or self.state}, attempt=self.attempt)
 
 
 class Deaths:
@@ -91,6 +95,7 @@ class Deaths:
         self._restored: list[Alert] = []
         self._grown: set[str] = set()  # users whose alert of many runs has more of them since the last tick
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
+        self._finished: dict[tuple[str, int], tuple[float, int, int | None]] = {}  # time, rank and step of the first
 
     def restore(self, kept: Alert, clock: Clock) -> None:
         """Continue an alert of the previous daemon. Its attempt is unknown, but earlier than any attempt from now on."""
@@ -108,11 +113,13 @@ class Deaths:
     ) -> Iterator[Finding]:
         """Yield findings for a rank of a user that ended, if it failed or was lost; *step* is its last one, if known."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
+        if state == "finished":
+            yield from self._finish(event, step)
         if state not in {"failed", "lost"} or (clock.now and clock.now - event.time > OLD):
             return
         rank = event.rank or 0
         who = event.run, event.attempt, rank
-        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step, user)
+        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step, user, attempt=event.attempt)
         before = self._reported.get(who)
         if before is not None and before.alert == death.alert:
             return
@@ -127,7 +134,8 @@ class Deaths:
         """Yield a finding for a run that ended without an event, because no daemon observed it."""
         known = any(who[:2] == (run, attempt) for who in self._reported)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
-            yield from self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at, user=user))
+            death = Death(run, name, None, time, state, "", clock.at, user=user, attempt=attempt)
+            yield from self._report((run, attempt, 0), death)
 
     def worker_died(self, event: Event) -> Iterator[Finding]:
         """Record the death of a data loader worker; if its rank has died of an exception, yield that finding again.
@@ -142,7 +150,16 @@ class Deaths:
             del self._workers[next(iter(self._workers))]
         death = self._reported.get((event.run, event.attempt, rank))
         if death is not None and death.by_exception and not death.summed:
-            yield death.alarm(self._worker(death))
+            yield death.alarm(self._reason(death))
+
+    def _finish(self, event: Event, step: int | None) -> Iterator[Finding]:
+        """Record that a rank has finished; yield again the findings of ranks that died of that, which may be observed before."""
+        self._finished.setdefault((event.run, event.attempt), (event.time, event.rank or 0, step))
+        if len(self._finished) > RANKS:
+            del self._finished[next(iter(self._finished))]
+        for (run, attempt, _), death in list(self._reported.items()):
+            if (run, attempt) == (event.run, event.attempt) and not death.summed and (reason := self._reason(death)):
+                yield death.alarm(reason)
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Yield restored deaths as open, many runs together, and the ends of old alerts."""
@@ -198,7 +215,7 @@ class Deaths:
         if summed:
             self._grown.add(death.user)
         else:
-            yield death.alarm(self._worker(death))
+            yield death.alarm(self._reason(death))
 
     def _end(self, who: RankKey, time: float, why: str) -> Iterator[Finding]:
         """Forget a death and yield the end of its alert; that of many runs ends with its last death."""
@@ -208,9 +225,19 @@ class Deaths:
         elif not any(other.summed and other.user == death.user for other in self._reported.values()):
             yield _many(death.user, (), (time, why))
 
-    def _worker(self, death: Death) -> str:
+    def _reason(self, death: Death) -> str:
+        """Return the likely cause of a death, as a sentence; empty if its own cause is all that is known."""
         time, text = self._workers.get((death.run, death.rank or 0), (0.0, ""))
-        return text if abs(death.time - time) <= WORKER else ""
+        if abs(death.time - time) <= WORKER:
+            return text
+        time, rank, step = self._finished.get(
+            (death.run, -1 if death.attempt is None else death.attempt), (0.0, 0, None)
+        )
+        early = step is None or death.step is None or step <= death.step
+        if not (early and 0 <= death.time - time <= FINISHED and (death.by_exception or death.cause == ABORT)):
+            return ""
+        at = "" if step is None else f" at step {number(step)}"
+        return f"Rank {rank} had finished{at} before: a rank that then waits for it fails."
 
 
 def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = None) -> Finding:
@@ -220,10 +247,9 @@ def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = N
         return Finding("TrainingProcessDied", "critical", labels, *over, over=True)
     names = [death.name for death in deaths]
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    summary = f"more than {MANY} runs{f' of {user}' if user else ''} died or are lost within a minute"
-    text = (
-        f"Not reported one by one: {', '.join(names[:NAMED])}{more}. {TROUBLES['TrainingProcessDied'].advice('many')}"
-    )
+    whose = f" of {user}" if user else ""
+    summary = f"more than {MANY} runs{whose} died or are lost within a minute, also {', '.join(names[:NAMED])}{more}"
+    text = TROUBLES["TrainingProcessDied"].advice("many")
     return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
 
 
@@ -235,6 +261,8 @@ def how_ended(state: str, cause: str) -> str:
         return "finished" if state == "finished" else f"was stopped{f' by {cause}' if cause else ''}"
     if cause == OUT_OF_MEMORY:
         return "was killed by the kernel because memory ran out"
+    if cause == ABORT:
+        return f"aborted itself ({cause})"
     if cause.startswith("SIG"):
         return f"was killed by {cause}"
     return f"died: {cause}" if cause else "died without a stated reason"
@@ -244,4 +272,6 @@ def _case(death: Death) -> str:
     """Return the case of a death that has next steps of its own."""
     if death.state == "lost":
         return "lost"
+    if death.cause == ABORT:
+        return "abort"
     return "signal" if death.cause.startswith("SIG") else "exception" if death.by_exception else ""

@@ -106,16 +106,17 @@ class Explosion(Episode):
     Args:
         before: The level before it, as a logarithm.
         since: When it began, in Unix seconds.
+        step: The step at which it began.
 
     Attributes:
         great: Samples far above that level, and above the first norms.
     """
 
-    __slots__ = ("before", "great", "since")
+    __slots__ = ("before", "great", "since", "step")
 
-    def __init__(self, before: float, since: float) -> None:
+    def __init__(self, before: float, since: float, step: int) -> None:
         super().__init__("GradientExplosion")
-        self.before, self.since = before, since
+        self.before, self.since, self.step = before, since, step
         self.great = 0
 
 
@@ -192,7 +193,7 @@ class Gradient:
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if self._explosion is None and (often or over > log(AT_ONCE)):
-                self._explosion = Explosion(size - over, time)
+                self._explosion = Explosion(size - over, time, step)
                 yield self._explosion.report("info", at, _exploded(step, size, over))
         if self._explosion is not None:
             yield from self._follow(self._explosion, at, step, time, size)
@@ -210,7 +211,8 @@ class Gradient:
             lasts = explosion.seen >= 2 * LASTS and not time - explosion.since < self._after
             severity: Severity = "critical" if lasts and over > log(CRITICAL) else "warning"
             if explosion.worsens(severity):
-                yield explosion.report(severity, at, _exploded(step, size, over))
+                lasted = f", and has been high for {step - explosion.step:,} steps, since step {explosion.step:,}"
+                yield explosion.report(severity, at, _exploded(step, size, over) + lasted)
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         memory, vanishing = self._memory, self._vanishing

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 START = 10  # samples at the start of a schedule in which the rate may rise by any factor
 
 # Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond.
-ABOVE = 10.0
+ABOVE = 2.0
+
+SLIP = 0.95  # share of a jump that counts as one: a rate that is logged ten times too great has moved with its schedule as well
 
 # A rate that was never higher changes no weight of 32 bits: a mistake in the schedule, or in its unit.
 NOTHING = 1e-8
@@ -34,7 +36,7 @@ class LearningRate:
     """`LearningRateOutOfRange`: a rate below zero, above *most*, not finite, *jump* times the one before, or zero for 100 steps.
 
     Or one that has fallen to *least* or below long before the run's end. Yields a detection when a fault begins and when it
-    ends. A jump ends with the next rate that is not a jump.
+    ends; of rates that are zero or intended, only the first. A jump ends with the next rate that is not a jump.
     """
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
@@ -56,6 +58,7 @@ class LearningRate:
         self._zeros = Streak()
         self._lows = Streak()
         self._wrong = ""
+        self._told: set[str] = set()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next learning rates show."""
@@ -70,7 +73,9 @@ class LearningRate:
             if kind and kind != self._wrong:
                 # A great rate at the start, or by a schedule, may be intended, as with clipped gradients.
                 intended = kind == "great" and (not self._greatest or rate <= ABOVE * self._greatest)
-                yield Detection("LearningRateOutOfRange", "info" if intended else "warning", at, text)
+                if not (kind in self._told and (intended or kind == "zero")):
+                    self._told.add(kind)
+                    yield Detection("LearningRateOutOfRange", "info" if intended else "warning", at, text)
             elif not kind and self._wrong:
                 text = f"the learning rate is {rate:.3g} at step {step:,}"
                 yield Detection("LearningRateOutOfRange", "warning", at, text, over=True)
@@ -88,7 +93,11 @@ class LearningRate:
         if rate == 0 or max(rate, self._greatest) <= NOTHING:
             return self._zero(step, rate)
         self._zeros.count = 0
-        if self._seen >= START and self._last > 0 and rate > self._jump * self._last and rate > ABOVE * self._greatest:
+        if (
+            self._seen >= START
+            and self._last > 0
+            and rate > max(SLIP * self._jump * self._last, ABOVE * self._greatest)
+        ):
             return "jump", (
                 f"the learning rate rose to {rate:.3g} at step {step:,}, {rate / self._last:.3g} times the {self._last:.3g} "
                 f"of the step before and {rate / self._greatest:.3g} times the greatest so far"
@@ -101,8 +110,8 @@ class LearningRate:
         if zeros.count < SAMPLES_AT_ZERO or step - zeros.since < STEPS_AT_ZERO:
             return "", ""
         size = f"{rate:.3g}" if rate else "zero"
-        text = f"the learning rate has been {size} since step {zeros.since:,}"
-        return "zero", f"{text}; nothing was learned up to step {step:,}"
+        text = f"the learning rate is logged as {size} from step {zeros.since:,} to step {step:,}"
+        return "zero", f"{text}: nothing is learned, unless the log rounds it"
 
     def _low(self, step: int, rate: float, total: int | None) -> tuple[str, str]:
         lows = self._lows

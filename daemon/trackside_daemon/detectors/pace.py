@@ -72,7 +72,7 @@ class Pace:
         self._floor = floor
         self._gaps = Window(GAPS)
         self._longest = Longest()
-        self.steps = 0
+        self.steps, self.seconds = 0, 0.0  # from the first step on, so that the start of the run does not count
         self._seeded = 0.0
 
     def seed(self, count: float, usual: float, longest: float, gap: float) -> None:
@@ -89,7 +89,7 @@ class Pace:
 
     def add(self, gap: float, steps: int, at: float) -> None:
         """Add a gap of *gap* seconds, after which the run was *steps* further; *at* is in watched seconds."""
-        self.steps += steps
+        self.steps, self.seconds = self.steps + steps, self.seconds + gap
         self._gaps.add(gap)
         self._longest.add(gap, at)
 

@@ -39,6 +39,11 @@ _COMPANIONS = frozenset({"objective", "return", *RL}) - {"kl", "entropy"}
 # next to another quantity of reinforcement learning.
 _AMBIGUOUS = frozenset({"kl", "entropy"})
 
+# Quantities that only a policy has which generates answers.
+_OF_ANSWERS = frozenset(
+    {"response_length", "truncated_ratio", "zero_variance_ratio", "train_inference_mismatch", "importance_ratio"}
+)
+
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
 
@@ -140,6 +145,11 @@ class RankDetectors:
         self._companion = ""
         self._rl: set[str] = set()
         self._step: int | None = None
+
+    @property
+    def of_answers(self) -> bool:
+        """The policy is a language model: its rank pushes quantities of answers."""
+        return bool(self._rl & _OF_ANSWERS)
 
     def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """Yield the detections in samples that were pushed together, by key; keys without a role are ignored."""

@@ -194,7 +194,9 @@ class _RankFeed:
             return Finding(detection.alert, severity, labels, time, detection.text, over=True, run=self.run)
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
-        advice = TROUBLES[detection.alert].advice()
+        trouble = TROUBLES[detection.alert]
+        of_answers = self._detectors.of_answers and "answers" in trouble.steps
+        advice = trouble.advice("answers" if of_answers else severity)
         summary, evidence = f"{self._where}: {text}", dict(detection.evidence)
         if "since" in evidence:
             evidence["since"] += self._moved

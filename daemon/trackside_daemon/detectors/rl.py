@@ -5,13 +5,21 @@ In: samples of the quantities of `trackside.rl_keys`. Out: detections.
 
 from __future__ import annotations
 
+from collections import deque
 from math import exp, inf, log, sqrt
+from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import HUGE, Streak
+from trackside_daemon.detectors.base import HUGE, Episode, Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, Window
 from trackside_daemon.model.text import factor, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.detectors.base import Column, Context, Detection
+    from trackside_daemon.model.finding import Severity
 
 SHARES = 20  # samples whose mean share of groups decides
 SHARE_ENDS = 0.6  # share of groups below which the alert ends
@@ -43,12 +51,24 @@ COLLAPSED = 0.01  # entropies below are those of a policy that has collapsed alr
 ENTROPY_ACCEPTED = 128  # samples after which the new level is the usual one
 
 BLOCK = 24  # rewards whose mean is the present level; the best level is that of two such blocks in a row
+LEAST = 6  # blocks that are needed
 CONFIRM = 8  # samples in a row with a level that low
-REWARD_ERRORS = 4.0  # standard errors that it must be below the best level
-WIDER = 1.25  # factor of the standard error by the scatter within blocks: the order of the tasks makes rewards wander
+
+# Standard errors that it must be below the best level. For a warning they are more: the best of many blocks lies above the level
+# by chance, and few blocks give the error badly.
+REWARD_ERRORS, FEW = 4.0, 3.0
+
+SPANS = (
+    1,
+    2,
+    4,
+)  # distances in blocks over which rewards wander: the order of the tasks, and what the policy tries, make them
+SCATTERS = 16  # blocks that give the scatter of single rewards
+WIDER = 1.25  # factor of the standard error by that scatter
+SWINGS = 1.5  # factor by which a fall must be deeper than earlier ones that were made good
 REWARD_ENDS = 0.5  # share of the fall that must be gone before the alert ends
 
-_KNOWN = 4  # bends from block to block that give a noise
+_KNOWN = 2  # bends from block to block that give a noise
 _NORMAL = NORMAL / sqrt(6)  # standard deviations of independent means by the median bend of three of them
 
 
@@ -281,44 +301,51 @@ class EntropyCollapse(LevelAlert):
         return abs(now - usual) > NATS
 
 
-class RewardCollapse(SampleAlert):
-    """`RewardCollapse`: the mean of 24 rewards falls back, far beyond its noise and for good: a share of what was learnt is gone.
+class RewardCollapse:
+    """`RewardCollapse`: the mean of 24 rewards falls back, far beyond its noise and its earlier swings: what was learnt is gone.
 
     What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose
-    that share of the best level.
+    that share of the best level. It is information while the fall may be the greatest one of a run that swings so.
     """
 
-    alerts = ("RewardCollapse",)
-    severity = "warning"
+    alerts: tuple[str, ...] = ("RewardCollapse",)
 
     def __init__(self, share: float = DEFAULTS.reward_collapse_ratio) -> None:
-        super().__init__()
         self._share = share
         self._recent = Window(BLOCK)
         self._block: list[float] = []
-        self._means: list[float] = []
-        self._scatter, self._bends = Window(16), Window(24)
+        self._blocks = 0
+        self._means: deque[float] = deque(maxlen=2 * SPANS[-1] + 1)
+        self._scatter = Window(SCATTERS)
+        self._bends = {span: Window(BLOCK) for span in SPANS}
         self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
+        self._deepest, self._swing = (
+            inf,
+            0.0,
+        )  # mean of the present swing below the best level; depth of those that are over
         self._low = 0
-        self._deepest = 0.0
+        self._episode = Episode("RewardCollapse")
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Return what changes at this reward."""
-        if not -HUGE < value < HUGE:
-            return None
-        self._recent.add(value)
-        self._least = min(self._least, value)
-        mean = sum(self._recent.arrived) / len(self._recent)
-        if self.firing:
-            self._deepest = min(self._deepest, mean)
-            back = mean > self._best - REWARD_ENDS * (self._best - self._deepest)
-            return f"the reward is {number(mean)} at step {number(step)}" if back else None
-        self._learn(value)
-        self._low = self._low + 1 if self._best > -inf and self._is_low(mean) else 0
-        if self._low < CONFIRM:
-            return None
-        self._low, self._deepest = 0, mean
-        return f"the reward fell to {number(mean)} up to step {number(step)}, from {number(self._best)} at its best"
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+        """Yield what the next rewards show."""
+        episode = self._episode
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            self._recent.add(value)
+            self._least = min(self._least, value)
+            mean = sum(self._recent.arrived) / len(self._recent)
+            self._learn(value)
+            if episode.fires and self._swings_back(mean):
+                self._low = 0
+                yield episode.end(at, f"the reward is {number(mean)} at step {number(step)}")
+                continue
+            severity = self._judge(mean)
+            self._low = self._low + 1 if severity is not None else 0
+            if severity is not None and self._low >= CONFIRM and (not episode.fires or episode.worsens(severity)):
+                text = f"the reward fell to {number(mean)} up to step {number(step)}, from {number(self._best)} at its best"
+                self._deepest = min(self._deepest, mean)
+                yield episode.report(severity, at, text)
 
     def _learn(self, value: float) -> None:
         """Add a reward to its block, and at the block's end its mean to what is known."""
@@ -328,17 +355,37 @@ class RewardCollapse(SampleAlert):
         mean = sum(self._block) / BLOCK
         self._scatter.add(sqrt(sum((one - mean) * (one - mean) for one in self._block) / (BLOCK - 1)))
         self._block.clear()
-        self._means = [*self._means[-2:], mean]
-        if len(self._means) == 3:
-            self._bends.add(abs(self._means[0] - 2 * self._means[1] + self._means[2]))
+        self._blocks += 1
+        self._means.append(mean)
+        for span, bends in self._bends.items():
+            if len(self._means) > 2 * span:
+                bends.add(mean - 2 * self._means[-1 - span] + self._means[-1 - 2 * span])
         self._lowest = min(self._lowest, mean)
-        level = sum(self._means[-2:]) / 2
-        if len(self._means) > 1 and level > self._best:
+        if self._best > -inf and not self._episode.fires:
+            self._swings_back(mean)
+        level = (mean + self._means[-2]) / 2 if self._blocks > 1 else -inf
+        if level > self._best:
             self._best, self._base = level, self._lowest
 
-    def _is_low(self, mean: float) -> bool:
+    def _swings_back(self, mean: float) -> bool:
+        """Return whether a swing below the best level is over, and remember its depth."""
+        self._deepest = min(self._deepest, mean)
+        back = mean > self._best - REWARD_ENDS * (self._best - self._deepest)
+        if back:
+            self._swing, self._deepest = max(self._swing, self._best - self._deepest), mean
+        return back
+
+    def _judge(self, mean: float) -> Severity | None:
+        """Return how severe it is that the last rewards have this mean."""
+        if self._blocks < LEAST:
+            return None
+        # The upper quartile, since a policy that learns ever slower bends downwards only.
+        bends = [_NORMAL * one.ordered[3 * len(one) // 4] for one in self._bends.values() if len(one) >= _KNOWN]
         learnt = self._best - self._base
         whole = self._best if self._least >= 0 else learnt
-        wander = _NORMAL * self._bends.median() if len(self._bends) >= _KNOWN else 0.0
-        error = max(WIDER * self._scatter.median() / sqrt(BLOCK), wander)
-        return self._best - mean > max(REWARD_ERRORS * error, self._share * max(learnt, whole)) > 0
+        error = max([WIDER * self._scatter.median() / sqrt(BLOCK), *bends])
+        fell = self._best - mean
+        if not fell > max(REWARD_ERRORS * error, self._share * max(learnt, whole), SWINGS * self._swing) > 0:
+            return None
+        by_chance = (REWARD_ERRORS + sqrt(2 * log(self._blocks))) * (1 + FEW / self._blocks)
+        return "warning" if fell > by_chance * error else "info"

@@ -202,9 +202,8 @@ class RunProgress:
     ) -> Finding:
         """Return a finding about the run, or about one rank of it."""
         labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
-        return Finding(
-            alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
-        )
+        finding = Finding(alert, severity, labels, time, summary, description, over=over, run=self.id)
+        return finding._replace(evidence=evidence or {}, attempt=self.attempt)
 
     def restored_finding(self, kept: Alert, time: float) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""

@@ -17,6 +17,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
@@ -88,7 +89,7 @@ class Stalled:
         usual = (
             "Before the first steps, half an hour is allowed for data and compilation."
             if run.high is None
-            else _usual(run, since)
+            else _usual(run.pace)
         )
         summary = standing(run.name, since, run.high) + _who(ranks)
         evidence = {
@@ -194,11 +195,11 @@ def _last(rank: RankProgress) -> dict[str, object]:
     return {name: value for name, value in last.items() if value not in (None, "")}
 
 
-def _usual(run: RunProgress, since: float) -> str:
-    """Return a sentence on the pace of the run until *since*, in Unix seconds."""
-    pause = f"no pause was longer than {duration(run.pace.longest)}"
-    if run.started and run.steps and since > run.started:
-        return f"Until then a step took {duration((since - run.started) / run.steps)} on average, and {pause}."
+def _usual(pace: Pace) -> str:
+    """Return a sentence on the pace of the run until it fell silent."""
+    pause = f"no pause was longer than {duration(pace.longest)}"
+    if pace.steps:
+        return f"Until then a step took {duration(pace.seconds / pace.steps)} on average, and {pause}."
     return f"Until then {pause}."
 
 

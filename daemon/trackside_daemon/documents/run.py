@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import EXCEPTION
@@ -46,7 +47,7 @@ def best(key: str, low: Any, high: Any) -> Any:
 
 
 def metrics(run: Mapping[str, Any], rank: int | None = None) -> list[dict[str, Any]]:
-    """Return a summary per key of a rank: ``final``, ``best``, ``mean``, ``min``, ``max``, ``step``, ``count``.
+    """Return a summary per key of a rank: ``final``, ``best``, ``mean``, ``std``, ``min``, ``max``, ``step``, ``count``.
 
     Args:
         run: The run, with its metrics by attempt.
@@ -61,17 +62,25 @@ def metrics(run: Mapping[str, Any], rank: int | None = None) -> list[dict[str, A
 
 
 def _summary(key: str, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the summary over all attempts; the mean is weighted by their samples, without attempts that lack one."""
+    """Return the summary over all attempts; mean and deviation are weighted by their samples, without attempts that lack one."""
     last = max(attempts, key=lambda part: part["attempt"])
     low = min((part["min"] for part in attempts if part["min"] != "nan"), key=float, default="nan")
     high = max((part["max"] for part in attempts if part["max"] != "nan"), key=float, default="nan")
-    weights = [(float(part["mean"]), part["count"]) for part in attempts if part["mean"] != "nan"]
-    mean = sum(value * count for value, count in weights) / sum(count for _, count in weights) if weights else "nan"
+    weights = [(float(part["mean"]), part["count"], part.get("std")) for part in attempts if part["mean"] != "nan"]
+    samples = sum(count for _, count, _ in weights)
+    mean: Any = sum(value * count for value, count, _ in weights) / samples if weights else "nan"
+    squares = [
+        count * (float(std) * float(std) + (value - mean) * (value - mean))
+        for value, count, std in weights
+        if std is not None  # as of an older history
+    ]
+    std = "nan" if not weights else sqrt(sum(squares) / samples) if len(squares) == len(weights) else None
     return {
         "key": key,
         "final": last["last"],
         "best": best(key, low, high),
         "mean": mean,
+        "std": std,
         "min": low,
         "max": high,
         "step": last["last_step"],
@@ -154,9 +163,9 @@ def results(run: Mapping[str, Any]) -> dict[str, Cell]:
 
 def values(run: Mapping[str, Any], rank: int | None = None) -> tuple[Sequence[str], Sequence[Sequence[str]], str, str]:
     """Return the columns of a table with a row for each key of a rank, see `metrics`."""
-    names = ("final", "best", "mean", "min", "max", "step", "count")
+    names = ("final", "best", "mean", "std", "min", "max", "step", "count")
     rows = [[metric["key"], *(number(metric[name]) for name in names)] for metric in metrics(run, rank)]
-    return ("key", *names[:-1], "samples"), rows, "<>>>>>>>", "~"
+    return ("key", *names[:-1], "samples"), rows, "<>>>>>>>>", "~"
 
 
 TRENDS = ("key", "per 1,000 steps", "95 % interval", "R²", "p-value", "last tenth", "95 % interval of it")

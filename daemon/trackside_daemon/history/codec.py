@@ -14,7 +14,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from itertools import accumulate, repeat
-from math import gcd, isfinite, isnan, nan
+from math import dist, gcd, isfinite, isnan, nan
 from operator import add, floordiv, sub
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -49,12 +49,32 @@ class Summary(NamedTuple):
         high: The maximum, without NaN.
         finite: Number of values that are neither NaN nor infinite.
         sum: Sum of the finite values.
+        squares: Sum of the squared deviations of the finite values from their mean; None if it is unknown.
     """
 
-    low: float | None
-    high: float | None
-    finite: int
-    sum: float
+    low: float | None = None
+    high: float | None = None
+    finite: int = 0
+    sum: float = 0.0
+    squares: float | None = None
+
+    def plus(self, other: Summary) -> Summary:
+        """Return the statistics of both."""
+        if not (self.finite and other.finite):
+            squares = (self if self.finite else other).squares
+        elif self.squares is None or other.squares is None:
+            squares = None
+        else:
+            finite = self.finite + other.finite
+            apart = self.sum / self.finite - other.sum / other.finite
+            squares = self.squares + other.squares + apart * apart * self.finite / finite * other.finite
+        return Summary(
+            min((low for low in (self.low, other.low) if low is not None), default=None),
+            max((high for high in (self.high, other.high) if high is not None), default=None),
+            self.finite + other.finite,
+            self.sum + other.sum,
+            squares,
+        )
 
 
 def encode_values(values: array[float]) -> bytes:
@@ -166,10 +186,16 @@ def nonfinite(values: Sequence[float], size: int = CELL) -> array[int]:
 def summarize(values: Sequence[float]) -> Summary:
     """Return the statistics of *values*."""
     if values and _is_clean(values) and isfinite(total := sum(values)):
-        return Summary(min(values), max(values), len(values), total)
+        return Summary(min(values), max(values), len(values), total, _squares(values, total))
     numbers = [value for value in values if not isnan(value)]
     finite = [value for value in numbers if isfinite(value)]
-    return Summary(min(numbers, default=None), max(numbers, default=None), len(finite), sum(finite))
+    total = sum(finite)
+    return Summary(min(numbers, default=None), max(numbers, default=None), len(finite), total, _squares(finite, total))
+
+
+def _squares(values: Sequence[float], total: float) -> float:
+    distance = dist(values, [total / len(values)] * len(values)) if values else 0.0  # the quickest sum of squares
+    return distance * distance
 
 
 def encode_cells(columns: Cells) -> bytes:

@@ -240,6 +240,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "when each session began, and the time of its steps",
         ("ALTER TABLE session ADD COLUMN began REAL", "ALTER TABLE session ADD COLUMN steps TEXT NOT NULL DEFAULT ''"),
     ),
+    (
+        "the sum of squared deviations of each series from its mean; NULL where it stands already and nobody has added them",
+        ("ALTER TABLE series ADD COLUMN squares REAL",),
+    ),
 )
 
 

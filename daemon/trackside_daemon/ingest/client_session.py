@@ -77,7 +77,7 @@ class Outbox(NamedTuple):
     def deliver(self, records: Sequence[Record], receipt: Receipt | None = None) -> None:
         """Add a batch of records, if there are any, which *receipt* answers once they are committed."""
         if records:
-            self.batches.append(Batch("ingest", records=records, receipt=receipt))
+            self.batches.append(Batch("sessions", records=records, receipt=receipt))
 
 
 class Shared(NamedTuple):
@@ -278,7 +278,7 @@ class ClientSession:
         return sum(sum(one.media.values()) for one in sessions if one.owner.id == owner) > MEDIA_WAITING
 
     def _push(self, number: int, message: Pushes, columns: list[Columns], now: Moment, outbox: Outbox) -> None:
-        """Apply a batch."""
+        """Apply a batch: values for the page in batches of their rank, and all of it in one for the history and detectors."""
         ref, runs = self.ref, self._shared.runs
         message.clock = self.clock.receive(message.clock, now)
         if message.media:

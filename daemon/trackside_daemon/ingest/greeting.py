@@ -175,6 +175,7 @@ class Greetings:
         *,
         owners: RunOwners,
         pacing: Pacing,
+        most: int,
     ) -> None:
         self._shared = shared
         self._sessions, self._runs, self._limits = shared
@@ -183,6 +184,7 @@ class Greetings:
         self._follow = follow
         self._owners = owners
         self._pacing = pacing
+        self._most = most
         self._rivals = Rivals(shared, owners)
 
     def receive_hello(
@@ -263,7 +265,7 @@ class Greetings:
             if is_new:
                 self._limits.redirect(owner.id, wanted, run)
         if session is None:
-            if len(self._sessions) >= SESSIONS:
+            if len(self._sessions) >= self._most:
                 # There are fewer sessions on the page, so that one of the others is evicted.
                 evicted = min(self._sessions.values(), key=lambda one: (one.exported is not None, one.received_at))
                 del self._sessions[evicted.ref.id]

@@ -142,6 +142,11 @@ def _alert(notice: TrainingAlert) -> dict[str, Any]:
 class MessageLimits:
     """The counters since the daemon started, and what each owner has left of what is limited.
 
+    Args:
+        sessions: New sessions of one owner at once.
+        event_bytes: Bytes of its events and alerts at once.
+        logged: Pairs of sender and reason of one owner that are logged.
+
     Attributes:
         duplicates: Numbered messages that had been accepted before.
         gaps: Batches that clients had to drop.
@@ -151,15 +156,18 @@ class MessageLimits:
         spent: Returns the processor time of this thread in seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, sessions: float = SESSIONS_BURST, event_bytes: float = EVENTS_BURST, logged: int = LOGGED
+    ) -> None:
         self.duplicates = 0
         self.gaps = 0
         self.search = OwnerRate(SEARCH_BURST, SEARCH_RATE)
         self.logged_hooks = OwnerRate()
         self.logged_spools = OwnerRate()
         self.spent = time.thread_time
-        self._sessions = OwnerRate(SESSIONS_BURST, SESSIONS_RATE)
-        self._event_bytes = OwnerRate(EVENTS_BURST, EVENTS_RATE)
+        self._most_sessions, self._most_event_bytes, self._most_logged = sessions, event_bytes, logged
+        self._sessions = OwnerRate(sessions, SESSIONS_RATE)
+        self._event_bytes = OwnerRate(event_bytes, EVENTS_RATE)
         self._accepted = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind", "owner", "rate"), 0)
         self._logged: dict[str, LogOnce] = {}
@@ -187,7 +195,7 @@ class MessageLimits:
             WireError: The owner opens new sessions too fast.
         """
         if not self._sessions.admit(owner, now):
-            more = f"more than {SESSIONS_BURST:g} new sessions at once, or {SESSIONS_RATE:g} a second, of one user"
+            more = f"more than {self._most_sessions:g} new sessions at once, or {SESSIONS_RATE:g} a second, of one user"
             raise WireError("rate", f"{more}: it is accepted later")
 
     def admit_events(self, owner: str, pushes: Pushes, now: float) -> bool:
@@ -196,7 +204,9 @@ class MessageLimits:
         size += sum(EVENT_BYTES + len(one.title) + len(one.text) for one in pushes.alerts)
         admitted = self._event_bytes.admit(owner, now, size)
         if not admitted:
-            more = f"more than {byte_size(EVENTS_BURST)} of events at once, or {byte_size(EVENTS_RATE)} a second"
+            more = (
+                f"more than {byte_size(self._most_event_bytes)} of events at once, or {byte_size(EVENTS_RATE)} a second"
+            )
             self.reject(owner, b"", WireError("rate", f"{more}, of one user: they are left out"))
         return admitted
 
@@ -217,4 +227,4 @@ class MessageLimits:
         ]
 
     def _is_first(self, owner: str, sender: bytes, reason: str) -> bool:
-        return self._logged.setdefault(owner, LogOnce(LOGGED)).first((sender, reason))
+        return self._logged.setdefault(owner, LogOnce(self._most_logged)).first((sender, reason))

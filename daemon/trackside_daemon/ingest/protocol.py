@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import VERSION, Envelope, Refused, WireError, open_envelope
 from trackside_daemon.ingest.client_clock import SET_SECONDS
 from trackside_daemon.ingest.client_session import Outbox, Shared
-from trackside_daemon.ingest.greeting import Greetings
+from trackside_daemon.ingest.greeting import SESSIONS, Greetings
 from trackside_daemon.ingest.messages import ANSWERS, KINDS, UNNUMBERED, MessageLimits, read
 from trackside_daemon.ingest.requests import Pacing, Questions
 from trackside_daemon.ingest.run_owners import RunOwners
@@ -53,6 +53,7 @@ class Sessions:
         rejected: Returns, by reason, what was refused before it reached the protocol.
         owners: Binds runs to their owners.
         restarts: Returns how often the worker was replaced.
+        most: The most sessions; see `SESSIONS`.
     """
 
     def __init__(
@@ -64,17 +65,20 @@ class Sessions:
         rejected: Callable[[], Mapping[str, int]] = dict,
         *,
         owners: RunOwners | None = None,
+        limits: MessageLimits | None = None,
         restarts: Callable[[], int] = lambda: 0,
+        most: int = SESSIONS,
     ) -> None:
         self._runs = runs
         self._rejected_before = rejected
         self._restarts = restarts
         self._sessions: dict[bytes, ClientSession] = {}
-        self._limits = MessageLimits()
+        self._limits = limits or MessageLimits()
         self._questions = Questions()
         self._pacing = Pacing()
         shared = Shared(self._sessions, runs, self._limits)
-        self._greetings = Greetings(shared, stored, boot, follow, owners=owners or RunOwners(), pacing=self._pacing)
+        owners = owners or RunOwners()
+        self._greetings = Greetings(shared, stored, boot, follow, owners=owners, pacing=self._pacing, most=most)
         self._scale: float | None = None
         """Unix time less the time since the start of this machine, which changes only where its clock is set."""
 

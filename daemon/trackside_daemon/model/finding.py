@@ -25,6 +25,7 @@ class Finding(NamedTuple):
         once: It is a single event: no finding will end it.
         run: The id of the run; empty for the machine.
         evidence: Facts that help to understand it, as JSON values: last values, the phase, stacks, processes.
+        attempt: The attempt of the run; None if it is about no one attempt, or unknown.
     """
 
     alert: str
@@ -37,3 +38,4 @@ class Finding(NamedTuple):
     once: bool = False
     run: str = ""
     evidence: Mapping[str, Any] = {}
+    attempt: int | None = None

@@ -42,7 +42,7 @@ log = logging.getLogger("trackside")
 
 # Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
 _STATES = {
-    "T": "it is stopped",
+    "T": "it is stopped, and `kill -CONT {pid}` continues it",
     "t": "a debugger has stopped it",
     "D": "it waits for a device or a file system",
     "S": "a call holds the GIL",
@@ -206,7 +206,7 @@ class Hangs:
         silent = (asked | known.keys()) - dumps.keys() - ended  # those that have been silent for long are not asked
         unseen = frozenset(range(min(size, RANKS))) - dumps.keys() - silent - ended
         reasons = {
-            process.rank: _STATES[process.state]
+            process.rank: _STATES[process.state].format(pid=process.pid)
             for process in self._processes()
             if process.role == "rank" and process.run_id == hang.run and process.state in _STATES
         }

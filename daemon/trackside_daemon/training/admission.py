@@ -35,7 +35,7 @@ log = logging.getLogger("trackside")
 
 
 class Limits(NamedTuple):
-    """The most that is on the page at once; `training_families.SERIES_REJECTED` counts the rest.
+    """The most that is on the page at once; `families.training.SERIES_REJECTED` counts the rest.
 
     Attributes:
         runs: Live runs; as many ended runs stay.

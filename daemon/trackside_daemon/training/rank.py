@@ -105,9 +105,9 @@ class RankStatus:
         layers: Names of the layers that are exported, with ``*`` and ``?``.
 
     Attributes:
-        state: One of `training_families.STATES`, as on the page.
+        state: One of `families.training.STATES`, as on the page.
         end: The end as the history has it, which is earlier than on the page; None while the rank is alive.
-        keys: How many series it has in `training_families.VALUE` and of layers.
+        keys: How many series it has in `families.training.VALUE` and of layers.
         layers: The values of its layers.
         highest: The highest step; None before the first.
         peak_flops: Peak FLOP/s of its GPUs, if the user has set it.

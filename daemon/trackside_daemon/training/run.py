@@ -149,7 +149,7 @@ class RunStatus:
         is_auto: Trackside has found some of its values without the training code's help.
         before: The attempts before it.
         norms: Norms over all ranks, from the parts that the ranks push.
-        keys: Keys that have series in `training_families.VALUE`.
+        keys: Keys that have series in `families.training.VALUE`.
         value_series: Number of these series.
         value_ranks: Number of ranks that have some.
     """

@@ -107,13 +107,13 @@ def test_a_failed_alert_is_retried_and_a_rejected_one_is_resent_with_the_rest() 
     assert (len(of), of.due()) == (0, 60.0)
 
 
-def test_the_outbox_is_bounded_and_drops_ended_alerts_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MOST", 2)
+def test_the_outbox_is_bounded_and_drops_ended_alerts_first() -> None:
     of = box()
     gone: Alert = alert("Gone")
-    for one in (alert("First"), gone, over(gone), alert("Last")):
+    firing = [alert(f"Alert{number}") for number in range(outbox.MOST)]
+    for one in (firing[0], gone, over(gone), *firing[1:]):
         of.put(one, 0.0)
-    assert {name for name, _, _ in sent_alerts(of, 0.0)} == {"First", "Last"}
+    assert {name for name, _, _ in sent_alerts(of, 0.0)} == {one.alert for one in firing}
 
 
 def test_the_end_of_an_alert_does_not_end_another_with_the_same_labels() -> None:

@@ -19,7 +19,6 @@ from scripted_recorder import answering
 
 from trackside.captures.kineto import is_tested, socket_directory, variables
 from trackside.wire import OptimizerSteps
-from trackside_daemon.captures.kineto import recorder
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.recorder import BUSY, Kineto
 from trackside_daemon.captures.summary.difference import difference
@@ -171,8 +170,7 @@ def test_a_profiler_of_the_trainings_own_is_left_alone(training: Training) -> No
     eventually(lambda: not training.reason())
 
 
-def test_a_full_disk_costs_the_capture_alone(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "WRITE_SECONDS", 3.0)
+def test_a_full_disk_costs_the_capture_alone(training: Training) -> None:
     eventually(lambda: not training.reason())
     disk = training.empty()
     mounted = subprocess.run(

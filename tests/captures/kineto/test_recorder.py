@@ -12,11 +12,9 @@ import pytest
 from processes import eventually
 
 from trackside.wire import OptimizerSteps
-from trackside_daemon.captures.kineto import recorder as module
-from trackside_daemon.captures.kineto import windows
 from trackside_daemon.captures.kineto.profiler_socket import Poller
-from trackside_daemon.captures.kineto.recorder import BUSY, UNREACHED, KinetoRecorder
-from trackside_daemon.captures.kineto.windows import Windows
+from trackside_daemon.captures.kineto.recorder import BUSY, LATE, UNREACHED, KinetoRecorder, Limits
+from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows
 from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
@@ -41,14 +39,24 @@ class Machine:
         self.sockets = place / "push.kineto"
         for path in (self.directory, self.sockets):
             path.mkdir()
-        self.recorder = KinetoRecorder(
-            self.sockets, pollers, lambda: self.ranks, Windows(pollers, lambda *_: STEP, self._ask)
-        )
+        self.limit()
         self.steps: list[dict[int, int]] = []
         self.skipped = {0: 0, 1: 0}
         self._pool = ThreadPoolExecutor(1)
 
-    def _ask(self, *_: Any, **__: Any) -> Any:
+    def limit(self, loop_seconds: float = LOOP_SECONDS, **limits: float) -> None:
+        """Make another recorder, with these limits."""
+        windows = Windows(self.pollers, lambda *_: STEP, self._ask, loop_seconds)
+        self.recorder = KinetoRecorder(
+            self.sockets,
+            self.pollers,
+            lambda: self.ranks,
+            windows,
+            Limits(**limits),  # type: ignore[arg-type]
+        )
+
+    def _ask(self, *question: Any, **_: Any) -> Any:
+        self.counting_seconds = question[-1].seconds
         counts = self.steps.pop(0) if self.steps else {}
         return frozenset(counts), [
             Answer(rank, 0.0, OptimizerSteps(count, self.skipped[rank])) for rank, count in counts.items()
@@ -151,9 +159,19 @@ def test_a_rank_that_asks_while_steps_are_counted_is_expected_an_interval_later(
     assert start > 501 + 0.8 / STEP
 
 
-def test_a_request_that_comes_after_its_start_is_repeated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOP_SECONDS", 0.1)
-    monkeypatch.setattr(windows, "LOOP_SECONDS", 0.1)
+def test_ranks_count_steps_until_the_latest_window_has_ended(machine: Machine) -> None:
+    for _ in range(2):
+        machine.pollers.answer(1000, accepts=True)
+    machine.steps = [{0: 500}]
+    machine.start(0, steps=7)
+    machine.ask(0)
+    asked = 1.0 + 5.0  # the counting, and a busy machine
+    recorded = 7 * STEP * 2 * 1.5
+    assert machine.counting_seconds > asked + recorded + 2 * 1.0  # steps before the window, which may become faster
+
+
+def test_a_request_that_comes_after_its_start_is_repeated(machine: Machine) -> None:
+    machine.limit(loop_seconds=0.1)
     for rank in (0, 1, 0, 1):
         machine.pollers.answer(1000 + rank, accepts=True)
     future = machine.start(0, 1, seconds=0.1, steps=None)
@@ -175,8 +193,8 @@ def test_ranks_that_do_not_step_together_start_at_the_same_moment(
     assert "PROFILE_START_TIME" in machine.ask(0)
 
 
-def test_a_rank_that_ends_does_not_cost_the_other(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "END_SECONDS", 0.0)
+def test_a_rank_that_ends_does_not_cost_the_other(machine: Machine) -> None:
+    machine.limit(end_seconds=0.0)
     future = machine.start(0, 1)
     machine.ask(0)
     lines = machine.ask(1)
@@ -187,32 +205,27 @@ def test_a_rank_that_ends_does_not_cost_the_other(machine: Machine, monkeypatch:
     assert outcomes[1] == machine.directory / "trace_1_1001.json"
 
 
-def test_a_missing_file_has_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+def test_a_missing_file_has_a_reason(machine: Machine) -> None:
+    machine.limit(write_seconds=0.0)
     future = machine.start(0, seconds=0.01, steps=None)
     machine.ask(0)
     assert "PyTorch wrote no trace within 1 s" in str(future.result()[0])
 
 
-def test_a_process_that_stops_asking_has_a_reason_and_gets_nothing_later(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "DELAY_SECONDS", -10.0)
+def test_a_process_that_stops_asking_has_a_reason_and_gets_nothing_later(machine: Machine) -> None:
+    machine.limit(ask_seconds=-10.0)
     assert machine.start(0).result() == {0: "its PyTorch has stopped asking for profiles"}
     assert not machine.pollers.answer(1000, accepts=True)
 
 
-def test_processes_that_ask_after_the_start_get_it_again_and_have_a_reason(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOP_SECONDS", 60.0)
-    for rank in (0, 1):
+def test_processes_that_ask_after_the_start_get_it_again_and_have_a_reason(machine: Machine) -> None:
+    for rank in (0, 1, 0, 1):
         machine.pollers.answer(1000 + rank, accepts=True)
-    assert machine.start(0, 1, seconds=0.1, steps=None).result() == {0: module.LATE, 1: module.LATE}
+    assert machine.start(0, 1, seconds=0.1, steps=None).result() == {0: LATE, 1: LATE}
 
 
-def test_a_trace_that_is_too_large_is_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TRACE_BYTES", 10)
+def test_a_trace_that_is_too_large_is_refused(machine: Machine) -> None:
+    machine.limit(trace_bytes=10)
     future = machine.start(0)
     machine.write(machine.ask(0), 0, "x" * 11)
     assert "record fewer steps" in str(future.result()[0])
@@ -226,11 +239,9 @@ def test_a_capture_can_be_cancelled(machine: Machine) -> None:
     assert not machine.pollers.waits(1000)
 
 
-def test_a_disk_that_becomes_full_ends_the_recording(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    future = machine.start(0, seconds=100.0)
-    machine.ask(0)
-    monkeypatch.setattr(module, "FULL_BYTES", 1 << 60)
-    assert future.result() == {0: f"{machine.directory}: no space left on device"}
+def test_a_disk_that_becomes_full_ends_the_recording(machine: Machine) -> None:
+    machine.limit(free_bytes=1 << 60)
+    assert machine.start(0, seconds=100.0).result() == {0: f"{machine.directory}: no space left on device"}
     assert not machine.pollers.waits(1000)
 
 

@@ -83,6 +83,7 @@ class Delivery:
         sinks: Sinks to use.
         note: Called in a sink's thread with a record for the history of each alert that was sent.
         configured: Since when each sink is configured; None if nothing is kept for the next daemon.
+        flush_seconds: See `FLUSH_SECONDS`.
     """
 
     def __init__(
@@ -90,8 +91,11 @@ class Delivery:
         sinks: Sequence[Sink],
         note: Callable[[AlertNote], None],
         configured: ConfiguredSinks | None = None,
+        *,
+        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self._note = note
+        self._flush_seconds = flush_seconds
         self._configured = configured or ConfiguredSinks()
         self._configured.register(sinks)
         self._lock = threading.Lock()
@@ -152,8 +156,8 @@ class Delivery:
                     worker.start()
 
     def stop(self) -> None:
-        """Send what is queued, for 3 seconds at most, and end."""
-        until = time.monotonic() + FLUSH_SECONDS
+        """Send what is queued, for a few seconds at most, and end."""
+        until = time.monotonic() + self._flush_seconds
         with self._lock:
             workers = list(self._workers)
         # All sinks flush at the same time, so that they share the time limit.

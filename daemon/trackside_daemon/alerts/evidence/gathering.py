@@ -144,6 +144,7 @@ class EvidenceGatherer:
         publish: Called with a batch for the history.
         wall: Unix time, in seconds.
         clock: Monotonic clock, in seconds.
+        pause: See `Sources`; None to wait in real time, until `stop`.
     """
 
     def __init__(
@@ -153,9 +154,10 @@ class EvidenceGatherer:
         *,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
     ) -> None:
         self._phases = RecentPhases(sources.state)
-        self._sources = sources._replace(pause=self._pause, phases=self._phases.of)
+        self._sources = sources._replace(pause=pause or self._pause, phases=self._phases.of)
         self._publish = publish
         self._wall = wall
         self._clock = clock

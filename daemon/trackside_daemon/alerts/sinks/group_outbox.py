@@ -62,10 +62,11 @@ class GroupOutbox:
     it was sent before. The end of an info is not sent.
     """
 
-    def __init__(self, filter_: SinkFilter, *, most: int = MOST) -> None:
+    def __init__(self, filter_: SinkFilter, *, most: int = MOST, wait: float = WAIT_SECONDS) -> None:
         self.filter = filter_
         self.dropped = 0
         self._most = most
+        self._wait = wait
         self._entries: dict[AlertKey, _Entry] = {}
         self._due: dict[str, float] = {}
         self._last: dict[tuple[str, bool], float] = {}
@@ -180,7 +181,7 @@ class GroupOutbox:
             entry.queued, entry.since = True, now
         last = -inf if _is_urgent(alert) else self._last.get((alert.run, _is_severe(alert)), -inf)
         is_awaited = (is_explained(alert.alert) or alert.alert in STALLS) and CONCLUSION not in alert.evidence
-        due = max(now + (CAUSE_SECONDS if is_awaited else WAIT_SECONDS), last + INTERVAL_SECONDS)
+        due = max(now + (CAUSE_SECONDS if is_awaited else self._wait), last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
     def _expire(self, now: float) -> None:

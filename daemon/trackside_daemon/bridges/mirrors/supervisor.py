@@ -37,16 +37,19 @@ class Mirrors:
     Args:
         sections: Their settings by name.
         history: The history's file; files with positions lie next to it.
+
+    Attributes:
+        mirrors: One for each.
     """
 
     def __init__(self, sections: Mapping[str, MirrorSection], history: Path) -> None:
-        self._mirrors = [_Mirror(name, section, history) for name, section in sections.items()]
+        self.mirrors = [_Mirror(name, section, history) for name, section in sections.items()]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trackside-bridges", daemon=True)
 
     def start(self) -> None:
         """Start the workers."""
-        if self._mirrors:
+        if self.mirrors:
             self._thread.start()
 
     def stop(self) -> None:
@@ -57,15 +60,15 @@ class Mirrors:
 
     def batch(self) -> Batch:
         """Return the counters."""
-        samples = [sample for mirror in self._mirrors for sample in mirror.samples(time.time())]
+        samples = [sample for mirror in self.mirrors for sample in mirror.samples(time.time())]
         return Batch("bridges", samples, complete=True)
 
     def _run(self) -> None:
         # The kernel ends the workers with this thread, which therefore starts them.
         while not self._stopping.wait(ASK_SECONDS):
-            for mirror in self._mirrors:
+            for mirror in self.mirrors:
                 mirror.ask()
-        closing = [threading.Thread(target=mirror.close) for mirror in self._mirrors]
+        closing = [threading.Thread(target=mirror.close) for mirror in self.mirrors]
         for thread in closing:
             thread.start()
         for thread in closing:
@@ -83,24 +86,24 @@ class _Mirror:
         positions = history.with_name(f"bridge-{name}-{digest}.db")
         self._name = name
         self._start = Start(name, str(history), str(positions), settings | _absolute(settings))
-        self._worker = Worker(MODULE, Status)
+        self.worker = Worker(MODULE, Status)
         self._status = Status()
         self._before = Status()
-        self._error = ""
+        self.error = ""
         self._backoff = Backoff(ASK_SECONDS, LONGEST_SECONDS)
         self._retry = 0.0
 
     def ask(self) -> None:
         """Start the worker if it does not run, and read its status."""
         try:
-            if not self._worker.busy:
-                if self._worker.pid is not None:
-                    self._worker.begin(None, ANSWER_SECONDS)
+            if not self.worker.busy:
+                if self.worker.pid is not None:
+                    self.worker.begin(None, ANSWER_SECONDS)
                 elif time.monotonic() < self._retry:
                     return
                 else:
-                    self._worker.begin(self._start, START_SECONDS)
-            status = self._worker.poll(ANSWER_SECONDS)
+                    self.worker.begin(self._start, START_SECONDS)
+            status = self.worker.poll(ANSWER_SECONDS)
         except WorkerFailed as error:
             self._fail(str(error))
             return
@@ -125,10 +128,10 @@ class _Mirror:
 
     def close(self) -> None:
         """End the worker, which sends what is left."""
-        self._worker.end(FLUSH_SECONDS + 1.0)
+        self.worker.end(FLUSH_SECONDS + 1.0)
 
     def _fail(self, error: str) -> None:
-        self._worker.end()
+        self.worker.end()
         before, last = self._before, self._status
         self._before = Status(
             before.sent + last.sent,
@@ -143,11 +146,11 @@ class _Mirror:
 
     def _report(self, error: str) -> None:
         """Log an error once, and that it is over."""
-        if error and error != self._error:
+        if error and error != self.error:
             log.warning("bridges: %s: %s", self._name, error)
-        elif self._error and not error:
+        elif self.error and not error:
             log.info("bridges: %s works again", self._name)
-        self._error = error
+        self.error = error
 
 
 def _absolute(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
 MEDIA = -1  # attempt of the positions of media, which are the files by name
-MAX_VALUES = 20_000  # values that are read and sent at once
+MAX_VALUES = 20_000
 
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
 
@@ -52,6 +52,7 @@ class Mirror:
         target: The target.
         every_rank: Mirror all ranks, not only the lowest.
         ending: Returns True when no time is left.
+        max_values: Number of values that are read and sent at once.
 
     Attributes:
         status: Its counters.
@@ -65,6 +66,7 @@ class Mirror:
         *,
         every_rank: bool = False,
         ending: Callable[[], bool] = lambda: False,
+        max_values: int = MAX_VALUES,
     ) -> None:
         self.status = Status()
         self._history = history
@@ -72,6 +74,7 @@ class Mirror:
         self._target = target
         self._every_rank = every_rank
         self._ending = ending
+        self._max_values = max_values
         self._begun: set[str] = set()
         self._complete: dict[int, int] = {}
         self._extras: dict[str, object] = {}  # what the curves and media of a run were when the target had all of them
@@ -135,7 +138,7 @@ class Mirror:
             if not run.id and not sent:  # the machine's samples from before the first start of this mirror
                 self._positions.advance(stream.place, totals(connection, stream), {})
                 return True
-            found = unsent(connection, stream, sent, 1 if self._silent else MAX_VALUES)
+            found = unsent(connection, stream, sent, 1 if self._silent else self._max_values)
         finally:
             connection.execute("ROLLBACK")
         if found.oldest is not None:

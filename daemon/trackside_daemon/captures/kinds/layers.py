@@ -55,6 +55,7 @@ class Layers(Kind):
         history: The history, which gets what the ranks measure.
         command: Has ranks of a run, by its id, measure their layers more often for a number of steps.
         step_seconds: Returns the duration of a run's steps, by the run's id and attempt; None if it is unknown.
+        still_seconds: What must pass without a measurement, besides some steps, before the rest is given up.
     """
 
     name = "layers"
@@ -65,10 +66,12 @@ class Layers(Kind):
         history: Readable,
         command: Callable[[str, int, frozenset[int]], object],
         step_seconds: Callable[[str, int], float | None],
+        still_seconds: float = STILL_SECONDS,
     ) -> None:
         self._history = history
         self._command = command
         self._step_seconds = step_seconds
+        self._still_seconds = still_seconds
 
     def refuse(self, _capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Refuse ranks beyond the most; see `Recorder`."""
@@ -79,7 +82,7 @@ class Layers(Kind):
     ) -> dict[int, Path | str]:
         """Write what ranks measure during the steps as JSON lines; see `Recorder`."""
         steps = capture.options.steps or TAKES[self.name].steps
-        still = STILL_SECONDS + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
+        still = self._still_seconds + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
         files = {rank: _RankFile(directory / f"layers_{rank}.jsonl") for rank in ranks}
         with self._history.reading() as connection:
             last = last_row(connection)

@@ -31,7 +31,7 @@ LINES = 40  # of the text
 RANKS, OPERATORS, FUNCTIONS = 8, 12, 5  # lines of each table
 WIDTH = 44  # columns of a name
 
-SILENT = "its client does not answer: it is stopped, records another profile, or is of an older version"
+SILENT = "its client does not answer: it is stopped, or of an older version that records another capture"
 
 _one_at_a_time = threading.Lock()  # of the traces of all captures
 

@@ -8,7 +8,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.captures.kineto import TESTED, socket_directory
 from trackside.os_errors import file_error_text
@@ -17,7 +17,7 @@ from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, Pollers, ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import configuration
 from trackside_daemon.captures.kineto.socket_file import DirectoryError
-from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows
+from trackside_daemon.captures.kineto.windows import Windows
 from trackside_daemon.model.metric import Batch
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 0.05  # how often files are checked
 TRIES = 3  # of recordings that start at a moment: on a busy machine, a process may get the request later
-FULL_BYTES = 64 * 1024  # with less room, no trace will be complete
-WRITE_SECONDS = 30.0  # time limit for the file, after the end of the recording
 
 UNREACHED = (
     "its PyTorch does not ask for profiles: start it with `trackside run -- python …`, and one of the tested versions of"
@@ -41,10 +39,29 @@ UNREACHED = (
 
 BUSY = "a profiler is active in it already"
 LATE = "its PyTorch got the request after the start of the recording: the machine is too busy"
-END_SECONDS = 2.0  # time limit for the file of a process that has ended
-TRACE_BYTES = 1 << 30  # maximum size of a trace
 
 log = logging.getLogger("trackside")
+
+
+class Limits(NamedTuple):
+    """The time, size and room of a recording.
+
+    Attributes:
+        write_seconds: Time limit for the file, after the end of the recording.
+        end_seconds: Time limit for the file of a process that has ended.
+        ask_seconds: How late a process may ask for its configuration.
+        trace_bytes: Maximum size of a trace.
+        free_bytes: With less room on the disk, no trace will be complete.
+    """
+
+    write_seconds: float = 30.0
+    end_seconds: float = 2.0
+    ask_seconds: float = DELAY_SECONDS
+    trace_bytes: int = 1 << 30
+    free_bytes: int = 64 * 1024
+
+
+LIMITS = Limits()
 
 
 class Recording:
@@ -56,14 +73,18 @@ class Recording:
         directory: The directory of its file.
         pollers: The processes that ask.
         seconds: Time limit for the file, from when the process asks.
+        limits: What it may take.
     """
 
-    def __init__(self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float) -> None:
+    def __init__(
+        self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float, *, limits: Limits
+    ) -> None:
         self.pid = pid
         self._rank = rank
         self._directory = directory
         self._pollers = pollers
         self._seconds = seconds
+        self._limits = limits
         self._asked = False
         self._ended = False
         self._until = 0.0
@@ -94,13 +115,13 @@ class Recording:
             self._until = now + self._seconds
         if not self._ended and not alive:
             self._ended = True
-            self._until = min(self._until, now + END_SECONDS)
+            self._until = min(self._until, now + self._limits.end_seconds)
         poller = self._pollers.get(self.pid)
         # libkineto writes another file, which it renames when it is complete.
         for path in self._directory.glob(f"trace_{self._rank}_*"):
             status = path.lstat()
-            if status.st_size > TRACE_BYTES:
-                return f"its trace is larger than {TRACE_BYTES >> 20} MiB; record fewer steps"
+            if status.st_size > self._limits.trace_bytes:
+                return f"its trace is larger than {self._limits.trace_bytes >> 20} MiB; record fewer steps"
             if path.suffix == ".json" and stat.S_ISREG(status.st_mode):
                 return path
         # While it records, it accepts no other configuration. One that comes after its start it discards.
@@ -128,6 +149,7 @@ class KinetoRecorder(Recorder):
         pollers: The processes that ask.
         processes: Returns the ranks of this machine.
         windows: When they record.
+        limits: What a recording may take.
     """
 
     def __init__(
@@ -136,11 +158,13 @@ class KinetoRecorder(Recorder):
         pollers: Pollers,
         processes: Callable[[], Sequence[RankProcess]],
         windows: Windows,
+        limits: Limits = LIMITS,
     ) -> None:
         self._directory = directory
         self._pollers = pollers
         self._processes = processes
         self._windows = windows
+        self._limits = limits
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
@@ -174,8 +198,11 @@ class KinetoRecorder(Recorder):
         pids = self._pids(capture.run)
         recorded = [pids.get(rank, 0) for rank in ranks]
         window = self._windows.window(capture, ranks, recorded)
-        seconds = self._windows.limit(capture, window, recorded) + WRITE_SECONDS
-        recordings = {rank: Recording(rank, pids.get(rank, 0), directory, self._pollers, seconds) for rank in ranks}
+        seconds = self._windows.limit(capture, window, recorded) + self._limits.write_seconds
+        recordings = {
+            rank: Recording(rank, pids.get(rank, 0), directory, self._pollers, seconds, limits=self._limits)
+            for rank in ranks
+        }
         # libkineto may be allowed to write below this directory alone, and no path of the store can confuse its configuration.
         link = self._directory / capture.id
         try:
@@ -202,7 +229,7 @@ class KinetoRecorder(Recorder):
                 outcome = recordings[rank].outcome(alive=recordings[rank].pid in alive)
                 if outcome is not None:
                     outcomes[rank] = outcome
-            if shutil.disk_usage(directory).free < FULL_BYTES:
+            if shutil.disk_usage(directory).free < self._limits.free_bytes:
                 full = f"{directory}: no space left on device"  # PyTorch does not report it
                 return dict.fromkeys(recordings, full) | outcomes
             if cancelled.wait(CHECK_SECONDS):
@@ -220,8 +247,8 @@ class KinetoRecorder(Recorder):
     def _patience(self, pid: int, window: Window) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""
         if window.start:
-            return window.start - LOOP_SECONDS - time.time()
-        return self._windows.asks_in(pid) + DELAY_SECONDS
+            return window.start - self._windows.loop_seconds - time.time()
+        return self._windows.asks_in(pid) + self._limits.ask_seconds
 
 
 class Kineto:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest
 OFFER_SECONDS = 0.05  # a process that is due sooner may ask before it is offered a configuration
-LOOP_SECONDS = 1.0  # libkineto's loop: a configuration has to arrive that much before its start time
+LOOP_SECONDS = 1.0  # the length of libkineto's loop
 MARGIN_SECONDS = 0.5  # how late a process may ask when several start at a moment; a later one does not record
 LATE_SECONDS = 0.15  # likewise, when several start after a step; a later one records other steps
 COUNTING_SECONDS = 0.1  # the shortest time in which optimizer steps are counted, for their rate
@@ -45,12 +45,20 @@ class Windows:
         pollers: The processes that ask.
         step_seconds: Returns the duration of a run's steps, by the run's id and attempt; None if it is unknown.
         ask: Asks ranks for the optimizer steps that they have made.
+        loop_seconds: How long before its start time a configuration has to arrive.
     """
 
-    def __init__(self, pollers: Pollers, step_seconds: Callable[[str, int], float | None], ask: AskRanks) -> None:
+    def __init__(
+        self,
+        pollers: Pollers,
+        step_seconds: Callable[[str, int], float | None],
+        ask: AskRanks,
+        loop_seconds: float = LOOP_SECONDS,
+    ) -> None:
         self._pollers = pollers
         self._step_seconds = step_seconds
         self._ask = ask
+        self.loop_seconds = loop_seconds
 
     def asks_in(self, pid: int) -> float:
         """Return in how many seconds a process is due to ask, once it is offered a configuration within `OFFER_SECONDS`."""
@@ -74,14 +82,14 @@ class Windows:
             if window := self._counted(capture, ranks, pids, step):
                 return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
-        start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + LOOP_SECONDS
+        start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + self.loop_seconds
         return Window(None, min(seconds, PROFILE_SECONDS), start)
 
     def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""
         if window.steps is not None:
             return _longest(window.steps, self._all_asked_in(pids), self._step_seconds(capture.run, capture.attempt))
-        return window.seconds + max(0.0, window.start - time.time()) + LOOP_SECONDS
+        return window.seconds + max(0.0, window.start - time.time()) + self.loop_seconds
 
     def _all_asked_in(self, pids: Sequence[int]) -> float:
         return max(map(self.asks_in, pids))

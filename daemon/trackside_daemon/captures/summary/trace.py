@@ -60,22 +60,22 @@ class Trace(msgspec.Struct):
     base: int = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
-def read_text(path: Path) -> bytes:
+def read_text(path: Path, most: int = TEXT_BYTES) -> bytes:
     """Return the text of a trace, from a plain file or one that gzip compressed.
 
     Raises:
         OSError: The file cannot be read.
-        TraceError: It is no gzip, or longer than `TEXT_BYTES`.
+        TraceError: It is no gzip, or longer than *most* bytes.
     """
     with path.open("rb") as plain:
         compressed = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         try:
-            text = (gzip.GzipFile(fileobj=plain) if compressed else plain).read(TEXT_BYTES + 1)
+            text = (gzip.GzipFile(fileobj=plain) if compressed else plain).read(most + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise TraceError(f"the trace is not complete: {error}") from None
-    if len(text) > TEXT_BYTES:
-        raise TraceError(f"the trace is longer than {TEXT_BYTES >> 20} MiB; record fewer steps, or no stacks")
+    if len(text) > most:
+        raise TraceError(f"the trace is longer than {most >> 20} MiB; record fewer steps, or no stacks")
     return text
 
 

@@ -238,10 +238,10 @@ def _start(reader: Reader, path: Path) -> bytes:
 ENTRIES = 10_000  # most entries of all directories, so that the answer stays below `worker_process.ANSWER_BYTES`
 
 
-def scan(request: ScanRequest) -> Scanned:
-    """Return what is in the directories."""
+def scan(request: ScanRequest, entries: int = ENTRIES) -> Scanned:
+    """Return what is in the directories, at most so many entries of all."""
     answer = Scanned()
-    most = max(1, ENTRIES // max(1, len(request.places)))
+    most = max(1, entries // max(1, len(request.places)))
     for place in request.places:
         with suppress(OSError, ValueError):
             answer.places[place] = _entries(Path(place), most, request.uid)

@@ -88,6 +88,8 @@ def capture(
             print_json(answer)
         elif answer["state"] == "summarised":
             print_lines(map(shown, answer["text"]))
+            if answer["files"]:
+                print_lines([f"its files: trackside captures {run} --output DIRECTORY"])
         if answer["state"] == "failed":
             fail(f"run {run}: {answer['reason']}", 1)
 

@@ -150,7 +150,7 @@ def show(
     The command also shows its command line, commit, hardware, attempts and newest events.
 
     BEST is the minimum of a loss, an error, a perplexity or a time, and the maximum of an accuracy or a score, by the
-    name of the key; a standard deviation has none. MEAN omits NaN and infinities.
+    name of the key; a standard deviation has none. MEAN and STD omit NaN and infinities.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history

@@ -26,15 +26,21 @@ class ConsoleWriter:
     Args:
         history: The directory of the history.
         launch: The id of the launch.
+        segment_bytes: The size of a file.
+        kept_bytes: The bytes that are kept, the newest.
 
     Raises:
         OSError: The directory cannot be made or written.
     """
 
-    def __init__(self, history: Path, launch: str) -> None:
+    def __init__(
+        self, history: Path, launch: str, *, segment_bytes: int = SEGMENT_BYTES, kept_bytes: int = KEPT_BYTES
+    ) -> None:
         self._directory = history / DIRECTORY
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self._launch = launch
+        self._segment_bytes = segment_bytes
+        self._segments = kept_bytes // segment_bytes
         self._number = 0
         self._size = 0
         self._file = self._open()
@@ -49,13 +55,12 @@ class ConsoleWriter:
         self._file.write(data)
         self._file.flush()
         self._size += len(data)
-        if self._size >= SEGMENT_BYTES:
+        if self._size >= self._segment_bytes:
             self._file.close()
             self._number += 1
             self._file = self._open()
             self._size = 0
-            kept = KEPT_BYTES // SEGMENT_BYTES
-            for path in segments(self._directory.parent, self._launch)[: -kept - 1]:
+            for path in segments(self._directory.parent, self._launch)[: -self._segments - 1]:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -75,13 +80,13 @@ def segments(history: Path, launch: str) -> list[Path]:
     return sorted((history / DIRECTORY).glob(f"{launch}.*.log"))
 
 
-def read(history: Path, launch: str) -> bytes:
-    """Return the kept output of a launch; empty for none."""
+def read(history: Path, launch: str, most: int = KEPT_BYTES) -> bytes:
+    """Return the kept output of a launch, the newest *most* bytes; empty for none."""
     parts = []
     for path in segments(history, launch):
         with suppress(OSError):
             parts.append(path.read_bytes())
-    return b"".join(parts)[-KEPT_BYTES:]
+    return b"".join(parts)[-most:]
 
 
 def sweep(history: Path, launches: Collection[str], before: float) -> None:

@@ -1,9 +1,9 @@
-"""Summarize series: last value, extremes and mean of each, and step and loss of the run."""
+"""Summarize series: last value, extremes, mean and standard deviation of each, and step and loss of the run."""
 
 from __future__ import annotations
 
 from itertools import islice
-from math import nan
+from math import nan, sqrt
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ SUMMARIES = 5_000  # summaries in one answer by default, about 1.3 MB of JSON
 def metrics(
     connection: sqlite3.Connection, run_id: int, limit: int = SUMMARIES, offset: int = 0
 ) -> list[dict[str, Any]]:
-    """Return last value, extremes and mean of series of a run; the mean leaves out NaN and infinities.
+    """Return last value, extremes, mean and standard deviation of series of a run; the latter two leave out NaN and infinities.
+
+    The standard deviation is that of the samples themselves; None if they are of a history from before it was kept.
 
     They are in the order of attempts and ranks. If there are more than *limit* after the first *offset*, they are of the
     lowest ranks, and of the newest attempts of each rank.
@@ -73,24 +75,22 @@ def totals(connection: sqlite3.Connection, run_id: int) -> dict[str, Any]:
 def summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> dict[str, Any]:
     """Return last value, extremes and mean of a series; see `metrics`."""
     packed = connection.execute(
-        "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
+        "SELECT series.count, series.min, series.max, finite, sum, squares, block.step, block.time, block.last FROM series "
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
         (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS, series.id),
-    ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
-    samples, finite, total, low, high, step, time, last = packed
+    ).fetchone() or (0, *codec.Summary(), None, None, None)
+    samples, *found, step, time, last = packed
+    of_all = codec.Summary(*found)
     first = _first(connection, series)
     steps, times, values = tail.read(series)
     if len(values):
-        fresh = codec.summarize(values)
+        of_all = of_all.plus(codec.summarize(values))
         samples += len(values)
-        finite += fresh.finite
-        total += fresh.sum
-        low = min((value for value in (low, fresh.low) if value is not None), default=None)
-        high = max((value for value in (high, fresh.high) if value is not None), default=None)
         step = steps[-1]
         time = times[-1]
         last = values[-1]
         first = first or (steps[0], times[0])
+    finite, squares = of_all.finite, of_all.squares
     return {
         "count": samples,
         "nonfinite": samples - finite,
@@ -99,9 +99,10 @@ def summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail)
         "first_time": None if first is None else first[1] / 1e6,
         "last_step": step,
         "last_time": None if time is None else time / 1e6,
-        "min": json_number(low),
-        "max": json_number(high),
-        "mean": json_number(total / finite if finite else nan),
+        "min": json_number(of_all.low),
+        "max": json_number(of_all.high),
+        "mean": json_number(of_all.sum / finite if finite else nan),
+        "std": json_number(nan) if not finite else None if squares is None else json_number(sqrt(squares / finite)),
     }
 
 

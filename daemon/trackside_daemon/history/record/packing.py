@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, CELL
@@ -14,16 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Log bytes that are in memory at once; one batch has no more, nor more pushes than a block.
-BATCH_BYTES = 16 * 1024 * 1024
+SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than this and `PackingLimits.rows`
 
-# Columns of the log that are in memory at once, before the last slice: a training may invent keys without end.
-BATCH_COLUMNS = 32_768
+SERIES = "id, packed, end, count, min, max, finite, sum, squares"
 
-SLICE_ROWS = 64
-SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`
 
-SERIES = "id, packed, end, count, finite, sum, min, max"
+class PackingLimits(NamedTuple):
+    """The most of a log that is in memory at once.
+
+    Attributes:
+        bytes: Of a batch, which has no more pushes than a block either.
+        columns: Of a batch, before its last slice: a training may invent keys without end.
+        rows: That one step reads or deletes.
+    """
+
+    bytes: int = 16 * 1024 * 1024
+    columns: int = 32_768
+    rows: int = 64
+
+
+LIMITS = PackingLimits()
 
 
 class _SeriesRow(NamedTuple):
@@ -31,10 +41,11 @@ class _SeriesRow(NamedTuple):
     packed: int
     end: int
     samples: int
-    finite: int
-    sum: float
-    min: float | None
-    max: float | None
+    summary: codec.Summary
+
+
+def _series_row(id_: int, packed: int, end: int, samples: int, *summary: Any) -> _SeriesRow:
+    return _SeriesRow(id_, packed, end, samples, codec.Summary(*summary))
 
 
 class _AxisBlock(NamedTuple):
@@ -60,13 +71,15 @@ class Packing:
     Args:
         connection: In a transaction at each `step`.
         stream: The stream's id.
+        limits: See `PackingLimits`.
 
     Attributes:
         packed_bytes: About how many bytes of the log are in blocks so far.
     """
 
-    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, stream: int, limits: PackingLimits = LIMITS) -> None:
         self._connection = connection
+        self._limits = limits
         self.stream = stream
         self.packed_bytes = 0
         self._rows = log_rows.LogRows()
@@ -83,12 +96,13 @@ class Packing:
         first, last = _row_ids(self.stream)
         row = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
         end = 0 if row[0] is None else row[0] - first
+        most = self._limits
         while self._last < end:
             self._rows = log_rows.LogRows()
             self._axes = {}
             slices: list[int] = []
             pushes = size = 0
-            while self._last < end and pushes < BLOCK and size < BATCH_BYTES and self._rows.columns < BATCH_COLUMNS:
+            while self._last < end and pushes < BLOCK and size < most.bytes and self._rows.columns < most.columns:
                 if slices:
                     yield
                 more, added = self._read(end, BLOCK - pushes)
@@ -112,7 +126,7 @@ class Packing:
         pushes = size = 0
         cursor = self._connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
-            (first + self._last, first + end, SLICE_ROWS),
+            (first + self._last, first + end, self._limits.rows),
         )
         for id_, shift, data in cursor:
             pushes += self._rows.add(id_ - first, data, shift)
@@ -128,14 +142,14 @@ class Packing:
             f"SELECT {SERIES} FROM series WHERE stream = ? AND key = ?",  # noqa: S608
             (self.stream, key),
         ).fetchone()
-        series = self._insert_series(key) if row is None else _SeriesRow(*row)
+        series = self._insert_series(key) if row is None else _series_row(*row)
         places = self._rows.places(key, series.packed)
         if places:
             self._pack(series, places)
 
     def _insert_series(self, key: str) -> _SeriesRow:
         inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
-        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, 0, 0.0, None, None)
+        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, codec.Summary())
 
     def _pack(self, series: _SeriesRow, places: list[tuple[int, int]]) -> None:
         values = array("d")
@@ -146,18 +160,19 @@ class Packing:
         whole = before + values
         for start in range(0, len(whole), BLOCK):
             self._write(series.id << BLOCK_BITS | (begin + start) // BLOCK, whole[start : start + BLOCK], axis, start)
-        added = codec.summarize(values)
-        total = series.sum + added.sum
+        low, high, finite, total, squares = series.summary.plus(codec.summarize(values))
+        total = total if total == total else 0.0  # noqa: PLR0124  infinities of both signs: NaN, which would be NULL
         self._connection.execute(
-            "UPDATE series SET packed = ?, end = ?, count = ?, finite = ?, sum = ?, min = ?, max = ? WHERE id = ?",
+            "UPDATE series SET packed = ?, end = ?, count = ?, min = ?, max = ?, finite = ?, sum = ?, squares = ? WHERE id = ?",
             (
                 self._last,
                 begin + len(whole),
                 series.samples + len(values),
-                series.finite + added.finite,
-                total if total == total else 0.0,  # noqa: PLR0124  infinities of both signs: NaN, which would be NULL
-                min((low for low in (series.min, added.low) if low is not None), default=None),
-                max((high for high in (series.max, added.high) if high is not None), default=None),
+                low,
+                high,
+                finite,
+                total,
+                squares,
                 series.id,
             ),
         )

@@ -104,7 +104,7 @@ class Worker:
         self._socket.handshake_ivl = HANDSHAKE_MILLISECONDS
         self._socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
         self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
-        self._connections = Connections(_most_connections())
+        self._connections = Connections(most_connections())
         self._logged = LogOnce()
         self._look_at = 0.0
         self._is_large = False
@@ -297,7 +297,7 @@ def _resident() -> int:
         return 0
 
 
-def _most_connections() -> int:
+def most_connections() -> int:
     """Return how many connections leave enough descriptors: without any, ZeroMQ aborts this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     # ZeroMQ may accept many more before the first of a burst is shut down.

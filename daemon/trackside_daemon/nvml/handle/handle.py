@@ -107,7 +107,7 @@ class Nvml:
         self.restarts = dict.fromkeys(REASONS, 0)
         self.skipped = 0
         self.last = Reading()
-        self._command = command or _worker_command(settings or WorkerSettings())
+        self._command = command or worker_command(settings or WorkerSettings())
         self._clock = clock
         self._wall = wall
         self._lock = threading.Lock()
@@ -318,7 +318,8 @@ class Nvml:
         return self._active_pause
 
 
-def _worker_command(settings: WorkerSettings) -> list[str]:
+def worker_command(settings: WorkerSettings) -> list[str]:
+    """Return the command that starts a worker with these settings."""
     return own_module("trackside_daemon.nvml.worker", msgspec.json.encode(settings).decode())
 
 

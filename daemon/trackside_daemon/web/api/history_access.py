@@ -41,7 +41,7 @@ Q = TypeVar("Q", bound=Question)
 THREADS = 2
 MOST_REST = 2.0  # seconds
 
-CHANGE_TIMEOUT = 15.0  # seconds that a change waits for the writer
+CHANGE_TIMEOUT = 15.0
 
 log = logging.getLogger("trackside")
 
@@ -70,12 +70,14 @@ class HistoryAccess:
         database: For reads.
         writer: For changes.
         live: What the daemon knows besides.
+        change_timeout: Seconds that a change waits for the writer.
     """
 
-    def __init__(self, database: Database, writer: Writer, live: Live) -> None:
+    def __init__(self, database: Database, writer: Writer, live: Live, change_timeout: float = CHANGE_TIMEOUT) -> None:
         self.database = database
         self.writer = writer
         self.live = live
+        self._change_timeout = change_timeout
         self._executor = ThreadPoolExecutor(THREADS, "trackside-read")
         self._rest = threading.local()
 
@@ -148,10 +150,10 @@ class HistoryAccess:
             raise HTTPException(500, f"{self.database.path}: {error}") from error
 
     async def change(self, change: Callable[[Store], Any]) -> Any:
-        """Have the writer make a change, and return its result; wait at most `CHANGE_TIMEOUT`."""
+        """Have the writer make a change, and return its result; wait at most the time for a change."""
         self.check_writable()
         future = asyncio.wrap_future(self.writer.call(change))
-        await asyncio.wait([future], timeout=CHANGE_TIMEOUT)
+        await asyncio.wait([future], timeout=self._change_timeout)
         if not future.done():
             future.cancel()
             raise HTTPException(503, "the history is busy; the change may still happen, so check before you retry")

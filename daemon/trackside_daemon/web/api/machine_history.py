@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.state import State
 
-SECONDS_KEPT = 3600  # ticks; an hour, if the daemon samples each second
+SECONDS_KEPT = 3600
 MOST_SERIES = 4096
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
@@ -57,11 +57,13 @@ class _Ring:
     Args:
         value: The first value.
         count: The number of ticks before it.
+        kept: The number of ticks that are kept.
     """
 
-    def __init__(self, value: float, count: int) -> None:
+    def __init__(self, value: float, count: int, kept: int) -> None:
         self._value = value
         self._since = count
+        self._kept = kept
         self._values: array[float] | None = None
 
     def put(self, value: float, count: int) -> None:
@@ -69,15 +71,15 @@ class _Ring:
         if self._values is None:
             if value == self._value:
                 return
-            self._values = array("f", [self._value] * SECONDS_KEPT)
-            for before in range(count - SECONDS_KEPT, self._since):
-                self._values[before % SECONDS_KEPT] = nan
-        self._values[count % SECONDS_KEPT] = value
+            self._values = array("f", [self._value] * self._kept)
+            for before in range(count - self._kept, self._since):
+                self._values[before % self._kept] = nan
+        self._values[count % self._kept] = value
 
     def read(self, count: int) -> float:
         """Return the value of a tick; NaN without one."""
         if self._values is not None:
-            return self._values[count % SECONDS_KEPT]
+            return self._values[count % self._kept]
         return self._value if count >= self._since else nan
 
 
@@ -87,14 +89,16 @@ class MachineHistory:
     Args:
         state: The newest value of every series.
         stat: Returns /proc/stat of this tick: the time of each CPU is not a series unless collector.cpu.per-cpu is set.
+        seconds_kept: The number of ticks that are kept; an hour, if the daemon samples each second.
     """
 
-    def __init__(self, state: State, stat: Callable[[], bytes]) -> None:
+    def __init__(self, state: State, stat: Callable[[], bytes], seconds_kept: int = SECONDS_KEPT) -> None:
         self._state = state
         self._stat = stat
+        self._kept = seconds_kept
         self._cores: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
-        self._times = array("d", [0.0] * SECONDS_KEPT)
+        self._times = array("d", [0.0] * seconds_kept)
         self._count = 0
         self._rings: dict[tuple[Metric, tuple[str, ...]], _Ring] = {}
         self._before: dict[tuple[Metric, tuple[str, ...]], float] = {}
@@ -105,8 +109,8 @@ class MachineHistory:
         values: list[Mapping[tuple[str, ...], object]] = [*self._state.values(now, *metrics), self._core_ratios()]
         with self._lock:
             count = self._count
-            seconds = wall - self._times[(count - 1) % SECONDS_KEPT] if count else 0.0
-            self._times[count % SECONDS_KEPT] = wall
+            seconds = wall - self._times[(count - 1) % self._kept] if count else 0.0
+            self._times[count % self._kept] = wall
             seen = set()
             for metric, series in zip((*metrics, derived.CPU_CORE_BUSY), values, strict=True):
                 for labels, value in series.items():
@@ -150,7 +154,7 @@ class MachineHistory:
         if ring is not None:
             ring.put(value, count)
         elif not isnan(value) and len(self._rings) < MOST_SERIES:
-            self._rings[key] = _Ring(value, count)
+            self._rings[key] = _Ring(value, count, self._kept)
 
     def names(self) -> list[str]:
         """Return the families that have values."""
@@ -163,8 +167,8 @@ class MachineHistory:
         with self._lock:
             counts = [
                 count
-                for count in range(max(0, self._count - SECONDS_KEPT), self._count)
-                if low <= self._times[count % SECONDS_KEPT] <= high
+                for count in range(max(0, self._count - self._kept), self._count)
+                if low <= self._times[count % self._kept] <= high
             ]
             rings = [(key, ring) for key, ring in self._rings.items() if key[0].name in wanted]
             size = max(1, -(-len(counts) // points))
@@ -179,7 +183,7 @@ class MachineHistory:
             values = [value for count in counts[start:stop] if not isnan(value := ring.read(count))]
             if values:
                 mean = sum(values) / len(values)
-                yield [0, self._times[counts[stop - 1] % SECONDS_KEPT], min(values), max(values), values[-1], 0, mean]
+                yield [0, self._times[counts[stop - 1] % self._kept], min(values), max(values), values[-1], 0, mean]
 
 
 class MachineApi:

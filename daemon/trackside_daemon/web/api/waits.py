@@ -61,10 +61,12 @@ class Waits:
 
     Args:
         poll: Returns the runs with these ids as they are now, in a thread.
+        period: Seconds between polls.
     """
 
-    def __init__(self, poll: Callable[[Collection[str]], Mapping[str, RunNow]]) -> None:
+    def __init__(self, poll: Callable[[Collection[str]], Mapping[str, RunNow]], period: float = PERIOD) -> None:
         self._poll = poll
+        self._period = period
         self._waiters: dict[str, set[_Waiter]] = {}
         self._checked: dict[str, RunNow] = {}  # by run, what all who wait for it have been checked against
         self._task: asyncio.Task[None] | None = None
@@ -109,7 +111,7 @@ class Waits:
             while self._waiters:
                 with suppress(sqlite3.Error):  # the history may be busy: the next poll reads it
                     self._check(await asyncio.to_thread(self._poll, list(self._waiters)))
-                await asyncio.sleep(PERIOD)
+                await asyncio.sleep(self._period)
         finally:
             self._task = None
 

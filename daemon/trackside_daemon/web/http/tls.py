@@ -92,20 +92,20 @@ def _choose_ciphers(context: TlsContext, section: TlsSection) -> None:
     """Set ciphers and curves; as in Go, the ciphers of TLS 1.3 are always enabled."""
     if not section.prefer_server_cipher_suites:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    older = [_openssl_name(suite) for suite in section.cipher_suites if "_WITH_" in suite]
+    older = [openssl_name(suite) for suite in section.cipher_suites if "_WITH_" in suite]
     try:
         if older:
             context.set_ciphers(":".join(older))
         # All listed suites are of TLS 1.3, so older versions are off; set_ciphers() handles only the older suites.
         elif section.cipher_suites:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-        _choose_curve(context, [_CURVES[name] for name in section.curve_preferences])
+        choose_curve(context, [_CURVES[name] for name in section.curve_preferences])
     except (ssl.SSLError, ValueError) as error:
         text = f"cipher_suites, curve_preferences: this Python and OpenSSL support none of them: {error}"
         raise ValueError(text) from None
 
 
-def _choose_curve(context: TlsContext, curves: Sequence[str]) -> None:
+def choose_curve(context: TlsContext, curves: Sequence[str]) -> None:
     """Set the first curve that is supported, since Python accepts only one; 3.10 has no X25519."""
     for number, curve in enumerate(curves, 1):
         try:
@@ -117,7 +117,7 @@ def _choose_curve(context: TlsContext, curves: Sequence[str]) -> None:
             return
 
 
-def _openssl_name(suite: str) -> str:
+def openssl_name(suite: str) -> str:
     """Return OpenSSL's name of a suite that Go calls, say, ``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256``."""
     exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
     cipher = cipher.removesuffix("_SHA256") if "POLY1305" in cipher else cipher

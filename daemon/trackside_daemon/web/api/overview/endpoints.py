@@ -43,7 +43,7 @@ COMMENT = b": trackside\n\n"
 
 log = logging.getLogger("trackside")
 MAX_SERIES = 4096  # series of a run in one event; beyond that, the lowest ranks of each key
-SEND_TIMEOUT = 30.0  # seconds after which a listener that reads nothing is disconnected
+SEND_TIMEOUT = 30.0
 END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon stops
 
 # X-Accel-Buffering: without it, nginx collects events before it forwards them.
@@ -210,12 +210,16 @@ class OverviewApi:
         state: The newest value of every series.
         history: The history.
         overview: Builds the overview.
+        send_timeout: Seconds after which a listener that reads nothing is disconnected.
     """
 
-    def __init__(self, state: State, history: HistoryAccess, overview: Overview) -> None:
+    def __init__(
+        self, state: State, history: HistoryAccess, overview: Overview, send_timeout: float = SEND_TIMEOUT
+    ) -> None:
         self._state = state
         self._history = history
         self._overview = overview
+        self._send_timeout = send_timeout
         self._newest: dict[str, LatestValues] = {}
         self._stream = Stream(self._make_frame)
 
@@ -236,7 +240,9 @@ class OverviewApi:
         run = parsed(StreamOfRun, request).run
         if run:
             run = await self._history.read(lambda connection: self._resolve(connection, run))
-        return Response(headers=HEADERS) if request.method == "HEAD" else _EventStreamResponse(self._stream, run)
+        if request.method == "HEAD":
+            return Response(headers=HEADERS)
+        return _EventStreamResponse(self._stream, run, self._send_timeout)
 
     def _resolve(self, connection: Any, text: str) -> str:
         """Return a run's id, also for a run that the history has not written yet."""
@@ -288,14 +294,16 @@ class _EventStreamResponse(Response):
     Args:
         stream: The source of the events.
         run: The id of a run; empty for none.
+        send_timeout: Seconds after which it is disconnected if it reads nothing.
     """
 
-    def __init__(self, stream: Stream, run: str) -> None:
+    def __init__(self, stream: Stream, run: str, send_timeout: float) -> None:
         super().__init__(headers=HEADERS)
         # Starlette sets it to 0 for an empty body.
         del self.headers["Content-Length"]
         self._stream = stream
         self._run = run
+        self._send_timeout = send_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
@@ -331,7 +339,7 @@ class _EventStreamResponse(Response):
             for data in events:
                 message = {"type": "http.response.body", "body": data, "more_body": True}
                 try:
-                    await asyncio.wait_for(send(message), SEND_TIMEOUT)
+                    await asyncio.wait_for(send(message), self._send_timeout)
                 except asyncio.TimeoutError:
                     return False
         await send({"type": "http.response.body", "body": b""})

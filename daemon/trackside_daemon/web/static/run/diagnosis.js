@@ -32,7 +32,8 @@ export class Diagnosis {
     try {
       const found = await getJson(`${runPath(this.id)}/diagnosis`, this.signal);
       found.causes = found.causes.filter((item) => item.listed);
-      setText(this.note, found.verdict || (found.causes[0]?.summary ?? "nothing cost more than 5 % of the time or a minute"));
+      const first = found.causes[0]?.summary ?? "nothing cost more than 5 % of the time or a minute";
+      setText(this.note, found.verdict || first);
       this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
       this.loadedAt = performance.now();

@@ -32,7 +32,8 @@ export class Metrics {
     setText(this.count,
       shown.length > MAX_ROWS ? `first ${MAX_ROWS} of ${shown.length}; search for a key above to see others` : "");
     const hasAttempts = list.length > 1;
-    const numbers = [...(hasAttempts ? ["Attempt"] : []), "Rank", "Last", "Min", "Max", "Mean", "Count", "Non-finite"];
+    const always = ["Rank", "Last", "Min", "Max", "Mean", "Std", "Count", "Non-finite"];
+    const numbers = hasAttempts ? ["Attempt", ...always] : always;
     const heads = [["Key"], ...numbers.map((name) => [name, "number"])];
     if (heads.length !== this.columns) this.#createTable(heads);
     syncRows(this.body, shown.slice(0, MAX_ROWS), (item) => `${item.rank} ${item.attempt} ${item.key}`,
@@ -47,11 +48,11 @@ export class Metrics {
 }
 
 function metricRow(first, hasAttempts) {
-  const cells = Array.from({ length: hasAttempts ? 8 : 7 }, () => h("td.number"));
+  const cells = Array.from({ length: hasAttempts ? 9 : 8 }, () => h("td.number"));
   const row = h("tr", {}, h("th.name", { scope: "row" }, first.key), cells);
   row.update = (item) => {
     const texts = [...(hasAttempts ? [item.attempt] : []), item.rank, number(item.last), number(item.min),
-      number(item.max), number(item.mean), item.count, item.nonfinite];
+      number(item.max), number(item.mean), number(item.std), item.count, item.nonfinite];
     texts.forEach((text, index) => setText(cells[index], String(text)));
     cells.at(-1).classList.toggle("bad", item.nonfinite > 0);
   };
