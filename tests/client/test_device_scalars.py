@@ -18,7 +18,7 @@ from processes import DEADLINE
 
 import trackside
 from trackside import device_scalars as device_module
-from trackside import numbers
+from trackside import numbers, row_queue
 from trackside.device_scalars import SLOTS, DeviceScalars
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import is_on_device, local_part
@@ -456,7 +456,7 @@ def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_sent(
 def test_what_does_not_arrive_before_the_end_is_counted(
     run: trackside.Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.01")
+    monkeypatch.setattr(row_queue, "DRAIN_SECONDS", 0.01)
     run.push(step=1, loss=on_device(0.5), lr=0.1)
     rows, totals = unsent_rows(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)

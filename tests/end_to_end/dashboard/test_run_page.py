@@ -153,8 +153,8 @@ def test_a_live_run_is_shown_as_the_api_reports_it(
     for key, one in kept.items():
         row = table.locator("tr").filter(has=page.get_by_role("rowheader", name=key, exact=True))
         expect(row.locator("td").nth(1)).to_have_text(f"{one['last']:g}")
-        expect(row.locator("td").nth(5)).to_have_text(str(one["count"]))
-        expect(row.locator("td").nth(6)).to_have_text(str(one["nonfinite"]))
+        expect(row.locator("td").nth(6)).to_have_text(str(one["count"]))
+        expect(row.locator("td").nth(7)).to_have_text(str(one["nonfinite"]))
     expect(page.get_by_role("region", name="Configuration")).to_contain_text("model.layers")
     assert violations(page) == []
 
