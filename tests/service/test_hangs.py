@@ -77,9 +77,12 @@ class Scene:
         more = [Sample(f.RANK_STATE, ("net", name[1:], state), 1.0) for name, state in states.items()]
         self.state.update(Batch("ranks", [*self.samples, *more], complete=True))
 
-    def verdict(self, alert: str = "TrainingStalled", **labels: str) -> dict[str, Any] | None:
+    def verdict(
+        self, alert: str = "TrainingStalled", since: float | None = None, **labels: str
+    ) -> dict[str, Any] | None:
         """Return the verdict on an alert, once all that were asked have answered."""
-        fired = Alert(alert, "warning", NOW, "net-1", {"run": "net", **labels})
+        evidence = {} if since is None else {"since": since}
+        fired = Alert(alert, "warning", NOW, "net-1", {"run": "net", **labels}, evidence=evidence)
         self.hangs.accept(Batch("alerts", records=[fired]))
         self.hangs._threads.shutdown()
         return {**self.notes[0].evidence["hang"], "note": self.notes[0]} if self.notes else None
@@ -117,6 +120,13 @@ def test_a_push_after_the_alert_is_progress(scene: Scene) -> None:
     scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
     scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "1"), NOW + 0.1)]))
     assert scene.verdict() is None
+
+
+@pytest.mark.parametrize(("since", "stands"), [(NOW - 3.0, False), (NOW + 1.0, True)])
+def test_a_push_before_a_stall_that_has_returned_is_no_progress(scene: Scene, since: float, *, stands: bool) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
+    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "1"), NOW + 0.5)]))
+    assert (scene.verdict(since=since) is not None) == stands
 
 
 def test_of_a_silent_rank_only_its_own_progress_counts(scene: Scene) -> None:

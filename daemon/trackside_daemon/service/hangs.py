@@ -231,5 +231,6 @@ class Hangs:
 
 def _hang(alert: Alert) -> _Hang:
     rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
-    since = alert.started if alert.alert in STALLS else None
+    # A stall that returns while its alert still fires has pushes between the two, so it counts from the later one.
+    since = max(alert.started, alert.evidence.get("since", 0.0)) if alert.alert in STALLS else None
     return _Hang(alert.run, alert.labels.get("run", ""), since, rank)
