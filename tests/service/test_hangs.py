@@ -55,15 +55,22 @@ class Scene:
         labels = dict.fromkeys(f.RUN_INFO.labels, "")
         labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
-        self.batches = 0
+        self.pushes: dict[int, list[float]] = {}
 
     def ask(
         self, kind: str, run: str, ranks: frozenset[int] | None = None, *_: Any, **__: Any
     ) -> tuple[frozenset[int], Sequence[Answer]]:
         assert (kind, run) == ("flight?", "net-1")
+        self.push()
         found = {rank: each.pop(0) if len(each) > 1 else each[0] for rank, each in self.answers.items() if each}
         asked = frozenset(self.answers) if ranks is None else ranks
         return asked, [Answer(rank, 0.0, body) for rank, body in found.items() if rank in asked]
+
+    def push(self) -> None:
+        """Report the next time of the last push of each rank, the last one for ever."""
+        times = {rank: each.pop(0) if len(each) > 1 else each[0] for rank, each in self.pushes.items()}
+        samples = [Sample(f.LAST_STEP, ("net", str(rank)), at) for rank, at in times.items()]
+        self.state.update(Batch("push", samples))
 
     def capture(self, request: Request) -> None:
         self.requests.append(request)
@@ -77,12 +84,10 @@ class Scene:
         more = [Sample(f.RANK_STATE, ("net", name[1:], state), 1.0) for name, state in states.items()]
         self.state.update(Batch("ranks", [*self.samples, *more], complete=True))
 
-    def verdict(
-        self, alert: str = "TrainingStalled", since: float | None = None, **labels: str
-    ) -> dict[str, Any] | None:
+    def verdict(self, alert: str = "TrainingStalled", **labels: str) -> dict[str, Any] | None:
         """Return the verdict on an alert, once all that were asked have answered."""
-        evidence = {} if since is None else {"since": since}
-        fired = Alert(alert, "warning", NOW, "net-1", {"run": "net", **labels}, evidence=evidence)
+        self.push()
+        fired = Alert(alert, "warning", NOW, "net-1", {"run": "net", **labels})
         self.hangs.accept(Batch("alerts", records=[fired]))
         self.hangs._threads.shutdown()
         return {**self.notes[0].evidence["hang"], "note": self.notes[0]} if self.notes else None
@@ -116,22 +121,18 @@ def test_ranks_that_make_progress_have_no_verdict(scene: Scene) -> None:
     assert scene.verdict() is None
 
 
-def test_a_push_after_the_alert_is_progress(scene: Scene) -> None:
-    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
-    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "1"), NOW + 0.1)]))
-    assert scene.verdict() is None
-
-
-@pytest.mark.parametrize(("since", "stands"), [(NOW - 3.0, False), (NOW + 1.0, True)])
-def test_a_push_before_a_stall_that_has_returned_is_no_progress(scene: Scene, since: float, *, stands: bool) -> None:
-    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
-    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "1"), NOW + 0.5)]))
-    assert (scene.verdict(since=since) is not None) == stands
+@pytest.mark.parametrize("clock", [-3600.0, 0.5, 3600.0])
+def test_a_push_after_the_alert_is_progress_by_any_clock(clock: float) -> None:
+    for pushes, stands in ([NOW + clock], True), ([NOW + clock, NOW + clock + 0.1], False):
+        scene = Scene(3)
+        scene.answers, scene.pushes = {0: [flight(32)], 1: [flight(31, ends=True)]}, {1: pushes}
+        assert (scene.verdict() is not None) is stands
+        scene.hangs.stop()
 
 
 def test_of_a_silent_rank_only_its_own_progress_counts(scene: Scene) -> None:
     scene.answers = {0: [flight(32), flight(40)], 1: [flight(31, ends=True, line=9)]}
-    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "0"), NOW + 0.1)]))
+    scene.pushes = {0: [NOW, NOW + 0.1]}
     found = scene.verdict("RankSilent", rank="1")
     assert found is not None
     assert found["ranks"] == (1,)

@@ -56,13 +56,14 @@ class _Hang(NamedTuple):
     Attributes:
         run: Its id.
         name: Its name.
-        since: Unix time after which a push is progress; None if one rank has ended, so that progress proves nothing.
+        pushed: When each rank last pushed a step, by its own clock, as the alert began: another time is progress. None if
+            one rank has ended, so that progress proves nothing.
         subject: Only this rank makes no progress; None for the whole run.
     """
 
     run: str
     name: str
-    since: float | None
+    pushed: Mapping[int, float] | None
     subject: int | None = None
 
 
@@ -120,7 +121,7 @@ class Hangs:
             # The pipeline, which stops later, must not wait here.
             if change and not self._stopping.is_set() and self._room.acquire(blocking=False):
                 self._firing[alert.key] = unwanted = threading.Event()
-                self._threads.submit(self._handle, alert, unwanted)
+                self._threads.submit(self._handle, alert, self._hang(alert), unwanted)
 
     def judge_now(self, run: str) -> dict[str, Any] | None:
         """Return the verdict on a live run, by its id, that has made no step for much longer than usual; else None.
@@ -128,21 +129,22 @@ class Hangs:
         The verdict is JSON, and also has the seconds since the last step, ``quiet_seconds``. Takes some seconds.
         """
         name, now = self._info(run).get("run", ""), time.time()
-        (pushes, durations, states) = self._state.values(time.monotonic(), f.LAST_STEP, f.STEP_DURATION, f.RANK_STATE)
-        last = max((at for (of, _), at in pushes.items() if of == name and isinstance(at, float)), default=now)
+        durations, states = self._state.values(time.monotonic(), f.STEP_DURATION, f.RANK_STATE)
+        pushed = self._pushed(name)
+        last = max(pushed.values(), default=now)
         usual = usual_step(durations, name) or 0.0
         lives = any(of == name and value == 1.0 and state not in ENDED for (of, _, state), value in states.items())
         if not lives or not is_quiet(now - last, usual):
             return None
-        found = self._judge(_Hang(run, name, now))
+        found = self._judge(_Hang(run, name, pushed))
         return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}
 
-    def _handle(self, alert: Alert, unwanted: threading.Event) -> None:
+    def _handle(self, alert: Alert, hang: _Hang, unwanted: threading.Event) -> None:
         try:
             for pause in (0.0, *self._retries):
                 if unwanted.wait(pause):
                     return
-                found = self._judge(_hang(alert))
+                found = self._judge(hang)
                 # An alert that has got worse since is judged again, but this verdict holds until then.
                 if found is not None and alert.key in self._firing and not self._stopping.is_set():
                     evidence = {CONCLUSION: found.text, "hang": found._asdict()}
@@ -184,13 +186,13 @@ class Hangs:
         _, answers = self._ask("flight?", hang.run, frozenset(first))
         dumps = {answer.rank: rank_dump(answer.body) for answer in answers}
         moved = {rank for rank, dump in dumps.items() if dump.progress() != first[rank].progress()}
-        if hang.since is not None:
+        if hang.pushed is not None:
             dumps = first | dumps
-            moved |= self._pushed(hang)
+            moved |= {rank for rank, at in self._pushed(hang.name).items() if hang.pushed.get(rank, at) != at}
             if hang.subject in moved if hang.subject is not None else moved:
                 return None
         found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
-        if hang.since is None and not (found and set(found.waiting) - moved):
+        if hang.pushed is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
         return found if found is None or view is None else compared(found, view)
 
@@ -218,19 +220,12 @@ class Hangs:
         found = (dict(zip(f.RUN_INFO.labels, labels, strict=True)) for labels in infos)
         return next((info for info in found if info["run_id"] == run), {})
 
-    def _pushed(self, hang: _Hang) -> set[int]:
-        """Return the ranks that have pushed a step since the alert."""
+    def _pushed(self, name: str) -> dict[int, float]:
+        """Return when each rank of a run, by its name, last pushed a step, in Unix seconds of its own clock."""
         (pushes,) = self._state.values(time.monotonic(), f.LAST_STEP)
-        since = hang.since or 0.0
-        return {
-            int(rank)
-            for (name, rank), at in pushes.items()
-            if name == hang.name and isinstance(at, float) and at > since
-        }
+        return {int(rank): at for (of, rank), at in pushes.items() if of == name and isinstance(at, float)}
 
-
-def _hang(alert: Alert) -> _Hang:
-    rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
-    # A stall that returns while its alert still fires has pushes between the two, so it counts from the later one.
-    since = max(alert.started, alert.evidence.get("since", 0.0)) if alert.alert in STALLS else None
-    return _Hang(alert.run, alert.labels.get("run", ""), since, rank)
+    def _hang(self, alert: Alert) -> _Hang:
+        name = alert.labels.get("run", "")
+        rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
+        return _Hang(alert.run, name, self._pushed(name) if alert.alert in STALLS else None, rank)
