@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 import trackside
 from trackside.captures.answers import ANSWERS
 
-STEPS = 40  # before the fault
-STEP_SECONDS = 0.05  # long enough that the daemon knows the pace by then
+STEPS = 120  # before the fault
+STEP_SECONDS = 0.05  # in all, long enough that a busy daemon has seen the pace by then
 SEGMENT = (
     1024 * 1024 // 4
 )  # elements; Gloo's all_reduce sends in segments of this size, and only whole ones may be missing
