@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 POLL_SECONDS = 1.0  # between two looks whether a request is to be given up
-END_SECONDS = 1.0  # the longest wait for a killed process
+END_SECONDS = 5.0  # the longest wait for a killed process, whose memory the kernel frees first
 IDLE_SECONDS = 120.0  # time without a request after which `Worker.poll` ends the process
 
 A = TypeVar("A")
