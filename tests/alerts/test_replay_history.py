@@ -12,7 +12,7 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.alerts.rank_restoring import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, BatchIngested, RunState, SessionOpened
 

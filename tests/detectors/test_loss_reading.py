@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from detectors.losses import column, falling
-from detectors.test_rank_feed import block, findings_of, ingested, opened
+from detectors.test_rank_watch import block, findings_of, ingested, opened
 from msgspec.structs import replace as replace_fields
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.run_detectors import BestLoss
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.diagnosis.accounts import goodput_batch
 from trackside_daemon.diagnosis.costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.settings import CostSection

@@ -19,7 +19,7 @@ from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.alerts.stages import RestorableSource
 from trackside_daemon.detectors.base import Column, Past, PastLayers
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 from trackside_daemon.history.read.layers import last_frames
 
