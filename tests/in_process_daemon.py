@@ -21,8 +21,8 @@ from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -81,7 +81,7 @@ class InProcessDaemon:
         self.pipeline = Pipeline(
             self.state, self.history, watchers, ActiveAlerts(), listeners=found, stalls=runs.accept_stalls, wall=wall
         )
-        self._sessions = Sessions(runs, self.history.session, boot_id(Path("/proc")))
+        self._sessions = ClientSessions(runs, self.history.session, boot_id(Path("/proc")))
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)

@@ -29,8 +29,8 @@ from trackside.wire import (
     encode,
     open_envelope,
 )
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.families import daemon
 from trackside_daemon.web.exposition import render
 
@@ -182,7 +182,7 @@ class SessionsHarness:
 
     def __init__(self) -> None:
         self.house = RunsHarness(keys=50, runs=8, sessions=40)
-        self.sessions = Sessions(self.house.runs, most=40)
+        self.sessions = ClientSessions(self.house.runs, most=40)
         self.good = FakeSession("good", name="good")
         self.sent = 0
         self.pushed: list[float] = []

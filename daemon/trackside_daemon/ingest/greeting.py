@@ -164,7 +164,7 @@ def report(session: ClientSession, rival: Rival, now: Moment) -> list[Event]:
 
 
 class Greetings:
-    """Resolves sessions at their hellos; arguments as of `Sessions`, which receives the messages after them."""
+    """Resolves sessions at their hellos; arguments as of `ClientSessions`, which receives the messages after them."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Greetings:
     def receive_hello(
         self, connection: Connection, id_: bytes, greeting: Hello, now: Moment, outbox: Outbox, *, room: bool
     ) -> None:
-        """Resolve a session, by its id, at its hello; arguments as of `Sessions.receive`.
+        """Resolve a session, by its id, at its hello; arguments as of `ClientSessions.receive`.
 
         Raises:
             WireError: The session is another owner's, or this one opens too many sessions or runs.
@@ -229,7 +229,7 @@ class Greetings:
                 outbox.answers.extend(self._pacing.messages([session]))
 
     def open_spooled(self, hellos: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
-        """Open the sessions that have left spools; see `Sessions.open_spooled`."""
+        """Open the sessions that have left spools; see `ClientSessions.open_spooled`."""
         for id_, hello in hellos.items():
             outbox, owner = Outbox([], []), self._owners.owner(None, id_, late=True)
             try:

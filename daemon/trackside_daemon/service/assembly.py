@@ -40,12 +40,12 @@ from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.history.training_counters import TrainingCounters
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.server import Server
 from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import gpu, training
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Sink
     from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
 
@@ -123,7 +123,7 @@ class Parts:
         HistoryError: The history cannot be opened.
     """
 
-    def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
+    def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: WorkerHandle, url: str) -> None:
         self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
@@ -224,7 +224,7 @@ class Parts:
         watch = ProcessWatch(PROC, sys)
         rejected = partial(_rejected, ingest_worker, self.spools)
         owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
-        sessions = Sessions(
+        sessions = ClientSessions(
             self.runs,
             self.history.session,
             boot,
@@ -233,7 +233,7 @@ class Parts:
             owners=owners,
             restarts=lambda: ingest_worker.restarts,
         )
-        self.ingest = Server(
+        self.ingest = IngestThread(
             ingest_worker,
             sessions,
             self.pipeline.push,
@@ -384,7 +384,7 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(training.PEAK_FLOPS, (run, str(rank)))])[0]
 
 
-def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
+def _rejected(ingest_worker: WorkerHandle, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
 

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.service.config import Config
 
 # The sources of series other than the collectors.
@@ -147,7 +147,7 @@ class Daemon:
         config: Config,
         reload: Callable[[], Config],
         push_socket: PushSocket,
-        ingest_worker: IngestWorker,
+        ingest_worker: WorkerHandle,
         listener: socket.socket,
     ) -> None:
         _share_heaps()  # before any part starts a thread

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
     from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.ingest.client_sessions import ClientSessions
     from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-    from trackside_daemon.ingest.protocol import Sessions
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.ingest.run_owners import RunOwners
     from trackside_daemon.model.metric import Batch
@@ -50,7 +50,7 @@ class LostRuns:
         history: Recorder,
         runs: Runs,
         owners: RunOwners,
-        sessions: Sessions,
+        sessions: ClientSessions,
         spools: OrphanedSpools,
         *,
         requests: IngestRequests,

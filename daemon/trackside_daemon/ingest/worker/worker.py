@@ -75,7 +75,7 @@ class _Client(NamedTuple):
     owner: str
 
 
-class Worker:
+class IngestWorker:
     """Serves the listening sockets until the daemon closes the channel.
 
     Args:

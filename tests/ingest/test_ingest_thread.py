@@ -17,11 +17,11 @@ from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.ingest.ingest_worker import IngestWorker
-from trackside_daemon.ingest.protocol import Sessions
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
-from trackside_daemon.ingest.server import Server
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
@@ -50,7 +50,7 @@ class SlowState(State):
         super().update(batch)
 
 
-class CountedSessions(Sessions):
+class CountedSessions(ClientSessions):
     """Sessions that count what they do.
 
     Attributes:
@@ -89,7 +89,7 @@ class Ingest:
             Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session
         )
         self.pipeline = Pipeline(self.state, self.history)
-        self.server = Server(
+        self.server = IngestThread(
             bound.worker,
             self.sessions,
             self.pipeline.push,
@@ -334,14 +334,14 @@ def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_no_other
 def test_ticks_go_on_without_any_message(place: Path) -> None:
     ticks = threading.Semaphore(0)
 
-    class Ticking(Sessions):
+    class Ticking(ClientSessions):
         def tick(self, now: Any) -> list[Batch]:
             ticks.release()
             return super().tick(now)
 
     bound = PushSocket([f"ipc://{place}/push.sock"])
-    server = Server(
-        IngestWorker(bound),
+    server = IngestThread(
+        WorkerHandle(bound),
         Ticking(Runs(Limits(), 60.0)),
         lambda _: None,
         lambda: True,
@@ -359,9 +359,9 @@ def test_ticks_go_on_without_any_message(place: Path) -> None:
 
 def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
-    server = Server(
-        IngestWorker(bound),
-        Sessions(Runs(Limits(), 60.0)),
+    server = IngestThread(
+        WorkerHandle(bound),
+        ClientSessions(Runs(Limits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),

@@ -1,4 +1,4 @@
-"""The protocol with the clients, and the daemon's only registry of their sessions.
+"""The protocol with the clients: the daemon's only registry of their sessions.
 
 It uses neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
 """
@@ -39,7 +39,7 @@ FORGET_SECONDS = 3600.0
 log = logging.getLogger("trackside")
 
 
-class Sessions:
+class ClientSessions:
     """All client sessions.
 
     A session that is on the page is never forgotten: its entry links the client's id with its run, attempt and rank.

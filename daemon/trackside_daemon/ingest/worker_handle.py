@@ -1,4 +1,4 @@
-"""The daemon's side of the ingest worker: starts it, and another when it ends."""
+"""The daemon's handle of the ingest worker: starts the process, exchanges messages with it, and starts another when it ends."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ PEERS = 64  # processes whose pidfds wait for a hello
 log = logging.getLogger("trackside")
 
 
-class IngestWorker:
-    """The process that serves the push socket. One thread at a time uses it.
+class WorkerHandle:
+    """The handle of the process that serves the push socket, `worker.worker.IngestWorker`. One thread at a time uses it.
 
     Clients reconnect to a new worker and resend what was not acknowledged; the daemon keeps their sessions.
 

@@ -19,12 +19,12 @@ from processes import eventually
 
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.endpoint import EndpointError
-from trackside_daemon.ingest.ingest_worker import PEERS, IngestWorker
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.ingest.worker import worker as worker_module
 from trackside_daemon.ingest.worker.connections import Connections
-from trackside_daemon.ingest.worker.worker import ServeError, Worker
+from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
+from trackside_daemon.ingest.worker_handle import PEERS, WorkerHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
     place: Path, caplog: pytest.LogCaptureFixture, sent: signal.Signals
 ) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = IngestWorker(push_socket)
+    worker = WorkerHandle(push_socket)
     try:
         worker.start()
         os.kill(child(), sent)
@@ -295,7 +295,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
 
 def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(place: Path) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = IngestWorker(push_socket, start_seconds=0.0)
+    worker = WorkerHandle(push_socket, start_seconds=0.0)
     try:
         worker.start()
         os.kill(child(), signal.SIGKILL)
@@ -311,7 +311,7 @@ def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path) -> None
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()
     bound.listeners = {"ipc:///" + "x" * 130: listener}
-    worker = IngestWorker(bound)
+    worker = WorkerHandle(bound)
     worker.start()
     try:
         with pytest.raises(
@@ -329,7 +329,7 @@ def test_a_zeromq_that_is_too_old_is_an_error_of_one_line(
 ) -> None:
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     with pytest.raises(ServeError, match=r"^pyzmq [\d.]+ has ZeroMQ .*: pip install --upgrade pyzmq$"):
-        Worker(channels[0], {}, "", 1)
+        IngestWorker(channels[0], {}, "", 1)
 
 
 class TestConnections:
@@ -424,7 +424,7 @@ class TestConnections:
         self, peers: Callable[[str], int], channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ours, theirs = channels
-        one, sizes = Worker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
+        one, sizes = IngestWorker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
         monkeypatch.setattr(worker_module, "_resident", lambda: sizes.pop(0))
         monkeypatch.setattr("time.monotonic", map(float, itertools.count()).__next__)  # a look at each call
         speaking, mute = [peers("1000") for _ in range(2)], peers("1000")
