@@ -20,7 +20,7 @@ from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.metric import Batch
@@ -64,14 +64,14 @@ class InProcessDaemon:
         section: AlertsSection | None = None,
         *,
         machine: Collection[str] = (),
-        listeners: Callable[[State, Recorder], Sequence[Any]] = lambda *_: (),
-        sources: Callable[[Recorder], Sequence[Any]] = lambda _: (),
+        listeners: Callable[[State, HistoryRecorder], Sequence[Any]] = lambda *_: (),
+        sources: Callable[[HistoryRecorder], Sequence[Any]] = lambda _: (),
     ) -> None:
         self.after = 0.0
         self.moved = 0.0
         self.alerts: list[Alert] = []
         self.samples = 0
-        self.history = Recorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
+        self.history = HistoryRecorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
         self.history.start()
         self.state, wall = State(), lambda: self.now.wall
         watchers = finding_sources(self.state, section or AlertsSection(), [], lambda: self.now.monotonic, wall)

@@ -16,7 +16,7 @@ from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.store import Store
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.push_socket import PushSocket
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.ingest.client_session import Outbox
+    from trackside_daemon.ingest.client_session import Consequences
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.model.metric import Batch
 
@@ -62,7 +62,7 @@ class CountedSessions(ClientSessions):
     accepted = forgotten = 0
     owners: ClassVar[list[str]] = []
 
-    def receive(self, connection: Connection, *args: Any, **more: Any) -> Outbox:
+    def receive(self, connection: Connection, *args: Any, **more: Any) -> Consequences:
         self.owners.append(connection.owner)
         found = super().receive(connection, *args, **more)
         self.accepted += sum(batch.receipt is not None for batch in found.batches)
@@ -82,7 +82,7 @@ class Ingest:
         self._close_socket = bound.close
         self.state = SlowState()
         self.requests = IngestRequests()
-        self.history = Recorder(
+        self.history = HistoryRecorder(
             place, Bounds(0), acknowledge=self.requests.acknowledge, request_resend=self.requests.restart
         )
         self.sessions = CountedSessions(

@@ -10,7 +10,7 @@ from wire_messages import FakeSession
 
 from trackside.log_once import LogOnce
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.state import State
@@ -48,7 +48,7 @@ class Failing(State):
 
 @pytest.fixture
 def pipeline(place: Path) -> Iterator[Pipeline]:
-    history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
+    history = HistoryRecorder(place, Bounds(0), acknowledge=lambda _: None)
     history.start()
     yield Pipeline(Failing(), history)
     history.stop()

@@ -25,7 +25,7 @@ from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.spool import Record, Spool
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -230,9 +230,9 @@ def test_of_long_ids_the_end_stays(desk: SessionsHarness) -> None:
     assert opened(desk) == ["x" * 256, "x" * (256 - len(f"~{MALLORY.owner}")) + f"~{MALLORY.owner}"]
 
 
-def stored(directory: Path, session: FakeSession, *more: RunState, **columns: Any) -> Recorder:
+def stored(directory: Path, session: FakeSession, *more: RunState, **columns: Any) -> HistoryRecorder:
     """Return a history, to be closed, with a session of a run from before owners."""
-    history = Recorder(directory, Bounds(0))
+    history = HistoryRecorder(directory, Bounds(0))
     history.start()
     desk = SessionsHarness()
     greet(desk, ALICE, session)

@@ -21,7 +21,7 @@ from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.linux.worker_call import Worker
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Batch, Sample
@@ -107,7 +107,7 @@ class Site:
         self.processes: tuple[Process, ...] = ()
         state.update(Batch("cpu", [Sample(host.CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
-        self.history = Recorder(directory, Bounds(0))
+        self.history = HistoryRecorder(directory, Bounds(0))
         self.recorded = CapturesHarness(self.history.database, self.history.writer)
         self.checkpoints = Checkpoints(
             CheckpointSection(),

@@ -27,7 +27,7 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.capture import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.questions import curves
@@ -847,4 +847,4 @@ def test_a_history_that_closes_during_a_request_answers_it_and_refuses_the_next(
         patch.setattr(reader, "resolve", close)
         assert site.client().get("/api/v1/runs/id-1", headers=site.key).json()["id"] == "id-1", "it is read to its end"
     assert refused(site, "runs/id-1") == (503, "there is no history at the moment: the history is closed")
-    Recorder(place, Bounds(0)).close()  # the lock and the file are free
+    HistoryRecorder(place, Bounds(0)).close()  # the lock and the file are free

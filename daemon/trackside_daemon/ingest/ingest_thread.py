@@ -132,10 +132,10 @@ class IngestThread:
             message = self._worker.receive()
             if message is None:
                 return
-            outbox = self._sessions.receive(*message, Moment.now(), room=room)
-            for answer in outbox.answers:
+            consequences = self._sessions.receive(*message, Moment.now(), room=room)
+            for answer in consequences.answers:
                 self._worker.send(answer)
-            self._deliver(outbox.batches)
+            self._deliver(consequences.batches)
 
     def _handle_requests(self) -> None:
         while self._requests.changes:

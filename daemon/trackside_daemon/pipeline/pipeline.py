@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.active_alerts import ActiveAlerts
     from trackside_daemon.alerts.stages import BatchListener, FindingSource
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
@@ -117,7 +117,7 @@ class Pipeline:
     def __init__(
         self,
         state: State,
-        history: Recorder,
+        history: HistoryRecorder,
         sources: Sequence[FindingSource] = (),
         alerts: ActiveAlerts | None = None,
         *,

@@ -38,7 +38,7 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.ingest_thread import IngestThread
@@ -289,9 +289,9 @@ def _directory(path: Path | None) -> Path:
 
 def _history(
     config: Config, directory: Path, machine: Sequence[str], state: State, requests: IngestRequests
-) -> Recorder:
+) -> HistoryRecorder:
     storage = config.storage
-    return Recorder(
+    return HistoryRecorder(
         directory,
         Bounds(storage.retention.size, storage.retention.age),
         synchronous=storage.synchronous,
@@ -316,7 +316,9 @@ def _hardware(state: State) -> dict[str, Any]:
     }
 
 
-def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
+def _reports(
+    config: Config, directory: Path, history: HistoryRecorder, costs: LiveCosts, memory: int
+) -> Reports | None:
     if config.reports.every and not config.storage.experiment_directory:
         logging.getLogger("trackside").warning(
             "reports.every has no effect: set storage.experiment-directory, the directory that it writes to"
@@ -341,7 +343,7 @@ def _place(path: str, setting: str) -> Path | None:
 def _alerting(
     config: Config,
     state: State,
-    history: Recorder,
+    history: HistoryRecorder,
     url: str,
     *,
     requests: IngestRequests,
@@ -373,7 +375,7 @@ def _alerting(
         raise StartError(str(error)) from error
 
 
-def _diagnosis(history: Recorder, costs: LiveCosts, run: str) -> list[str]:
+def _diagnosis(history: HistoryRecorder, costs: LiveCosts, run: str) -> list[str]:
     """Return the first lines of a run's diagnosis, without its name."""
     with history.database.reading() as connection:
         return list(lines(diagnose(connection, run, costs.prices)))[1:DIAGNOSIS_LINES]

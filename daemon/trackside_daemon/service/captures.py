@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.captures.settings import CaptureSection
-    from trackside_daemon.history.recorder import Recorder as History
+    from trackside_daemon.history.recorder import HistoryRecorder as History
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.rank_process import RankProcess

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside.wire import Identity
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.ingest.client_sessions import ClientSessions
     from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
     from trackside_daemon.ingest.requests import IngestRequests
@@ -47,7 +47,7 @@ class LostRuns:
 
     def __init__(
         self,
-        history: Recorder,
+        history: HistoryRecorder,
         runs: Runs,
         owners: RunOwners,
         sessions: ClientSessions,

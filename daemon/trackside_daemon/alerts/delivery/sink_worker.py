@@ -14,7 +14,7 @@ from trackside_daemon.model.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.sinks.sink import Message, Outbox, Sink
+    from trackside_daemon.alerts.sinks.sink import AlertOutbox, Message, Sink
     from trackside_daemon.model.records import Alert
 
 SEND_SECONDS = 60.0  # seconds after which a sink that has not returned is abandoned; the message is retried
@@ -122,7 +122,7 @@ class SinkWorker:
         self, sink: Sink, on_sent: Callable[[str, Sequence[Alert]], None], before: SinkWorker | None = None
     ) -> None:
         self.sink = sink
-        self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
+        self.outbox: AlertOutbox = before.outbox if before is not None else sink.outbox()
         self.outbox.filter = sink.filter
         self.tries: int = before.tries if before is not None else 0
         self.failures: int = before.failures if before is not None else 0

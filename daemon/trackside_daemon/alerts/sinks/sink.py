@@ -51,7 +51,7 @@ class DaemonInfo(NamedTuple):
     runbook: str = ""
 
 
-class Outbox(Protocol):
+class AlertOutbox(Protocol):
     """Bounded queue of alerts for one sink; all times are seconds of the monotonic clock.
 
     Attributes:
@@ -114,7 +114,7 @@ class Sink(Protocol):
     name: str
     filter: SinkFilter
 
-    def outbox(self) -> Outbox:
+    def outbox(self) -> AlertOutbox:
         """Return a new, empty outbox that suits this sink."""
         ...
 

@@ -74,13 +74,13 @@ class Layers(Kind):
         self._still_seconds = still_seconds
 
     def refuse(self, _capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse ranks beyond the most; see `Recorder`."""
+        """Refuse ranks beyond the most; see `RankRecorder`."""
         return dict.fromkeys(ranks[RANKS:], f"{RANKS} ranks are recorded at most; --ranks selects others")
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write what ranks measure during the steps as JSON lines; see `Recorder`."""
+        """Write what ranks measure during the steps as JSON lines; see `RankRecorder`."""
         steps = capture.options.steps or TAKES[self.name].steps
         still = self._still_seconds + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
         files = {rank: _RankFile(directory / f"layers_{rank}.jsonl") for rank in ranks}

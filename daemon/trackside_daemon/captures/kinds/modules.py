@@ -82,7 +82,7 @@ class Modules(Kind):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the calls that ranks send as traces; see `Recorder`."""
+        """Write the calls that ranks send as traces; see `RankRecorder`."""
         steps = capture.options.steps or TAKES[self.name].steps
         step = self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS
         seconds = min((steps + 1) * step * SLOWNESS + ANSWER_SECONDS, PROFILE_SECONDS)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import ProfileQuestion
-from trackside_daemon.captures.kinds.kind import Kind, Recorder, written
+from trackside_daemon.captures.kinds.kind import Kind, RankRecorder, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
 from trackside_daemon.captures.summary.bottleneck import milliseconds, overall
 from trackside_daemon.captures.summary.difference import difference
@@ -66,7 +66,7 @@ class Profiles(Kind):
         self._memory = memory
 
     @property
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[RankRecorder]:
         """PyTorch itself, then trackside's client."""
         return self._recorders
 
@@ -104,8 +104,8 @@ class Profiles(Kind):
     difference = staticmethod(difference)
 
 
-class ClientProfiles(Recorder):
-    """A `Recorder` of profiles of ranks that *pytorch* does not reach.
+class ClientProfiles(RankRecorder):
+    """A `RankRecorder` of profiles of ranks that *pytorch* does not reach.
 
     Args:
         unreached: Returns the ranks of a run, by its id, that PyTorch's own recorder does not reach; it leaves the others alone.
@@ -124,14 +124,14 @@ class ClientProfiles(Recorder):
         self._step_seconds = step_seconds
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse ranks that PyTorch's own recorder reaches; see `Recorder`."""
+        """Refuse ranks that PyTorch's own recorder reaches; see `RankRecorder`."""
         unreached = self._unreached(capture.run, ranks)
         return {rank: "its PyTorch records itself" for rank in ranks if rank not in unreached}
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the traces that ranks send; see `Recorder`."""
+        """Write the traces that ranks send; see `RankRecorder`."""
         options = capture.options
         step = self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS
         # One step more than was asked for, since the recording begins within one.

@@ -37,7 +37,7 @@ class Stacks(Kind):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, _cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the answers of ranks as JSON; see `Recorder`."""
+        """Write the answers of ranks as JSON; see `RankRecorder`."""
         _, answers = self._ask(self.question, capture.run, frozenset(ranks))
         outcomes: dict[int, Path | str] = dict.fromkeys(ranks, SILENT)
         for answer in answers:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.captures.kineto import TESTED, socket_directory
 from trackside.os_errors import file_error_text
-from trackside_daemon.captures.kinds.kind import Recorder
+from trackside_daemon.captures.kinds.kind import RankRecorder
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, Pollers, ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import configuration
@@ -141,7 +141,7 @@ class Recording:
         return LATE if asks and self._start < math.inf else "its PyTorch has stopped asking for profiles"
 
 
-class KinetoRecorder(Recorder):
+class KinetoRecorder(RankRecorder):
     """Records ranks of this machine whose PyTorch asks for configurations.
 
     Args:
@@ -167,7 +167,7 @@ class KinetoRecorder(Recorder):
         self._limits = limits
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
+        """Return the ranks that it cannot record, each with the reason; see `RankRecorder`."""
         pids, unreached = self._pids(capture.run), self.unreached(capture.run, ranks)
         pollers = {rank: self._pollers.get(pids.get(rank, 0)) for rank in ranks if rank not in unreached}
         busy = [rank for rank, poller in pollers.items() if poller is not None and not poller.accepts]
@@ -181,7 +181,7 @@ class KinetoRecorder(Recorder):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Record ranks; see `Recorder`."""
+        """Record ranks; see `RankRecorder`."""
         outcomes: dict[int, Path | str] = {}
         for _ in range(TRIES):
             for outcome in outcomes.values():

@@ -68,7 +68,7 @@ class _Entry:
 
 
 class AlertmanagerOutbox:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. A silenced alert ends for Alertmanager.
+    """See `trackside_daemon.alerts.sinks.sink.AlertOutbox`. A silenced alert ends for Alertmanager.
 
     Args:
         filter_: Alerts that are sent.
@@ -87,7 +87,7 @@ class AlertmanagerOutbox:
         return sum(entry.queued for entry in self._entries.values())
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
-        """See `Outbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
+        """See `AlertOutbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
         if alert.ended is None:
             if (alert.key, alert.severity) in self._entries:
                 return
@@ -105,7 +105,7 @@ class AlertmanagerOutbox:
             self._due = now
 
     def put(self, alert: Alert, now: float) -> None:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         name = (alert.key, alert.severity)
         over = alert.ended is not None or alert.silenced
         # An alert that got worse ends with its former severity.
@@ -121,7 +121,7 @@ class AlertmanagerOutbox:
             self._due = now
 
     def due(self, *, urgent: bool | None = None) -> float | None:
-        """See `Outbox`. No message is urgent, because one has all alerts."""
+        """See `AlertOutbox`. No message is urgent, because one has all alerts."""
         if urgent:
             return None
         if self._due is not None:
@@ -130,7 +130,7 @@ class AlertmanagerOutbox:
         return min([self._resend, *ends]) if self._entries else None
 
     def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         if urgent:
             return None
         for entry in self._entries.values():
@@ -148,7 +148,7 @@ class AlertmanagerOutbox:
         return Message("", tuple(entry.news for entry in chosen)) if chosen else None
 
     def sent(self, message: Message, now: float) -> list[Alert]:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         new = []
         for alert in message.alerts:
             entry = self._entries.get((alert.key, alert.severity))
@@ -163,7 +163,7 @@ class AlertmanagerOutbox:
         return new
 
     def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """See `Outbox`. A rejected alert is resent with the others, once a minute."""
+        """See `AlertOutbox`. A rejected alert is resent with the others, once a minute."""
         for alert in message.alerts:
             entry = self._entries.get((alert.key, alert.severity))
             if entry is not None and not never:
