@@ -28,7 +28,7 @@ from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class InProcessDaemon:
         watchers = finding_sources(self.state, section or AlertsSection(), [], lambda: self.now.monotonic, wall)
         watchers += sources(self.history)
         found = [*listeners(self.state, self.history), self]
-        runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
+        runs = Runs(PageLimits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
         self.pipeline = Pipeline(
             self.state, self.history, watchers, ActiveAlerts(), listeners=found, stalls=runs.accept_stalls, wall=wall
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.alerts.sinks.sink import Message
+    from trackside_daemon.alerts.sinks.sink import SinkMessage
     from trackside_daemon.model.records import AlertNote
 
 
@@ -48,7 +48,7 @@ class Friend:
     def outbox(self) -> GroupOutbox:
         return GroupOutbox(self.filter, wait=self.wait)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         self.asked += 1
         if not (self.severe_first and any(one.severity == "critical" for one in message.alerts)):
             self.go.wait(DEADLINE)

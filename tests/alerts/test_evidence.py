@@ -17,9 +17,9 @@ from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, Evid
 from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.process.process import Process
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.history.sanitize import to_json
-from trackside_daemon.model.capture import Answer
+from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families
@@ -48,7 +48,7 @@ class Scene:
         self.asked: list[frozenset[int]] = []
         self.threads: dict[int, dict[str, list[str]]] = {}
         self.silent: frozenset[int] = frozenset()
-        self.seen: list[Process] = []
+        self.seen: list[TrainingProcess] = []
         self.records: list[Any] = []
         self.sources = Sources(
             self.state,
@@ -77,9 +77,9 @@ class Scene:
             samples += [Sample(f.STEP_DURATION, rank_labels, Distribution((0, 4), 2.0))]
         self.state.update(Batch("training", samples))
 
-    def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+    def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[RankAnswer]]:
         self.asked.append(ranks)
-        answers = [Answer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
+        answers = [RankAnswer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
         return ranks & (self.threads.keys() | self.silent), answers
 
     def _deliver(self, batch: Batch) -> None:
@@ -251,8 +251,8 @@ def test_a_part_that_fails_costs_only_itself(scene: Scene, monkeypatch: pytest.M
     assert (list(found["ranks"]), found["missing"]) == (["0"], ["samples: RuntimeError"])
 
 
-def process(pid: int, resident: int, cpu: float) -> Process:
-    return Process(pid, 1, "rank", "python", "R", "net", "net-1", pid, resident, cpu, 4, BEGIN)
+def process(pid: int, resident: int, cpu: float) -> TrainingProcess:
+    return TrainingProcess(pid, 1, "rank", "python", "R", "net", "net-1", pid, resident, cpu, 4, BEGIN)
 
 
 def test_the_greatest_processes_come_first(scene: Scene) -> None:
@@ -353,7 +353,7 @@ def begun_ended(alert: Alert) -> tuple[Any, ...]:
 def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: Scene) -> None:
     holds, go_on = threading.Event(), threading.Event()
 
-    def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+    def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[RankAnswer]]:
         holds.set()
         assert go_on.wait(DEADLINE)
         return frozenset(), []

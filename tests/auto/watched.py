@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import trackside
 from trackside.auto import method_wrapping, pytorch
-from trackside.auto.hooks import Hook
+from trackside.auto.hooks import LibraryHook
 from trackside.auto.startup.trackside_imports import watch
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
@@ -24,7 +24,7 @@ def broken(*_: object, **__: object) -> NoReturn:
     raise ArithmeticError("broken")
 
 
-class BrokenHook(Hook):
+class BrokenHook(LibraryHook):
     """A hook whose work raises."""
 
     __slots__ = ()

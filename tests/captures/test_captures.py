@@ -15,11 +15,11 @@ from processes import DEADLINE
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, Request
+from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
-from trackside_daemon.model.capture import Answer, Capture, CaptureFile, ProfileOptions
+from trackside_daemon.model.capture import Capture, CaptureFile, ProfileOptions, RankAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from histories import History
 
-REQUEST = Request("id-1", 0)
+REQUEST = CaptureRequest("id-1", 0)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_flight_recorders_show_which_rank_waits_for_which(stored_history: Histor
         entry = FlightEntry(last, "all_reduce", state, "[4] Float", 4, age)
         return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
 
-    answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
+    answers = [RankAnswer(0, 0.1, flight(32, "started")), RankAnswer(1, 0.1, flight(31, "completed"))]
     harness = CapturesHarness(stored_history.database, stored_history.writer, answers)
     request = REQUEST._replace(kind="flight_recorder")
     ended = harness.wait(harness.captures.ask(request).id)
@@ -228,7 +228,7 @@ def test_flight_recorders_show_which_rank_waits_for_which(stored_history: Histor
         "rank 0: train.py:3 in main; in all_reduce number 32 of default_pg, for 30 s",
         "rank 1: train.py:3 in main",
     ]
-    hostile = Answer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
+    hostile = RankAnswer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
     harness = CapturesHarness(stored_history.database, stored_history.writer, [hostile])
     failed = harness.wait(harness.captures.ask(request).id)
     assert failed.reason.startswith("rank 0: flight_recorder_0.json cannot be read: ")
@@ -244,7 +244,7 @@ def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
 
 def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(stored_history: History) -> None:
     threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
-    harness = CapturesHarness(stored_history.database, stored_history.writer, [Answer(0, 0.1, threads)])
+    harness = CapturesHarness(stored_history.database, stored_history.writer, [RankAnswer(0, 0.1, threads)])
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
     ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
     assert (ended.kind, ended.state, [file.kind for file in ended.files]) == ("stacks", "summarised", ["stacks"])

@@ -166,7 +166,7 @@ def test_a_process_that_ends_begins_no_profile(monkeypatch: pytest.MonkeyPatch) 
 def test_ctrl_c_at_the_end_leaves_no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[bool] = []
     monkeypatch.setattr(process_state, "cancel_recording", lambda: cancelled.append(True))
-    process = process_state.Process()
+    process = process_state.ProcessState()
     sender: Any = MagicMock()
     sender.stop.side_effect = KeyboardInterrupt
     process._senders["endpoint"] = sender

@@ -59,7 +59,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline.pipeline import STAGES
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
@@ -216,7 +216,7 @@ def _sampled() -> list[Batch]:
 
 
 def _pushed() -> Iterator[Batch]:
-    sessions = ClientSessions(Runs(Limits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
+    sessions = ClientSessions(Runs(PageLimits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
         for frames in _messages_of(rank):
             yield from sessions.receive(Connection(b"peer"), frames, NOW).batches

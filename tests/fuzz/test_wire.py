@@ -24,7 +24,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.history_access import encode_json
 from trackside_daemon.web.exposition import render
@@ -219,7 +219,7 @@ def run_through(data: bytes) -> None:
     state = State()
     sources = finding_sources(state, AlertsSection(), [], lambda: moment(after).monotonic, lambda: moment(after).wall)
     stages = Pipeline(state, history, sources, ActiveAlerts(), wall=lambda: moment(after).wall)
-    sessions = ClientSessions(Runs(Limits(), 60.0), lambda id_: stored_session(history.connection, id_))
+    sessions = ClientSessions(Runs(PageLimits(), 60.0), lambda id_: stored_session(history.connection, id_))
     for number, frames in enumerate(islice(messages(data), MESSAGES)):
         check_body(frames)
         after += 0.4

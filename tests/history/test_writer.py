@@ -23,7 +23,7 @@ from session_records import batch_ingested
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import HistoryError, lock_history
 from trackside_daemon.history.record import maintenance
-from trackside_daemon.history.record.maintenance import Intervals
+from trackside_daemon.history.record.maintenance import WriterIntervals
 from trackside_daemon.history.record.queue import GROUP_BYTES, QUEUE_ITEMS, Queue
 from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
@@ -86,7 +86,7 @@ def house(place: Path, request: pytest.FixtureRequest) -> Iterator[House]:
     """A writer that has not started yet, with a session and short retries, or with the group and arguments of its parameter."""
     given = getattr(request, "param", {})
     queue = Queue(group=given.get("group", GROUP_BYTES))
-    more = {"intervals": Intervals(retry=0.01), **{name: one for name, one in given.items() if name != "group"}}
+    more = {"intervals": WriterIntervals(retry=0.01), **{name: one for name, one in given.items() if name != "group"}}
     made = House(place, queue=queue, **more)
     made.writer.put([opened(ONE)])
     yield made
@@ -287,7 +287,7 @@ def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in
     assert house.writer.failures["history"] == 1
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(replace=DEADLINE)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(replace=DEADLINE)}], indirect=True)
 def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(house: House) -> None:
     house.writer._replaced_at = time.monotonic()  # so that it waits before it replaces the file
     house.writer.start()
@@ -474,7 +474,7 @@ def test_a_session_that_no_table_accepts_costs_only_itself(house: House) -> None
     assert house.read(2) == [1.0], "only the hardware is missing"
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, trim=0.05)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(retry=0.01, trim=0.05)}], indirect=True)
 def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_acknowledged(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,7 +495,7 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
 def served(place: Path) -> Iterator[House]:
     """A writer of a daemon, whose directory is not the test's own."""
     (place / "history").mkdir()
-    made = House(place / "history", serves=True, intervals=Intervals(retry=0.01))
+    made = House(place / "history", serves=True, intervals=WriterIntervals(retry=0.01))
     made.writer.put([opened(ONE)])
     made.writer.start()
     yield made
@@ -582,7 +582,7 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
         used = len(list(small_disk.iterdir())) + 1
         options = options.replace("nr_inodes=1", f"nr_inodes={used}")
         subprocess.run(["mount", "-o", options, str(small_disk)], check=True)
-    served = House(small_disk, serves=True, intervals=Intervals(retry=0.01, trim=0.05))
+    served = House(small_disk, serves=True, intervals=WriterIntervals(retry=0.01, trim=0.05))
     served.writer.start()
     served.writer.put([Alert("DiskFilling", "warning", 1.0, "", {}, "full", "full")])
     served.writer.put([opened(ONE)])
@@ -605,7 +605,7 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
     assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1, caplog.text
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, recount=0.05)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(retry=0.01, recount=0.05)}], indirect=True)
 def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(house: House) -> None:
     house.writer.start()
     house.writer.call(lambda _: None).result(10)
@@ -624,7 +624,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path) -
         checks.append(1)
         return now + 3 * 365 * 86400
 
-    house = House(place, clock=ahead, intervals=Intervals(trim=0.0))
+    house = House(place, clock=ahead, intervals=WriterIntervals(trim=0.0))
     house.writer.set_bounds(Bounds(2**33, 90 * 86400.0))
     for number in range(3):
         run = f"run {number}"

@@ -14,7 +14,7 @@ from wire_messages import Client, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
 from trackside_daemon.history.read.attempts import StoredSession
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.ingest.client_sessions import ClientSessions
@@ -25,7 +25,7 @@ from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Ingest:
             place, Bounds(0), acknowledge=self.requests.acknowledge, request_resend=self.requests.restart
         )
         self.sessions = CountedSessions(
-            Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session
+            Runs(PageLimits(), 60.0, last_attempt=self.history.last_attempt), self.history.session
         )
         self.pipeline = Pipeline(self.state, self.history)
         self.server = IngestThread(
@@ -215,7 +215,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     client.greet(session)
     client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
-    monkeypatch.setattr(Store, "apply", damaged)
+    monkeypatch.setattr(RecordStore, "apply", damaged)
     client.send(*session.batch(2))
     eventually(lambda: ingest.sessions.forgotten)
     client.send(*session.batch(3))
@@ -342,7 +342,7 @@ def test_ticks_go_on_without_any_message(place: Path) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
     server = IngestThread(
         WorkerHandle(bound),
-        Ticking(Runs(Limits(), 60.0)),
+        Ticking(Runs(PageLimits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),
@@ -361,7 +361,7 @@ def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
     server = IngestThread(
         WorkerHandle(bound),
-        ClientSessions(Runs(Limits(), 60.0)),
+        ClientSessions(Runs(PageLimits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),

@@ -16,7 +16,7 @@ from processes import eventually
 
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import apprise_sinks
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def sent(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     file = directory / "urls"
     file.write_text(url)
     (sink,) = apprise_sinks(AppriseSection(urls_file=str(file)), DaemonInfo("node1"))
-    sink.send(Message("id", (alert(run=TEXT, summary=f"{PLAIN} {TEXT}", description=TEXT),)))
+    sink.send(SinkMessage("id", (alert(run=TEXT, summary=f"{PLAIN} {TEXT}", description=TEXT),)))
     (body,) = bodies
     return json.dumps(json.loads(body), ensure_ascii=False)
 
@@ -87,7 +87,7 @@ def test_a_service_of_apprise_gets_neither_mentions_nor_links(
 def test_ordinary_comparisons_stay(tmp_path: Path) -> None:
     from trackside_daemon.alerts.sinks.apprise import sink as message_text
 
-    text = message_text.body(Message("id", (alert(summary=PLAIN),)), DaemonInfo("node1"))
+    text = message_text.body(SinkMessage("id", (alert(summary=PLAIN),)), DaemonInfo("node1"))
     assert PLAIN in text
 
 

@@ -22,7 +22,7 @@ from unprivileged_users import launcher
 from wire_messages import WALL, FakeSession
 
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.spool import Record, Spool
+from trackside.transport.spool import Spool, SpooledMessage
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import HistoryRecorder
@@ -307,7 +307,7 @@ def test_a_spool_that_the_daemon_reads_belongs_to_the_user_that_wrote_it(desk: S
 def leave(spool: Path, session: FakeSession, user: int) -> None:
     """Leave the spool of an ended process of a user, with one message."""
     left = Spool(session.id, spool)
-    left.append(Record(1, 1, 1, session.batch(1)), lambda: session.frames("hello", session.hello()))
+    left.append(SpooledMessage(1, 1, 1, session.batch(1)), lambda: session.frames("hello", session.hello()))
     left.close()
     for file in spool.glob(f"{session.id.hex()}.*"):
         os.chown(file, user, -1)

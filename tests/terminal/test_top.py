@@ -16,7 +16,7 @@ from textual.geometry import Region
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
-from trackside_daemon.terminal.panes import Confirmation, Help, Report
+from trackside_daemon.terminal.panes import Confirmation, Help, ReportPane
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
@@ -170,14 +170,14 @@ def test_c_records_the_chosen_run_once_and_shows_the_summary_which_scrolls(fake:
         await pilot.press("c", "c")
         assert "records 10 steps of gpt-small" in text(app, "status")
         fake.recorded = True
-        await until(pilot, lambda: isinstance(app.screen, Report))
+        await until(pilot, lambda: isinstance(app.screen, ReportPane))
         assert len(fake.begun) == 1
         scroll = app.screen.query_one(ScrollableContainer)
         await until(pilot, lambda: scroll.max_scroll_y > 10)
         await pilot.press("pagedown")
         await until(pilot, lambda: scroll.scroll_y > 0)
         await pilot.press("escape")
-        assert not isinstance(app.screen, Report)
+        assert not isinstance(app.screen, ReportPane)
         await until(pilot, lambda: "q quit" in text(app, "status"))
 
     driven(fake, play)

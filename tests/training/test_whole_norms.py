@@ -14,7 +14,7 @@ from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.rank import RankStatus
 from trackside_daemon.training.run import RankSession, RunStatus
 from trackside_daemon.training.runs import Runs
@@ -68,7 +68,7 @@ def test_a_norm_that_a_rank_pushes_itself_is_not_made_and_what_waits_is_bounded(
 
 
 def test_the_norm_is_stored_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
-    sessions = ClientSessions(Runs(Limits(), 60.0))
+    sessions = ClientSessions(Runs(PageLimits(), 60.0))
     ranks = [FakeSession(rank=rank, world=2) for rank in range(2)]
     history = HistoryRecorder(tmp_path, Bounds(0))
     history.start()

@@ -28,7 +28,7 @@ from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import HistoryRecorder
-from trackside_daemon.model.capture import Answer
+from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.questions import curves
 from trackside_daemon.questions.curves import read_charts
@@ -366,13 +366,13 @@ def test_the_processes_of_a_run_report_where_they_are_and_which_are_silent(
     site: Site, api: Callable[[str], Any]
 ) -> None:
     session = stored_run(site, {"loss": [1.0]})
-    site.speaking = frozenset((0, 1)), [Answer(1, 0.5, Stacks({"MainThread 7": ["train.py:3 main"]}))]
+    site.speaking = frozenset((0, 1)), [RankAnswer(1, 0.5, Stacks({"MainThread 7": ["train.py:3 main"]}))]
     assert api(f"runs/{session.identity.name}/stacks") == {
         "ranks": [{"rank": 1, "seconds": 0.5, "threads": {"MainThread 7": ["train.py:3 main"]}}],
         "silent": [0],
     }
     assert site.asked == ("stacks?", session.identity.run)
-    site.speaking = frozenset((0,)), [Answer(0, 0.25, None)]
+    site.speaking = frozenset((0,)), [RankAnswer(0, 0.25, None)]
     assert api(f"runs/{session.identity.run}/ping") == {"ranks": [{"rank": 0, "seconds": 0.25}], "silent": []}
     site.speaking = frozenset(), []
     status, message = refused(site, f"runs/{session.identity.name}/stacks")

@@ -17,10 +17,10 @@ from wire_messages import WALL, FakeSession, pushed
 from trackside_daemon.web.api.overview.endpoints import (
     COMMENT,
     SEND_TIMEOUT,
-    Frame,
-    FullError,
     Listener,
-    Stream,
+    ListenersFullError,
+    OverviewStream,
+    SecondEvents,
     format_event,
 )
 from trackside_daemon.web.http.server import ABORT
@@ -40,10 +40,10 @@ class Maker:
         self.made = 0
         self.wanted: list[set[str]] = []
 
-    def __call__(self, wanted: Collection[str]) -> Frame:
+    def __call__(self, wanted: Collection[str]) -> SecondEvents:
         self.made += 1
         self.wanted.append(set(wanted))
-        return Frame(
+        return SecondEvents(
             format_event("overview", b"%d" % self.made), {run: format_event("run", run.encode()) for run in wanted}
         )
 
@@ -60,7 +60,7 @@ async def next_events(listener: Listener) -> list[bytes]:
 
 def test_all_get_the_same_bytes_that_were_made_once() -> None:
     maker = Maker()
-    stream = Stream(maker, period=QUICK)
+    stream = OverviewStream(maker, period=QUICK)
 
     async def listen() -> None:
         listeners = [stream.subscribe() for _ in range(50)]
@@ -78,7 +78,7 @@ def test_all_get_the_same_bytes_that_were_made_once() -> None:
 
 def test_nothing_is_made_without_a_listener() -> None:
     maker = Maker()
-    stream = Stream(maker, period=QUICK)
+    stream = OverviewStream(maker, period=QUICK)
 
     async def listen() -> None:
         assert maker.made == 0
@@ -101,7 +101,7 @@ def test_nothing_is_made_without_a_listener() -> None:
 
 def test_a_listener_that_comes_between_two_gets_the_last_at_once_and_none_is_made_for_it() -> None:
     maker = Maker()
-    stream = Stream(maker, period=3600.0)
+    stream = OverviewStream(maker, period=3600.0)
 
     async def listen() -> None:
         first = await next_events(one := stream.subscribe())
@@ -117,7 +117,7 @@ def test_a_listener_that_comes_between_two_gets_the_last_at_once_and_none_is_mad
 
 def test_a_slow_listener_gets_the_newest_and_nothing_waits_for_it() -> None:
     maker = Maker()
-    stream = Stream(maker, period=QUICK)
+    stream = OverviewStream(maker, period=QUICK)
 
     async def listen() -> None:
         slow, fast = stream.subscribe(), stream.subscribe()
@@ -131,7 +131,7 @@ def test_a_slow_listener_gets_the_newest_and_nothing_waits_for_it() -> None:
 
 def test_a_listener_to_a_run_gets_it_besides_and_others_do_not() -> None:
     maker = Maker()
-    stream = Stream(maker, period=QUICK)
+    stream = OverviewStream(maker, period=QUICK)
 
     async def listen() -> None:
         one, two, none = stream.subscribe("a"), stream.subscribe("b"), stream.subscribe()
@@ -150,12 +150,12 @@ def test_a_listener_to_a_run_gets_it_besides_and_others_do_not() -> None:
 
 
 def test_more_than_may_listen_do_not() -> None:
-    stream = Stream(Maker(), period=QUICK, most=2)
+    stream = OverviewStream(Maker(), period=QUICK, most=2)
 
     async def listen() -> None:
         first = stream.subscribe()
         stream.subscribe()
-        with pytest.raises(FullError):
+        with pytest.raises(ListenersFullError):
             stream.subscribe()
         stream.unsubscribe(first)
         await next_events(stream.subscribe())
@@ -164,7 +164,7 @@ def test_more_than_may_listen_do_not() -> None:
 
 
 def test_a_comment_comes_now_and_then() -> None:
-    stream = Stream(Maker(), period=QUICK, keep_alive=3 * QUICK)
+    stream = OverviewStream(Maker(), period=QUICK, keep_alive=3 * QUICK)
 
     async def listen() -> None:
         listener = stream.subscribe()
@@ -180,14 +180,14 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(caplog: pytest.Lo
     failing = threading.Event()
     maker = Maker()
 
-    def make(wanted: Collection[str]) -> Frame:
+    def make(wanted: Collection[str]) -> SecondEvents:
         if failing.is_set():
             maker.made += 1
             raise RuntimeError("broken")
         return maker(wanted)
 
     async def listen() -> None:
-        listener = Stream(make, period=QUICK).subscribe()
+        listener = OverviewStream(make, period=QUICK).subscribe()
         await next_events(listener)
         failing.set()
         made = maker.made
@@ -202,7 +202,7 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(caplog: pytest.Lo
 
 
 def test_at_the_end_all_are_notified_and_no_listener_may_begin() -> None:
-    stream = Stream(Maker(), period=QUICK)
+    stream = OverviewStream(Maker(), period=QUICK)
 
     async def listen() -> None:
         listener = stream.subscribe()
@@ -210,7 +210,7 @@ def test_at_the_end_all_are_notified_and_no_listener_may_begin() -> None:
         await asyncio.to_thread(stream.stop)
         while await asyncio.wait_for(listener.next(), DEADLINE) is not None:
             pass
-        with pytest.raises(FullError):
+        with pytest.raises(ListenersFullError):
             stream.subscribe()
 
     asyncio.run(listen())
@@ -344,7 +344,7 @@ def test_a_head_of_the_stream_ends(site: Site) -> None:
 
 
 def test_one_too_many_gets_an_error_with_the_remedy(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stream, "subscribe", Mock(side_effect=FullError))
+    monkeypatch.setattr(OverviewStream, "subscribe", Mock(side_effect=ListenersFullError))
     answer = site.client().get("/api/v1/stream", headers=site.key)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert answer.json()["error"]["reason"] == "busy"

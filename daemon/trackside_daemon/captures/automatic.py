@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.by_name import BY_NAME
 from trackside_daemon.model.capture import AlertLink, ProfileOptions
 from trackside_daemon.model.capture_limits import Asked
@@ -66,7 +66,7 @@ class AutomaticCaptures:
 
     def __init__(
         self,
-        ask: Callable[[Request], Capture],
+        ask: Callable[[CaptureRequest], Capture],
         processes: Callable[[], Iterable[RankProcess]],
         state: State,
         *,
@@ -136,7 +136,7 @@ class AutomaticCaptures:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link))
+            self._ask(CaptureRequest(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link))
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 
@@ -201,7 +201,7 @@ class PlannedCaptures:
 
     def __init__(
         self,
-        ask: Callable[[Request], Capture],
+        ask: Callable[[CaptureRequest], Capture],
         processes: Callable[[], Iterable[RankProcess]],
         state: State,
         default: ProfilePlan | None,
@@ -235,7 +235,7 @@ class PlannedCaptures:
             if plan is not None and self._is_due(plan, process, self._begun[key]):
                 options = ProfileOptions(plan.steps, None, plan.shapes, plan.stacks, plan.memory)
                 try:
-                    self._ask(Request(process.run_id, process.attempt, trigger="plan", options=options))
+                    self._ask(CaptureRequest(process.run_id, process.attempt, trigger="plan", options=options))
                 except CaptureError as error:
                     log.info("run %s is not profiled as planned: %s", process.run, error)
 

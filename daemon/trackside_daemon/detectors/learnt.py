@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -62,7 +62,7 @@ class Wander:
         self._blocks = 0
         self._samples: list[float] = []
         self._means: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
-        self._bends = [Window(KEPT) for _ in range(LENGTHS)]
+        self._bends = [SortedWindow(KEPT) for _ in range(LENGTHS)]
         self._noises = [0.0] * LENGTHS
 
     def add(self, value: float) -> None:

@@ -20,7 +20,7 @@ from trackside_daemon.detectors.base import HUGE, Episode
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class LossDiverging:
         self._forget()
 
     def _forget(self) -> None:
-        self._last = Window(LEVEL)
+        self._last = SortedWindow(LEVEL)
         self._changes: deque[float] = deque(maxlen=64)
         self._wander = Wander()
         self._before = 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Column, Firing, Found, SlowSteps
-from trackside_daemon.detectors.key_roles import BY_NAME, Roles
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
@@ -48,7 +48,7 @@ class _WatchedRank:
         time: float,
         thresholds: DetectorThresholds,
         *,
-        roles: Roles,
+        roles: KeyRoles,
     ) -> None:
         self._thresholds = thresholds
         self._roles = roles
@@ -214,7 +214,7 @@ class RankWatch:
         roles: The roles of keys for runs that do not state others.
     """
 
-    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, roles: Roles = BY_NAME) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, roles: KeyRoles = BY_NAME) -> None:
         self._thresholds = thresholds
         self._roles = roles
         self._restored: list[Finding] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import ClientSession, Receipt
     from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.requests import Question
+    from trackside_daemon.ingest.requests import RankQuestion
     from trackside_daemon.model.session import Process
     from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.moment import Moment
@@ -197,7 +197,7 @@ class ClientSessions:
         for one in self._sessions.values() if session is None else filter(None, [self._sessions.get(session)]):
             one.restart()
 
-    def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
+    def ask(self, question: RankQuestion, now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
         live = [session for id_, session in self._sessions.items() if not self._is_over(id_)]
         return self._questions.messages(question, live, now)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.os_errors import os_error_text
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
+from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.linux.own_module import own_module
@@ -23,7 +23,7 @@ from trackside_daemon.linux.worker_process import end_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.ingest.channel import Record
+    from trackside_daemon.ingest.channel import ChannelRecord
     from trackside_daemon.ingest.push_socket import PushSocket
 
 # With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
@@ -73,7 +73,7 @@ class WorkerHandle:
         self._channel: Channel | None = None
         self._connections: dict[bytes, Connection] = {}
         self._peers: deque[Peer] = deque()
-        self._records: deque[Record] = deque()
+        self._records: deque[ChannelRecord] = deque()
         self._prefix = b""
         self._started_at = 0.0
         self._heard_at = 0.0
@@ -143,7 +143,7 @@ class WorkerHandle:
         """Send an answer: a connection's id, and the frames."""
         if self._channel is None or self._channel.unsent > ANSWER_BYTES or not answer[0].startswith(self._prefix):
             return
-        self._channel.add(Kind.MESSAGE, [answer[0][len(self._prefix) :], *answer[1:]])
+        self._channel.add(RecordKind.MESSAGE, [answer[0][len(self._prefix) :], *answer[1:]])
 
     def flush(self) -> None:
         """Send the answers that the worker has room for."""
@@ -173,7 +173,7 @@ class WorkerHandle:
         elif now - self._heard_at > self.hang_seconds and self._process is not None:
             self._process.kill()
         else:
-            self._channel.add(Kind.PING)
+            self._channel.add(RecordKind.PING)
 
     def close(self) -> None:
         """Send the last answers, and end the process."""
@@ -228,20 +228,20 @@ class WorkerHandle:
             self._records.extend(records)
             self._heard_at = time.monotonic()
 
-    def _handle(self, record: Record) -> tuple[Connection, list[bytes]] | None:
+    def _handle(self, record: ChannelRecord) -> tuple[Connection, list[bytes]] | None:
         """Handle a record; return the message if it is one."""
         parts = record.parts
-        if record.kind == Kind.MESSAGE:
+        if record.kind == RecordKind.MESSAGE:
             return self._connections[parts[0]], parts[1:]
-        if record.kind == Kind.CONNECTED:
+        if record.kind == RecordKind.CONNECTED:
             self._add_connection(parts, record.descriptor)
-        elif record.kind == Kind.DISCONNECTED:
+        elif record.kind == RecordKind.DISCONNECTED:
             connection = self._connections.pop(parts[0])
             if connection.peer is not None:
                 connection.peer.close()
-        elif record.kind == Kind.REFUSED:
+        elif record.kind == RecordKind.REFUSED:
             self.refused[parts[0].decode()] += 1
-        elif record.kind == Kind.LOG:
+        elif record.kind == RecordKind.LOG:
             log.warning("%s", parts[0].decode())
         return None
 

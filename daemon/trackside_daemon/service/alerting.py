@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.captures.captures import Request
+    from trackside_daemon.captures.captures import CaptureRequest
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
     from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
@@ -91,10 +91,10 @@ class Alerting:
         about: DaemonInfo,
         *,
         ask: AskRanks,
-        processes: Callable[[], Sequence[Process]],
+        processes: Callable[[], Sequence[TrainingProcess]],
         push: Callable[[Sequence[Batch]], None],
         command: Callable[[str, int], object],
-        capture: Callable[[Request], object],
+        capture: Callable[[CaptureRequest], object],
         postpones: Callable[[Finding], bool],
         diagnose: Callable[[str], Sequence[str]] = lambda _: (),
         report: Callable[[str], str] = lambda _: "",

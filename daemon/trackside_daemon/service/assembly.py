@@ -17,7 +17,7 @@ from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
@@ -47,7 +47,7 @@ from trackside_daemon.ingest.process_watch import ProcessWatch
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.linux.process_limits import worker_bytes
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
@@ -60,7 +60,7 @@ from trackside_daemon.service.captures import CaptureParts
 from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.machine_history import MachineHistory
@@ -170,13 +170,13 @@ class Parts:
         )
         self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointFollower(
             config.checkpoint,
             boot,
             self.ranks.get,
             lambda batch: queue.push([batch]),
-            auditing=Worker(AUDIT, Audited, memory=memory),
-            scanning=Worker(AUDIT, Scanned, memory=memory),
+            auditing=CallWorker(AUDIT, Audited, memory=memory),
+            scanning=CallWorker(AUDIT, Scanned, memory=memory),
             proc=Path(config.path.procfs),
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
@@ -200,7 +200,7 @@ class Parts:
             costs=self.costs,
         )
         self.runs = Runs(
-            Limits(**config.limits.model_dump(exclude={"worker_memory"})),
+            PageLimits(**config.limits.model_dump(exclude={"worker_memory"})),
             config.run.linger,
             liveness,
             self.history.last_attempt,

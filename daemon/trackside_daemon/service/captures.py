@@ -12,10 +12,10 @@ from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptur
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.layers import Layers
-from trackside_daemon.captures.kinds.memory import Memory
+from trackside_daemon.captures.kinds.memory import MemoryCaptures
 from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
-from trackside_daemon.captures.kinds.stacks import Stacks
+from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.detectors.deaths import how_ended
@@ -80,9 +80,9 @@ class CaptureParts:
             CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
             [
                 Profiles(self.kineto.recorder, requests.ask, step_seconds, partial(_world_size, state), memory),
-                Stacks(requests.ask),
+                StackCaptures(requests.ask),
                 FlightRecorder(requests.ask),
-                Memory(requests.ask, processes, PROC),
+                MemoryCaptures(requests.ask, processes, PROC),
                 Layers(history.database, requests.command_layers, step_seconds),
                 Modules(requests.ask, step_seconds),
             ],

@@ -10,8 +10,8 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED
-from trackside_daemon.training.layer_values import LayerValues
-from trackside_daemon.training.lost_time import LostTime
+from trackside_daemon.training.layer_values import LayerExport
+from trackside_daemon.training.lost_time import RankLostTime
 from trackside_daemon.training.totals import bounded, summed
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class RankStatus:
         run: str,
         number: int,
         admit: Callable[[RankStatus, str], bool],
-        lost_time: LostTime | None = None,
+        lost_time: RankLostTime | None = None,
         stall: Stall | None = None,
         *,
         layers: Sequence[str] = (),
@@ -127,7 +127,7 @@ class RankStatus:
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
-        self.lost_time = lost_time or LostTime()
+        self.lost_time = lost_time or RankLostTime()
         self.highest: int | None = None
         self.peak_flops: float | None = None
         self._number = number
@@ -139,7 +139,7 @@ class RankStatus:
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
         self._rl = RlValues(self.labels)
-        self.layers = LayerValues(self.labels, layers, self._admits)
+        self.layers = LayerExport(self.labels, layers, self._admits)
         self._earlier: Totals | None = None
         self._total_steps = 0
         self._zero_based = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.required import is_explained
-from trackside_daemon.alerts.sinks.sink import Message, notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink import SinkMessage, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.records import STALLS, AlertKey
 
@@ -91,7 +91,7 @@ class GroupOutbox:
         """See `AlertOutbox`. A message with a new critical alert is urgent."""
         return min((at for _, at in self._due_groups(urgent)), default=None)
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:
         """See `AlertOutbox`."""
         self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
@@ -105,10 +105,10 @@ class GroupOutbox:
                 for entry in new:
                     entry.in_flight = True
                 others = [entry.alert for entry in members if not entry.queued and _still_fires(entry)]
-                return Message(group, _sorted([entry.news for entry in new]), _sorted(others))
+                return SinkMessage(group, _sorted([entry.news for entry in new]), _sorted(others))
         return None
 
-    def sent(self, message: Message, now: float) -> list[Alert]:
+    def sent(self, message: SinkMessage, now: float) -> list[Alert]:
         """See `AlertOutbox`."""
         # Every message delays infos, but only one with a warning or worse delays warnings.
         for severe in {False, any(map(_is_severe, message.alerts))}:
@@ -121,7 +121,7 @@ class GroupOutbox:
                 self._update(entry, now)
         return list(message.alerts)
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:
         """See `AlertOutbox`."""
         for alert in message.alerts:
             entry = self._entries.get(alert.key)

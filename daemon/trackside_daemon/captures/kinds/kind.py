@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Body
-    from trackside_daemon.model.capture import Answer, Capture
+    from trackside_daemon.model.capture import Capture, RankAnswer
 
     Summarize = Callable[[Capture, Mapping[int, Path]], dict[str, Any]]
 
@@ -36,7 +36,7 @@ class AskRanks(Protocol):
         seconds: float = ...,
         *,
         cancelled: threading.Event | None = None,
-    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
+    ) -> tuple[frozenset[int], Sequence[RankAnswer]]: ...
 
 
 class RankRecorder:
@@ -63,7 +63,7 @@ class RankRecorder:
         raise NotImplementedError
 
 
-class Kind(RankRecorder):
+class CaptureKind(RankRecorder):
     """A kind of captures, and the `RankRecorder` of most kinds.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.captures.kinds.kind import Kind, failure
+from trackside_daemon.captures.kinds.kind import CaptureKind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
@@ -48,7 +48,7 @@ class _Head(msgspec.Struct):
 _head = msgspec.json.Decoder(_Head).decode
 
 
-class Layers(Kind):
+class Layers(CaptureKind):
     """Captures of layers.
 
     Args:

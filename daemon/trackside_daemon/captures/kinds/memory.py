@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import MemorySnapshot
-from trackside_daemon.captures.kinds.kind import Kind, written
+from trackside_daemon.captures.kinds.kind import CaptureKind, written
 from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RankMemory(msgspec.Struct):
 _decode = msgspec.json.Decoder(RankMemory).decode
 
 
-class Memory(Kind):
+class MemoryCaptures(CaptureKind):
     """Captures of memory.
 
     Args:

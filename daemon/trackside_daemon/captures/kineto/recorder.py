@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.captures.kineto.protocol import Window
+    from trackside_daemon.captures.kineto.protocol import RecordingWindow
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -43,7 +43,7 @@ LATE = "its PyTorch got the request after the start of the recording: the machin
 log = logging.getLogger("trackside")
 
 
-class Limits(NamedTuple):
+class RecordingLimits(NamedTuple):
     """The time, size and room of a recording.
 
     Attributes:
@@ -61,10 +61,10 @@ class Limits(NamedTuple):
     free_bytes: int = 64 * 1024
 
 
-LIMITS = Limits()
+LIMITS = RecordingLimits()
 
 
-class Recording:
+class RankRecording:
     """One rank that records.
 
     Args:
@@ -77,7 +77,7 @@ class Recording:
     """
 
     def __init__(
-        self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float, *, limits: Limits
+        self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float, *, limits: RecordingLimits
     ) -> None:
         self.pid = pid
         self._rank = rank
@@ -158,7 +158,7 @@ class KinetoRecorder(RankRecorder):
         pollers: Pollers,
         processes: Callable[[], Sequence[RankProcess]],
         windows: Windows,
-        limits: Limits = LIMITS,
+        limits: RecordingLimits = LIMITS,
     ) -> None:
         self._directory = directory
         self._pollers = pollers
@@ -200,7 +200,7 @@ class KinetoRecorder(RankRecorder):
         window = self._windows.window(capture, ranks, recorded)
         seconds = self._windows.limit(capture, window, recorded) + self._limits.write_seconds
         recordings = {
-            rank: Recording(rank, pids.get(rank, 0), directory, self._pollers, seconds, limits=self._limits)
+            rank: RankRecording(rank, pids.get(rank, 0), directory, self._pollers, seconds, limits=self._limits)
             for rank in ranks
         }
         # libkineto may be allowed to write below this directory alone, and no path of the store can confuse its configuration.
@@ -219,7 +219,7 @@ class KinetoRecorder(RankRecorder):
             link.unlink(missing_ok=True)
 
     def _wait(
-        self, run: str, recordings: dict[int, Recording], directory: Path, cancelled: threading.Event
+        self, run: str, recordings: dict[int, RankRecording], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Return the outcomes of all recordings."""
         outcomes: dict[int, Path | str] = {}
@@ -244,7 +244,7 @@ class KinetoRecorder(RankRecorder):
         poller = self._pollers.get(pid)
         return will_ask(pid, self._directory) if poller is None else not poller.silent
 
-    def _patience(self, pid: int, window: Window) -> float:
+    def _patience(self, pid: int, window: RecordingWindow) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""
         if window.start:
             return window.start - self._windows.loop_seconds - time.time()

@@ -8,7 +8,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.model.capture import as_json
 from trackside_daemon.model.capture_limits import Asked, OptionError
 from trackside_daemon.questions.artifacts import find_capture
@@ -67,7 +67,9 @@ class CapturesApi:
             raise HTTPException(400, str(error)) from None
 
         def begin() -> Capture:
-            asked = Request(run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options)
+            asked = CaptureRequest(
+                run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options
+            )
             return self._captures.ask(asked)
 
         return as_json(await self._history.run_in_thread(begin))

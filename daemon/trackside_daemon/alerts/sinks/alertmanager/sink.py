@@ -11,7 +11,7 @@ from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink import Message, SinkError, SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter, SinkMessage, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
@@ -129,7 +129,7 @@ class AlertmanagerOutbox:
         ends = (entry.fires_until for entry in self._entries.values() if entry.waits and entry.sent is not None)
         return min([self._resend, *ends]) if self._entries else None
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:
         """See `AlertOutbox`."""
         if urgent:
             return None
@@ -145,9 +145,9 @@ class AlertmanagerOutbox:
             self._resend = now + RESEND_SECONDS
         for entry in chosen:
             entry.queued = False
-        return Message("", tuple(entry.news for entry in chosen)) if chosen else None
+        return SinkMessage("", tuple(entry.news for entry in chosen)) if chosen else None
 
-    def sent(self, message: Message, now: float) -> list[Alert]:
+    def sent(self, message: SinkMessage, now: float) -> list[Alert]:
         """See `AlertOutbox`."""
         new = []
         for alert in message.alerts:
@@ -162,7 +162,7 @@ class AlertmanagerOutbox:
                 new.append(alert)
         return new
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:
         """See `AlertOutbox`. A rejected alert is resent with the others, once a minute."""
         for alert in message.alerts:
             entry = self._entries.get((alert.key, alert.severity))
@@ -240,7 +240,7 @@ class AlertmanagerSink:
         """See `Sink`."""
         return AlertmanagerOutbox(self.filter)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """See `Sink`."""
         try:
             headers = self._headers()
@@ -248,7 +248,7 @@ class AlertmanagerSink:
             raise SendError(str(error), "later") from None
         http_request.post(self._url, json.dumps(self._body(message)).encode(), headers, self._trust)
 
-    def _body(self, message: Message) -> list[dict[str, Any]]:
+    def _body(self, message: SinkMessage) -> list[dict[str, Any]]:
         ends = time.time() + ENDS_SECONDS
         return [
             as_json(alert, self._daemon, ends if alert.ended is None else alert.ended, self._labels)
