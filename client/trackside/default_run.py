@@ -252,7 +252,12 @@ def end_all() -> None:
 
 
 class DefaultQueue:
-    """Queue of the default run, resolved at each use: what an open queue becomes in another process."""
+    """Queue of the default run, which each use resolves: what an open queue becomes in another process.
+
+    Its methods, such as `RowQueue.push`, open a run if there is none.
+    """
+
+    direct_rows = None  # so that a push calls `RowQueue.push`, and no mere read opens a run
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle ask for some, and must open no run

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NESTED = 10_000  # limit of the values in a mapping among those of a push
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
-MEDIA_WAITING = 8 * 1024 * 1024  # limit of bytes of queued images, texts and tables
+MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
@@ -237,12 +237,12 @@ class RowQueue:
             return
         session = self.session
         with self._lock:
-            room = session.media_in - session.media_out + unsent.size <= MEDIA_WAITING
+            room = session.media_in - session.media_out + unsent.size <= MEDIA_BYTES_WAITING
             session.media_in += unsent.size if room else 0
         if room:
             self.append(unsent.time, unsent)
         else:
-            self.refuse(1, MEDIA_WAITING, "images, texts and tables arrive faster than they can be sent")
+            self.refuse(1, MEDIA_BYTES_WAITING, "images, texts and tables arrive faster than they can be sent")
 
     def checked_step(self, step: Any) -> int | None:
         """Return a step as a number; None for the current one, also in place of what is no whole number."""

@@ -37,7 +37,7 @@ class BrokenHook(LibraryHook):
 if __name__ == "__main__":
     if os.environ.get("BROKEN"):
         for module in (method_wrapping, pytorch):
-            vars(module)["Hook"] = BrokenHook
+            vars(module)["LibraryHook"] = BrokenHook
     watch(PATCHED_METHODS)
     left = sys.argv[1:]
     while left:

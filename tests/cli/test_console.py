@@ -28,9 +28,9 @@ LAUNCH = "0123456789abcdef"
 COPIED = """
 import sys, time
 from pathlib import Path
-from trackside_daemon.cli.run.console import Console
+from trackside_daemon.cli.run.console import ConsoleCopy
 from trackside_daemon.linux.child_process import Command
-console = Console(Path(sys.argv[1]), sys.argv[2])
+console = ConsoleCopy(Path(sys.argv[1]), sys.argv[2])
 command = Command(["sh", "-c", sys.argv[3]], {}, console.streams)
 console.start()
 while command.status is None:

@@ -52,6 +52,8 @@ def test_a_run_elsewhere_is_the_default_run_there_and_opens_it_at_its_first_use(
     there = copied(model, way)
     assert process.default is None
     assert isinstance(there.run, trackside.Run)
+    assert there.run.queue.direct_rows is None  # which each push reads
+    assert process.default is None
     there.run.push(step=1, loss=0.5)
     with there.evaluation:
         assert list(there.batches) == [1, 2]

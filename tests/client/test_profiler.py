@@ -15,7 +15,8 @@ from processes import require
 from trackside import process_state
 from trackside.captures import kineto
 from trackside.captures.answers import cancel_profile
-from trackside.captures.profiler import BUSY, CANCELLED, OTHER_THREAD, _without_line, profile
+from trackside.captures.kineto import BUSY
+from trackside.captures.profiler import CANCELLED, OTHER_THREAD, _without_line, profile
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state=
 # Code of a training whose spools have other limits: bytes of all of them, and of a segment.
 SPOOL_LIMITS = """
 from trackside.transport import session, spool
-session.Session.__init__.__kwdefaults__["limits"] = spool.Limits(spool_bytes={}, segment_bytes={})
+session.Session.__init__.__kwdefaults__["limits"] = spool.SpoolLimits(spool_bytes={}, segment_bytes={})
 """
 
 

@@ -332,7 +332,7 @@ database = Database(place)
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
 acknowledge = lambda number: print("ack", number, flush=True)
-writer = module.Writer(database, Bounds(2**33), acknowledge=acknowledge, intervals=module.Intervals(retry=0.02))
+writer = module.Writer(database, Bounds(2**33), acknowledge=acknowledge, intervals=module.WriterIntervals(retry=0.02))
 writer.start()
 one = session_id(1)
 writer.put([opened(one)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SERVE = """
 import os, time
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 
 def work(number):
     print("a library writes", number)
@@ -35,7 +35,7 @@ def work(number):
         pass
     return 2 * number
 
-serve(int, work, lambda number: Limits(cpu_seconds=1), (ValueError,))
+serve(int, work, lambda number: WorkLimits(cpu_seconds=1), (ValueError,))
 """
 
 

@@ -33,7 +33,7 @@ class AnswerKind(NamedTuple):
     refusal: Body = None
 
 
-BUSY = "its client makes another capture"
+OTHER_CAPTURE = "its client makes another capture"
 
 
 def profile(question: ProfileQuestion) -> Profile:
@@ -62,8 +62,8 @@ ANSWERS = {
     "stacks?": AnswerKind("stacks", lambda _: Stacks(stacks())),
     "flight?": AnswerKind("flight", lambda _: flight()),
     "steps?": AnswerKind("steps", lambda question: optimizer_steps(question.seconds)),
-    "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=BUSY)),
-    "modules?": AnswerKind("modules", modules, is_slow=True, refusal=ModuleCalls(error=BUSY)),
-    "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [BUSY])),
+    "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=OTHER_CAPTURE)),
+    "modules?": AnswerKind("modules", modules, is_slow=True, refusal=ModuleCalls(error=OTHER_CAPTURE)),
+    "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [OTHER_CAPTURE])),
     "ping": AnswerKind("pong", lambda _: None),
 }

@@ -481,7 +481,7 @@ class Sender:
             if not answer.is_slow:
                 self._send(encode(envelope, answer.make(body)))
             elif self._answering is None or not self._answering.is_alive():
-                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-capture")
+                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-answer")
                 self._answering.start()
             elif answer.refusal is not None:
                 self._send(encode(envelope, answer.refusal))

@@ -31,7 +31,7 @@ FRAME_BYTES = 2 * MESSAGE_BYTES
 
 START_SECONDS = 30.0  # the longest wait for the first worker
 HANG_SECONDS = 10.0  # a worker that answers no ping for so long is killed
-RETRY_SECONDS = 0.5  # pause before the next worker, if the last one ended sooner than `SOUND_SECONDS` after its start
+RESTART_SECONDS = 0.5  # pause before the next worker, if the last one ended sooner than `SOUND_SECONDS` after its start
 SOUND_SECONDS = 5.0
 LOG_SECONDS = 60.0  # the shortest interval between two reports that a worker has ended
 REAP_SECONDS = 1.0  # a process whose channel is closed has ended, or is about to
@@ -160,7 +160,7 @@ class WorkerHandle:
         try:
             self._start()
         except OSError as error:
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._retry_at = time.monotonic() + RESTART_SECONDS
             log.warning("the ingest worker cannot be started: %s; trying again", os_error_text(error))
 
     def tick(self, *, reads: bool) -> None:
@@ -263,7 +263,7 @@ class WorkerHandle:
             return
         self._failure = self._reap(process, REAP_SECONDS)
         now = time.monotonic()
-        self._retry_at = now + (RETRY_SECONDS if now - self._started_at < SOUND_SECONDS else 0.0)
+        self._retry_at = now + (RESTART_SECONDS if now - self._started_at < SOUND_SECONDS else 0.0)
         self.restarts += 1
         if (self._ready or self._was_killed) and now - self._logged_at > LOG_SECONDS:
             self._logged_at = now

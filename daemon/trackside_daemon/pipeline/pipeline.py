@@ -1,4 +1,7 @@
-"""The one path of every batch, whatever its source: two bounded queues, then state, history, detectors, alerts."""
+"""The stages that every batch passes: two bounded queues, then state, history, detectors, alerts.
+
+A push comes as two batches: one of samples, which changes the state, and one of records, for history and detectors.
+"""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from captures.summary.traces import summarized
 from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
-from trackside.captures.kineto import is_tested, socket_directory, variables
+from trackside.captures.kineto import BUSY, is_tested, socket_directory, variables
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto.environment import torch_version
-from trackside_daemon.captures.kineto.recorder import BUSY, Kineto
+from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import eventually
 
+from trackside.captures.kineto import BUSY
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto.profiler_socket import PollingProcess
-from trackside_daemon.captures.kineto.recorder import BUSY, LATE, UNREACHED, KinetoRecorder, RecordingLimits
+from trackside_daemon.captures.kineto.recorder import LATE, UNREACHED, KinetoRecorder, RecordingLimits
 from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows
 from trackside_daemon.model.capture import Capture, ProfileOptions, RankAnswer
 from trackside_daemon.model.rank_process import RankProcess

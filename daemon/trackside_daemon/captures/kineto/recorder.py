@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.captures.kineto import TESTED, socket_directory
+from trackside.captures.kineto import BUSY, TESTED, socket_directory
 from trackside.os_errors import file_error_text
 from trackside_daemon.captures.kinds.kind import RankRecorder
 from trackside_daemon.captures.kineto.environment import will_ask
@@ -37,7 +37,6 @@ UNREACHED = (
     f" PyTorch ({', '.join(TESTED)})"
 )
 
-BUSY = "a profiler is active in it already"
 LATE = "its PyTorch got the request after the start of the recording: the machine is too busy"
 
 log = logging.getLogger("trackside")

@@ -59,7 +59,7 @@ class ConsoleCopy:
                 mute=True,
                 stdin=theirs,
             )
-        self._feeder = threading.Thread(target=self._feed, name="trackside-console", daemon=True)
+        self._feeder = threading.Thread(target=self._feed, name="trackside-console-feed", daemon=True)
         self._threads = [
             threading.Thread(target=self._copy, args=(reading, number), name="trackside-console", daemon=True)
             for (reading, _), number in zip(pairs, outputs, strict=True)

@@ -250,7 +250,7 @@ def _endpoint(file: Path, directory: int) -> DaemonAddress | None:
     uid, status = os.getuid(), os.fstat(directory)
     trusted = {uid, 0}
     # Only in these directories is another owner wrong. The system's and one that the user named may be another user's.
-    own = file.parent in set(discovery.directories(os.environ, uid)) - {discovery.SYSTEM_DIRECTORY}
+    own = file.parent in set(discovery.directories(os.environ, uid)) - {discovery.SYSTEM_SOCKET_DIRECTORY}
     if status.st_uid not in trusted:
         if not own:
             return None

@@ -32,7 +32,7 @@ FLUSH_BYTES = 1 << 16  # that one call of the kernel sends, so that small messag
 
 ROUND_BYTES = 4 << 20  # after so many all owners are equal again
 
-RECORD_BYTES = 1 << 10  # what a record needs besides its parts
+RECORD_OVERHEAD_BYTES = 1 << 10  # what a record needs besides its parts
 
 DESCRIPTOR_BYTES = 1 << 16  # as which a descriptor counts, of which this process may have a thousand
 
@@ -334,7 +334,7 @@ class MessageQueue:
 
     def add(self, owner: str, kind: RecordKind, parts: Sequence[Piece], descriptor: int = -1) -> None:
         """Queue a record, with a descriptor to pass on, which is closed after that."""
-        size = RECORD_BYTES + sum(map(len, parts)) + (DESCRIPTOR_BYTES if descriptor >= 0 else 0)
+        size = RECORD_OVERHEAD_BYTES + sum(map(len, parts)) + (DESCRIPTOR_BYTES if descriptor >= 0 else 0)
         self._turns.add(owner, _Waiting(kind, parts, descriptor, size))
         self._sizes[owner] += size
 
