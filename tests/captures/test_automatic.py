@@ -150,7 +150,7 @@ def test_an_alert_that_a_capture_may_cause_waits_until_it_is_over(tmp_path: Path
         harness = CapturesHarness(kept.database, kept.writer)
         assert not harness.captures.disturbs(slow("SlowStep"))
         harness.recorder.released.clear()
-        begun = harness.captures.ask(CaptureRequest("id-1", 0))
+        begun = harness.captures.begin(CaptureRequest("id-1", 0))
         assert harness.recorder.began.wait(60)
         assert harness.captures.disturbs(slow("SlowStep"))
         assert not harness.captures.disturbs(slow("LossSpike"))

@@ -119,11 +119,11 @@ def test_a_person_may_capture_while_automatic_captures_of_all_users_run(harness:
     captures = harness.captures
     captures._owner = lambda run: owners[run]
     for number in range(3):
-        captures.ask(CaptureRequest(f"run{number}", 0, trigger="plan"))
+        captures.begin(CaptureRequest(f"run{number}", 0, trigger="plan"))
     for run in ("run1", "run5"):
         with pytest.raises(CaptureError, match="another automatic capture"):
-            captures.ask(CaptureRequest(run, 0, trigger="alert"))
-    captures.ask(CaptureRequest("run1", 0, trigger="person"))
+            captures.begin(CaptureRequest(run, 0, trigger="alert"))
+    captures.begin(CaptureRequest("run1", 0, trigger="person"))
 
 
 @pytest.mark.parametrize(("owner", "of_others", "asked"), [("own", False, 1), ("uid:1", False, 0), ("", False, 0), ("uid:1", True, 1)])  # fmt: skip

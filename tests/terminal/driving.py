@@ -10,7 +10,7 @@ from processes import DEADLINE
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.terminal.app import Top
-from trackside_daemon.terminal.frame import PaneLines
+from trackside_daemon.terminal.frame import ScreenFrame
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,7 +44,7 @@ def plotted(app: Top) -> bool:
 
 def text(app: Top, *panes: str) -> str:
     """Return the text of some panes, or of the whole screen."""
-    names = panes or [name for name in (*PaneLines._fields, "status") if app._panes[name].display]
+    names = panes or [name for name in (*ScreenFrame._fields, "status") if app._panes[name].display]
     return "\n".join(str(app._panes[name].content) for name in names)
 
 

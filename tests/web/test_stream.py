@@ -19,8 +19,8 @@ from trackside_daemon.web.api.overview.endpoints import (
     SEND_TIMEOUT,
     Listener,
     ListenersFullError,
+    OverviewFrame,
     OverviewStream,
-    SecondEvents,
     format_event,
 )
 from trackside_daemon.web.http.server import ABORT
@@ -40,10 +40,10 @@ class Maker:
         self.made = 0
         self.wanted: list[set[str]] = []
 
-    def __call__(self, wanted: Collection[str]) -> SecondEvents:
+    def __call__(self, wanted: Collection[str]) -> OverviewFrame:
         self.made += 1
         self.wanted.append(set(wanted))
-        return SecondEvents(
+        return OverviewFrame(
             format_event("overview", b"%d" % self.made), {run: format_event("run", run.encode()) for run in wanted}
         )
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_made_is_logged_once_and_ends_no_stream(caplog: pytest.Lo
     failing = threading.Event()
     maker = Maker()
 
-    def make(wanted: Collection[str]) -> SecondEvents:
+    def make(wanted: Collection[str]) -> OverviewFrame:
         if failing.is_set():
             maker.made += 1
             raise RuntimeError("broken")

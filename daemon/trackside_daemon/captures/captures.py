@@ -120,7 +120,7 @@ class Captures:
         for thread in list(self._threads.values()):
             thread.join(max(0.0, until - time.monotonic()))
 
-    def ask(self, request: CaptureRequest) -> Capture:
+    def begin(self, request: CaptureRequest) -> Capture:
         """Begin a capture, and return it at once.
 
         Raises:

@@ -364,7 +364,7 @@ def _alerting(
             processes=lambda: process.processes,
             push=queue.push,
             command=requests.command_layers,
-            capture=captures.ask,
+            capture=captures.begin,
             postpones=captures.disturbs,
             diagnose=partial(_diagnosis, history, costs),
             report=reports.link if reports else lambda _: "",

@@ -14,7 +14,7 @@ from textual.message import Message
 from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal.formatting import to_float
-from trackside_daemon.terminal.frame import DaemonData, PaneLines, plot_columns, render_frame
+from trackside_daemon.terminal.frame import DaemonData, ScreenFrame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour, save_snapshot
 from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, ReportPane
 from trackside_daemon.terminal.polling import PolledDaemon, Poller, PollResult, UnansweredError
@@ -119,7 +119,7 @@ class Top(App[None]):
         self._daemon = daemon
         self._recording = False
         self._cpu_shares = CpuShares()
-        self._panes = {name: Pane(id=name) for name in (*PaneLines._fields, "status")}
+        self._panes = {name: Pane(id=name) for name in (*ScreenFrame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
         # Textual permits post_message in any thread, such as the poller's, but not most other methods.
         self._poller = Poller(daemon, self.view, lambda result: self.post_message(self.Polled(result)), interval)
@@ -332,7 +332,7 @@ class Top(App[None]):
         self._draw()
         self._poller.poll_now()
 
-    def _frame(self) -> PaneLines:
+    def _frame(self) -> ScreenFrame:
         data = self._data or DaemonData({})
         return render_frame(data, self.view, self.size.width, max(MIN_LINES, self.size.height - 1))
 

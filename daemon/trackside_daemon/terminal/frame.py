@@ -95,7 +95,7 @@ class PaneHeights(NamedTuple):
     alerts: int
 
 
-class PaneLines(NamedTuple):
+class ScreenFrame(NamedTuple):
     """Lines of each pane, from top to bottom."""
 
     host: list[Line]
@@ -137,13 +137,13 @@ def pane_heights(overview: Mapping[str, Any], view: View, width: int, height: in
     return PaneHeights(1, runs, plots if plots >= MIN_ROWS else 0, gpus, 0, 0, alerts)
 
 
-def render_frame(data: DaemonData, view: View, width: int, height: int | None) -> PaneLines:
+def render_frame(data: DaemonData, view: View, width: int, height: int | None) -> ScreenFrame:
     """Return the lines of all panes."""
     overview = data.overview
     heights = pane_heights(overview, view, width, height)
     runs = view.matching_runs(overview)
     now = to_float(overview.get("time")) or 0.0
-    return PaneLines(
+    return ScreenFrame(
         [render_host(overview, width)],
         _runs(runs, view, width, heights.runs, height) if heights.runs else [],
         _plots(data, view, width, heights.plots) if heights.plots else [],

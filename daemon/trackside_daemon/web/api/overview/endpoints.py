@@ -50,7 +50,7 @@ END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class SecondEvents(NamedTuple):
+class OverviewFrame(NamedTuple):
     """The events of one second: the overview for all listeners, and one event per run by its id."""
 
     overview: bytes
@@ -69,11 +69,11 @@ class Listener:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._frame: SecondEvents | None = None
+        self._frame: OverviewFrame | None = None
         self.ended = asyncio.Event()
         self._available = asyncio.Event()
 
-    def put(self, frame: SecondEvents) -> None:
+    def put(self, frame: OverviewFrame) -> None:
         """Offer a new frame."""
         self._frame = frame
         self._available.set()
@@ -109,7 +109,7 @@ class OverviewStream:
 
     def __init__(
         self,
-        make: Callable[[Collection[str]], SecondEvents],
+        make: Callable[[Collection[str]], OverviewFrame],
         *,
         period: float = PERIOD,
         keep_alive: float = KEEPALIVE_SECONDS,
@@ -119,7 +119,7 @@ class OverviewStream:
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer: asyncio.Task[None] | None = None
-        self._last: SecondEvents | None = None
+        self._last: OverviewFrame | None = None
         self._next_frame = 0.0
         self._next_keepalive = 0.0
         self._stopped = False
@@ -179,7 +179,7 @@ class OverviewStream:
             for listener in self._listeners:
                 listener.put(frame)
 
-    async def _make_frame(self, runs: Collection[str]) -> SecondEvents:
+    async def _make_frame(self, runs: Collection[str]) -> OverviewFrame:
         """Return a frame; an empty one when that fails, so that listeners stay connected."""
         try:
             frame = await run_in_threadpool(self._make, runs)
@@ -187,7 +187,7 @@ class OverviewStream:
             if not self._failed:
                 log.exception("the overview cannot be produced; further failures are not logged")
             self._failed = True
-            return SecondEvents(b"", {})
+            return OverviewFrame(b"", {})
         self._failed = False
         return frame
 
@@ -260,14 +260,14 @@ class OverviewApi:
         active = {name: state for (name, state), value in states.items() if value == 1.0}
         return [(labels[0], attempt_from_info(labels)[0], active.get(labels[0])) for labels in infos]
 
-    def _make_frame(self, run_ids: Collection[str]) -> SecondEvents:
+    def _make_frame(self, run_ids: Collection[str]) -> OverviewFrame:
         overview = format_event("overview", encode_json(self._overview.build()))
         self._newest = {run: self._newest.get(run) or LatestValues(run) for run in run_ids}
         events = {}
         for run, newest in self._newest.items():
             with suppress(sqlite3.Error, ValueError, UnknownRunError):  # the overview has logged it
                 events[run] = format_event("run", encode_json(self._run_json(newest)))
-        return SecondEvents(overview, events)
+        return OverviewFrame(overview, events)
 
     def _run_json(self, newest: LatestValues) -> dict[str, Any]:
         """Return the newest values of a run; a run that the history has not written yet has none."""
