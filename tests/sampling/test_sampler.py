@@ -459,7 +459,7 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
 def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = Hangs("a", clock, 3600)
     begun = CollectorPass([collector], clock, clock)
-    thread = threading.Thread(target=begun.run)
+    thread = threading.Thread(target=begun.run, daemon=True)
     thread.start()
     collector.wait_until_it_hangs()
     polls = iter((False, True))
