@@ -119,7 +119,7 @@ class InProcessDaemon:
 
     def failures(self) -> dict[str, int]:
         """Return the failures of each stage of the pipeline that has any."""
-        return {stage: count for stage, count in self.pipeline._failures.items() if count}
+        return {stage: count for stage, count in self.pipeline.failures.items() if count}
 
     def close(self) -> None:
         """Write the rest of the history and close it."""

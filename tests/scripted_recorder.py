@@ -105,6 +105,7 @@ class CapturesHarness:
         recorder: Records profiles.
         ranks: The connected ranks of every run.
         ends: How its ranks have ended, and with the key None how it has.
+        owners: The owners of runs.
         records: All versions of all captures, as published.
     """
 
@@ -112,6 +113,7 @@ class CapturesHarness:
         self.recorder = ScriptedRecorder()
         self.ranks: tuple[int, ...] = (0, 1)
         self.ends: dict[int | None, str] = {}
+        self.owners: dict[str, str] = {}
         self.records: list[Capture] = []
         self._database = database
         self._writer = writer
@@ -122,6 +124,7 @@ class CapturesHarness:
             self._publish,
             self.stored,
             ends=lambda *_: self.ends,
+            owner=lambda run: self.owners.get(run, ""),
         )
 
     def _publish(self, batch: Any) -> None:

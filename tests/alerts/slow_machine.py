@@ -127,7 +127,7 @@ class SlowMachine:
 
     def throttle(self) -> None:
         """Let the GPU be throttled from now on."""
-        self.gpu._troubles = ("throttled",)
+        self.gpu.troubles = ("throttled",)
 
     def explained(self, alert: str = "ThroughputRegression") -> Alert:
         """Return the alert that has begun, once it has a conclusion."""

@@ -58,7 +58,7 @@ class Scene:
             lambda: kept.writer.flush(30),
             diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
-        self.evidence = EvidenceGatherer(self.sources, self._deliver, wall=lambda: NOW, pause=lambda _: None)
+        self.evidence = EvidenceGatherer(self.sources, self.deliver, wall=lambda: NOW, pause=lambda _: None)
 
     def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
         return self.evidence.gather(alert, until)
@@ -82,7 +82,7 @@ class Scene:
         answers = [RankAnswer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
         return ranks & (self.threads.keys() | self.silent), answers
 
-    def _deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: Batch) -> None:
         self.records.extend(batch.records)
 
 
@@ -145,7 +145,7 @@ def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None
 def test_what_reads_the_history_waits_until_it_has_what_led_to_the_alert(scene: Scene, name: str) -> None:
     waits: list[bool] = []
     scene.sources = scene.sources._replace(wait_written=lambda: waits.append(True))
-    EvidenceGatherer(scene.sources, scene._deliver, wall=lambda: NOW, pause=lambda _: None).gather(
+    EvidenceGatherer(scene.sources, scene.deliver, wall=lambda: NOW, pause=lambda _: None).gather(
         about(name, key="loss", rank="0"), NOW
     )
     assert waits == [True]
@@ -360,7 +360,7 @@ def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: 
 
     scene.ranks([5])
     evidence = EvidenceGatherer(
-        scene.sources._replace(request_stacks=ask), scene._deliver, wall=lambda: NOW, pause=lambda _: None
+        scene.sources._replace(request_stacks=ask), scene.deliver, wall=lambda: NOW, pause=lambda _: None
     )
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))

@@ -101,10 +101,9 @@ def test_a_row_has_the_facts_of_the_run(directory: Path, tmp_path: Path) -> None
 def test_a_run_that_continues_is_written_again(tmp_path: Path) -> None:
     with history(tmp_path / "history") as made:
         made.put([opened("a"), column("a", ["loss"], 10), finished("a")])
-        mirror = RunMirror(
-            made.database.path, Positions(tmp_path / "positions.db"), make_target({"url": str(tmp_path / "out")})
-        )
-        mirror._positions.since = 0.0
+        positions = Positions(tmp_path / "positions.db")
+        positions.since = 0.0
+        mirror = RunMirror(made.database.path, positions, make_target({"url": str(tmp_path / "out")}))
         assert (mirror.poll(), mirror.status.sent) == (0.0, 10)
         assert (mirror.poll(), mirror.status.sent) == (0.0, 10)
         made.put([opened("a", attempt=1), column("a", ["loss"], 5, attempt=1)])

@@ -266,8 +266,9 @@ def test_a_run_that_cannot_be_written_costs_only_itself(tmp_path: Path) -> None:
         (out / "samples" / "date=2023-11-14" / "name=a").write_text("no folder")
         made.writer.call(partial(_change, "UPDATE block SET data = x'01' WHERE id >> 24 = 2")).result(60)
         target = make_target({"url": str(out)})
-        mirror = RunMirror(made.database.path, Positions(tmp_path / "positions.db"), target)
-        mirror._positions.since = 0.0
+        positions = Positions(tmp_path / "positions.db")
+        positions.since = 0.0
+        mirror = RunMirror(made.database.path, positions, target)
         assert mirror.poll() > 0
         assert mirror.status.error.startswith(f"a (a): {out}/samples/date=2023-11-14/name=a/")
         assert mirror.status.error.endswith(" (and 1 more)")
@@ -534,8 +535,9 @@ from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet.mirror import make_target
 kind, out, positions, *directories = sys.argv[1:]
 if kind == "mirror":
-    mirror = RunMirror(Path(directories[0], "history.db"), Positions(Path(positions)), make_target({"url": out}))
-    mirror._positions.since = 0.0
+    positions = Positions(Path(positions))
+    positions.since = 0.0
+    mirror = RunMirror(Path(directories[0], "history.db"), positions, make_target({"url": out}))
 print("ready", flush=True)
 while True:
     if kind == "mirror":

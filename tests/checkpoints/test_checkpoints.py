@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from checkpoints.following import WALL, Following, record_of
-from processes import DEADLINE, eventually
+from processes import DEADLINE
 
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit import files
@@ -450,7 +450,7 @@ def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     assert pid is not None
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     subprocess.run([sys.executable, "-c", f"import os, signal; os.kill({pid}, signal.SIGKILL)"], check=True)
-    eventually(lambda: not process._process or process._process._process.poll() is not None)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(WorkerFailed, match="it was killed"):
         process.begin(ScanRequest(), DEADLINE)
     assert process.ask(ScanRequest(), DEADLINE).places == {}  # of another one

@@ -229,7 +229,7 @@ def run_through(data: bytes) -> None:
             stages.accept(batch)
             if batch.receipt is not None:
                 sessions.committed(batch.receipt)
-    assert not any(stages._failures.values())
+    assert not any(stages.failures.values())
     read(state, after)
 
 

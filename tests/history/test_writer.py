@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from history.builders import SHIFT, WALL, Bench, block, check_tables, opened, read, session_id
-from processes import DEADLINE, eventually
+from processes import DEADLINE, eventually, is_running
 from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
@@ -42,16 +42,18 @@ ROOM = Bounds(2**33)
 class House:
     """A running writer, and the numbers that it acknowledged."""
 
-    def __init__(self, place: Path, *, serves: bool = False, **more: Any) -> None:
+    def __init__(self, place: Path, *, serves: bool = False, queue: Queue | None = None, **more: Any) -> None:
         self.acknowledged: list[Any] = []
         self.read_when_acknowledged: list[tuple[int, int]] | None = None  # no list: nothing is read, and cached
         self.renounced = threading.Event()
         self.database = Database(place, serves=serves)
+        self.queue = Queue() if queue is None else queue
         self.writer = Writer(
             self.database,
             ROOM,
             acknowledge=self.acknowledge,
             request_resend=lambda _: self.renounced.set(),
+            queue=self.queue,
             **more,
         )
 
@@ -71,7 +73,7 @@ class House:
 
     def limit(self, pages: int | None) -> None:
         """Limit the file to its present size plus so many pages; None removes the limit."""
-        with self.writer._queue._changed:
+        with self.queue._changed:
             now = self.database.connection.execute("PRAGMA page_count").fetchone()[0]
             most = 2**30 if pages is None else now + pages
             self.database.connection.execute(f"PRAGMA max_page_count = {most}").fetchone()
@@ -90,7 +92,7 @@ def house(place: Path, request: pytest.FixtureRequest) -> Iterator[House]:
     made = House(place, queue=queue, **more)
     made.writer.put([opened(ONE)])
     yield made
-    if made.writer._thread.is_alive():
+    if is_running("trackside-history"):
         made.writer.stop()
     made.database.close()
 
@@ -151,7 +153,7 @@ def test_it_ends_while_the_disk_is_full(house: House) -> None:
         house.put(number, *BIG)
     eventually(lambda: house.writer.stuck)
     house.writer.stop()
-    assert not house.writer._thread.is_alive()
+    assert not is_running("trackside-history")
     assert len(house.acknowledged) < 299
     assert len(house.read()) == 3000 * len(house.acknowledged)
 
@@ -289,13 +291,14 @@ def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in
 
 @pytest.mark.parametrize("house", [{"intervals": WriterIntervals(replace=DEADLINE)}], indirect=True)
 def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(house: House) -> None:
-    house.writer._replaced_at = time.monotonic()  # so that it waits before it replaces the file
     house.writer.start()
     house.put(1, 1.0)
     eventually(lambda: house.acknowledged == [1])
+    house.database.report("malformed")  # so that it has just replaced the file, and waits before the next time
+    assert house.renounced.wait(DEADLINE)
     house.database.report("malformed")
     house.put(2, 2.0)
-    eventually(lambda: house.writer.failures["history"] == 1)
+    eventually(lambda: house.writer.failures["history"] == 2)
     house.writer.stop()
     assert house.acknowledged == [1]
     house.database.close()
@@ -536,7 +539,7 @@ def test_while_a_directory_cannot_be_made_again_the_writer_waits_and_logs_it_onc
     eventually(lambda: served.writer.stuck)
     with pytest.raises(sqlite3.OperationalError, match="is not a directory"), served.database.reading():
         pass
-    served.writer._queue.pause(0.2)  # some twenty tries
+    served.queue.pause(0.2)  # some twenty tries
     (place / "history").unlink()
     served.writer.put([opened(ONE)])
     served.put(30, 1.0)

@@ -63,7 +63,7 @@ def test_each_kind_of_failure_of_a_stage_is_logged_once(pipeline: Pipeline, capl
         for source in ("value 1", "key", "other value")
     ]
     assert caplog.messages == logged
-    assert pipeline._failures["state"] == 6
+    assert pipeline.failures["state"] == 6
 
 
 def test_so_many_kinds_are_logged_and_no_more(

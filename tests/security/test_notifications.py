@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from contextlib import ExitStack, closing
@@ -61,7 +62,7 @@ def sent(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         bodies.append(data.decode() if isinstance(data, bytes) else str(data))
         response = requests.Response()
         response.status_code = 200
-        response._content = b"ok"
+        response.raw = io.BytesIO(b"ok")
         return response
 
     monkeypatch.setattr(requests.Session, "request", post)

@@ -21,6 +21,8 @@ from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.profile import started, summarize
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
 from trackside_daemon.linux.worker_call import CallWorker
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 
@@ -115,9 +117,8 @@ def test_the_kernel_kills_the_worker_and_not_the_daemon_when_memory_is_short(tmp
 
 
 def test_a_person_may_capture_while_automatic_captures_of_all_users_run(harness: CapturesHarness) -> None:
-    owners = {f"run{number}": f"uid:{number}" for number in range(9)}
+    harness.owners = {f"run{number}": f"uid:{number}" for number in range(9)}
     captures = harness.captures
-    captures._owner = lambda run: owners[run]
     for number in range(3):
         captures.begin(CaptureRequest(f"run{number}", 0, trigger="plan"))
     for run in ("run1", "run5"):
@@ -135,7 +136,7 @@ def test_only_the_daemons_user_plans_profiles_unless_a_setting_opens_them(
     process = RankProcess("run", "run", 0, 0, 0, "", 1, plan=plan, owner=owner)
     requests: list[CaptureRequest] = []
     state = State(4)
+    state.update(Batch("training", [Sample(f.STEPS, ("run", "0"), 1000.0)]))
     planned = PlannedCaptures(requests.append, lambda: [process], state, None, of_others=of_others)  # type: ignore[arg-type]
-    planned._is_due = lambda *_: True  # type: ignore[method-assign]
     planned.tick()
     assert len(requests) == asked

@@ -16,7 +16,7 @@ from textual.geometry import Region
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
-from trackside_daemon.terminal.panes import Confirmation, Help, ReportPane
+from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, ReportPane
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
@@ -137,7 +137,7 @@ def test_a_filter_is_typed_retained_and_ended(fake: Fake) -> None:
         assert "gpt-small" not in text(app, "runs")
         assert chosen(app) == "gpt-wide"
         await pilot.press("enter")
-        assert app._filter.display is False
+        assert app.query_one(FilterLine).display is False
         assert "filter 'WIDE'" in text(app, "status")
         await pilot.press("slash", *"qs")  # letters here, not keys
         await pilot.pause()
@@ -275,7 +275,7 @@ PALETTE = {"critical": 1, "warning": 3, "info": 6, "running": 2}
 def colours(app: Top, word: str) -> set[int | None]:
     """Return the numbers of the colours of a word on the screen; None stands for the terminal's default."""
     found = set()
-    for pane in app._panes.values():
+    for pane in app.query(Pane):
         for strip in pane.render_lines(Region(0, 0, *pane.size)):
             for text_, style, _ in strip:
                 if style is not None and word in text_:

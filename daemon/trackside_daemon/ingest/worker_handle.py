@@ -83,6 +83,11 @@ class WorkerHandle:
         self._ready = self._was_killed = False
 
     @property
+    def pid(self) -> int | None:
+        """The process id of the worker; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def waiting(self) -> bool:
         """True while records that have arrived wait for `receive`."""
         return bool(self._records)

@@ -146,7 +146,7 @@ class Pipeline:
         self._ticked = 0.0
         self._findings: list[Finding] = []
         self._began = 0.0
-        self._failures = dict.fromkeys(STAGES, 0)
+        self.failures = dict.fromkeys(STAGES, 0)
         self._logged = LogOnce(LOGGED)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
@@ -228,7 +228,7 @@ class Pipeline:
         try:
             stage(batch)
         except Exception as error:
-            self._failures[name] += 1
+            self.failures[name] += 1
             # Each kind once: a failure that somebody can cause must not hide all others.
             if self._logged.first((name, *_kind(error))):
                 log.exception(
@@ -241,7 +241,7 @@ class Pipeline:
         later = self._history.writer.failures
         samples = [
             Sample(daemon.PIPELINE_FAILURES, (stage,), count + later.get(stage, 0))
-            for stage, count in self._failures.items()
+            for stage, count in self.failures.items()
         ]
         return Batch("pipeline", samples, complete=True)
 

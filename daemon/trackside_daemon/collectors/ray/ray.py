@@ -154,6 +154,7 @@ class RayCollector:
         token_file: See `RayToken`.
         proc: Path of procfs.
         clock: Seconds of the monotonic clock.
+        read_seconds: See `READ_SECONDS`.
     """
 
     name = "ray"
@@ -166,7 +167,9 @@ class RayCollector:
         proc: Path = Path("/proc"),
         *,
         clock: Callable[[], float] = time.monotonic,
+        read_seconds: float = READ_SECONDS,
     ) -> None:
+        self._read_seconds = read_seconds
         self._url = dashboard.rstrip("/")
         self._token = RayToken(dashboard, token_file, proc)
         self._proc = proc
@@ -245,7 +248,7 @@ class RayCollector:
                 found += self._ask("metrics port", lambda node=node: self._page(node))  # type: ignore[misc]
             if found:
                 self._read = self._clock(), _summed(found)
-            self._wake.wait(READ_SECONDS)
+            self._wake.wait(self._read_seconds)
 
     def _page(self, node: LocalNode) -> list[Sample]:
         port = metrics_port(node)
