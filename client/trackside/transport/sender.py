@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
 LINE_LENGTH = 512  # limit of a text of the daemon in a log line
 IDLE_SECONDS = 60.0  # interval of turns without a session
-SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
 
 
 class SenderIntervals(NamedTuple):
@@ -66,12 +65,14 @@ class SenderIntervals(NamedTuple):
         beat: Interval of heartbeats, and of the first two hellos until one is answered.
         answer: The first wait for an answer.
         no_daemon: Time without a daemon after which that is logged.
+        sweep: Interval of searches for spools of ended processes.
     """
 
     drain: float = 0.2
     beat: float = 1.0
     answer: float = ANSWER_SECONDS
     no_daemon: float = 5.0
+    sweep: float = 10.0
 
 
 INTERVALS = SenderIntervals()
@@ -92,7 +93,6 @@ class Sender:
         swept: Set when the last search of *spools* found none.
         sent: Names of the runs whose spools were sent.
         writers: The users whose spools were sent, by session.
-        torn: Number of places in spools that could not be read.
 
     Raises:
         RuntimeError: No thread can be started: too many, or the interpreter shuts down.
@@ -110,7 +110,7 @@ class Sender:
         self.swept = threading.Event()
         self.sent: list[str] = []
         self.writers: dict[bytes, int] = {}
-        self.torn = 0
+        self._torn: dict[bytes, int] = {}  # by session, since without a daemon its spool is searched again and again
         self._swept: set[bytes] = set()
         self._endpoint = endpoint
         self._spools, self._machine = tuple(spools), machine
@@ -205,7 +205,7 @@ class Sender:
             self._log_once("descriptors", f"nothing can be sent, training goes on: {os_error_text(error)}; {kept}")
 
     def _turn(self) -> None:
-        self._wait(self._intervals.drain if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
+        self._wait(self._intervals.drain if self._sessions else self._intervals.sweep if self._spools else IDLE_SECONDS)
         self._open()
         if self._arrivals:
             self._answered_at = self._no_daemon_since = time.monotonic()
@@ -232,6 +232,11 @@ class Sender:
         while self._arrivals:
             self._sessions.append(self._arrivals.popleft())
 
+    @property
+    def torn(self) -> int:
+        """Number of places in spools that could not be read."""
+        return sum(list(self._torn.values()))
+
     def _log(self) -> None:
         """Write the log lines of this turn."""
         lines, self._log_lines = self._log_lines, []
@@ -252,10 +257,10 @@ class Sender:
             if orphan.spool.user is not None:
                 self.writers[orphan.id] = orphan.spool.user
             self._sessions.append(orphan)
-            self.torn += len(orphan.spool.damage)
+            self._torn |= {orphan.id: len(orphan.spool.damage)} if orphan.spool.damage else {}
             self._answered_at = self._no_daemon_since = moment  # nothing was asked before
         else:
-            self._sweep_at = moment + SWEEP_SECONDS
+            self._sweep_at = moment + self._intervals.sweep
             self.swept.set()
 
     def _wait(self, seconds: float) -> None:
@@ -354,7 +359,7 @@ class Sender:
                 self._retire(session)
                 # Its spool may be sent later, but not at once, as long as there is no daemon.
                 self._swept.discard(session.id)
-                self._sweep_at = time.monotonic() + SWEEP_SECONDS
+                self._sweep_at = time.monotonic() + self._intervals.sweep
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
