@@ -213,10 +213,8 @@ class Mirror:
         except SendError as error:
             if not error.code:  # it may be the store behind the target that does not answer
                 self._unstored = error
-            if (
-                run.ended is None
-                or time.monotonic() < self._failing.setdefault(run.id, time.monotonic()) + MEDIA_SECONDS
-            ):
+            since = self._failing.setdefault(run.id, time.monotonic()) if run.end else inf
+            if time.monotonic() < since + MEDIA_SECONDS:
                 raise SendError(str(error), "later", error.code) from None
             count = len(waiting_media(history, places, self._positions.sent(place), run.id))
             self._given_up[run.id] = run.end
