@@ -23,7 +23,7 @@ from trackside_daemon.model.records import BatchIngested, MachineSample, RunStat
 from trackside_daemon.questions.diagnosis import SIZE
 from trackside_daemon.service.assembly import _reports
 from trackside_daemon.service.config import Config
-from trackside_daemon.service.reports import WAITING, Reports
+from trackside_daemon.service.reports import LAST_SECONDS, WAITING, WRITTEN_SECONDS, Reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +96,23 @@ def test_runs_that_ended_come_before_those_that_live_of_which_the_first_give_way
     runs.start()
     runs.stop()
     assert (order, caplog.messages) == (["run", *live[1:]], [])
+
+
+def test_the_last_report_of_a_run_waits_longer_for_its_values_than_one_before(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+    (place / "e").mkdir()
+    runs = Reports(None, place / "e", place / "history", CostSection, waits.append, memory=1 << 30, every=1)
+    monkeypatch.setattr(runs, "_write", lambda *_: None)
+    opened("a")
+    runs.start()
+    runs.accept(Batch("training", records=[ingested("a", [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    eventually(lambda: waits)
+    runs.accept(Batch("training", records=[ENDED]))
+    eventually(lambda: len(waits) == 2)
+    runs.stop()
+    assert waits == [WRITTEN_SECONDS, LAST_SECONDS]
 
 
 def test_a_stop_complains_of_no_run_that_lives(place: Path, caplog: pytest.LogCaptureFixture) -> None:
