@@ -199,7 +199,7 @@ def _results(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Place(msgspec.Struct):
-    """What metrics.jsonl has of an attempt: the samples of each key of a rank, of which the history had some pushes."""
+    """The rank of an attempt in metrics.jsonl, its pushes in the history then, and the number of samples of each key."""
 
     rank: int
     pushes: int
