@@ -158,6 +158,14 @@ alerts:
     - {alert: SwapUsed, metric: trackside_host_swap_used_bytes, over: trackside_host_swap_bytes, above: 0.5}
     - {alert: Slow, metric: trackside_training_tokens_total, rate: 1m, below: 50000, for: 2m, cooldown: 1h}
     - {alert: SwapGrows, metric: trackside_host_swap_used_bytes, change: 10m, above: 1e9}   # by a gigabyte in ten minutes
+    - alert: CpuBusy                     # all CPUs together are busy for more than 85 % of the time
+      metric: trackside_host_cpu_seconds_total
+      labels: {mode: idle}
+      rate: 1m
+      over: trackside_host_cpus
+      below: 0.15
+      for: 5m
+      summary: "the CPUs are idle for {value:percent} of the time"
     - {alert: LossIncrease, metric: key:loss, above: 1.1, relative-to: best, for-steps: 200}   # 10 % above its best
     - {alert: HalfSpeed, metric: trackside_training_steps_total, rate: 5m, below: 0.5, relative-to: baseline}
     - {alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true, for: 30s}
@@ -165,7 +173,7 @@ alerts:
 
 | key of a rule | meaning |
 |---|---|
-| `above`, `below` | the bound of the value, of its `rate` per second, of its `change` over a time, or of its ratio `over` another family |
+| `above`, `below` | the bound of the value, of its `rate` per second, of its `change` over a time, or of the ratio of one of these `over` the value of another family |
 | `absent` | there is no such series |
 | `mean` | the bound is that of the mean over a time, which smooths a noisy value |
 | `relative-to` | the bound is that of the ratio to `best`, the best value of this series in this run so far (the lowest for `above`); to `start`, its mean in the first minute; or to `baseline`, the value at the same step of the pinned run of this name, else of the run before. Of the baseline there are pushed keys and the `rate` of `trackside_training_steps_total` |

@@ -33,7 +33,7 @@ class Ray:
         self.states = {HEAD: "ALIVE", OTHER: "ALIVE"}
         self.messages: dict[str, str] = {}
         self.restarts, self.garbled = "1", False
-        self.answers = 0
+        self.answers, self.page = 0, PAGE
         self.token, self.given = "", list[str]()  # the token that the dashboard wants, and the headers that came
         self.redirect = ""  # where the dashboard sends to
         service = self
@@ -85,7 +85,7 @@ class Ray:
 
     def answer(self, path: str) -> bytes:
         if path == "/metrics":
-            return PAGE.encode()
+            return self.page.encode()
         self.answers += 1
         if self.garbled:
             return b'{"data": {"result": [1, 2]}}'

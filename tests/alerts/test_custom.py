@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from alerts.ticking import FAMILIES, Machine
+from processes import ROOT
 
 from trackside_daemon.alerts.rules.custom import RuleError, rules
 from trackside_daemon.config.loading import ConfigError, load
@@ -54,6 +56,30 @@ def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
     series = "trackside_training_value{run=r,rank=0,key=reward/mean}"
     found = Machine([rule]).run(61, lambda _: {series: 0.01, series.replace("reward", "other"): 0.01, **lives("r")})
     assert [one.summary for one in found] == ["r: reward 0.01"]
+
+
+def test_the_rules_of_the_documentation_are_valid_and_that_of_the_cpu_fires_at_its_share(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    example = re.findall(r"```yaml\n(alerts:\n.*?)```", page.split("## Custom rules")[1], re.DOTALL)[0]
+    (tmp_path / "trackside.yml").write_text(example, encoding="utf-8")
+    found = rules(load(Config, tmp_path / "trackside.yml").alerts.rules, FAMILIES)
+    (rule,) = (one for one in found if one.alert == "CpuBusy")
+    assert rule.promql() == (
+        'rate(trackside_host_cpu_seconds_total{mode="idle"}[1m]) / on (job, instance, pod) group_left () '
+        "(trackside_host_cpus > 0) < 0.15"
+    )
+    machine = Machine([rule])
+
+    def cpus(idle: float) -> list[str]:
+        def values(second: float) -> dict[str, float]:
+            spent = {"idle": 8 * idle * second, "user": 8 * (1 - idle) * second}
+            ticks = {f"trackside_host_cpu_seconds_total{{mode={mode}}}": 1e6 + one for mode, one in spent.items()}
+            return {**ticks, "trackside_host_cpus": 8.0}
+
+        return [one.summary for one in machine.run(420, values) if not one.over]
+
+    assert cpus(idle=0.5) == []
+    assert cpus(idle=0.1) == ["the CPUs are idle for 10.0 % of the time"]
 
 
 def test_a_key_with_a_separate_family_and_labels(tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import worker as mirrors
 from trackside_daemon.bridges.mirrors.of_run import CURVES, unsent_curves
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
-from trackside_daemon.bridges.mirrors.supervisor import Mirrors
+from trackside_daemon.bridges.mirrors.supervisor import Mirrors, _Mirror
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
 from trackside_daemon.bridges.otlp import mirror as otlp
 from trackside_daemon.bridges.settings import BridgesSection, MirrorSection
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
+from trackside_daemon.bridges.wandb import mirror as wandb
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.http_client import http_exchange, http_request
@@ -77,6 +78,7 @@ class Recorded:
     """
 
     histograms = False
+    refused: Sequence[str] = ()
 
     def __init__(self, *, machine: bool = False) -> None:
         self.machine = machine
@@ -420,6 +422,82 @@ def test_an_artifact_store_that_fails_holds_up_no_other_run_and_then_has_all_med
         assert any(metric[0] == "x" for run in server.runs.values() for metric in run["metrics"])
         server.artifact_error = 0
         assert (running.poll(), running.status.rejected, len(server.artifacts)) == (0.0, 0, 4)
+
+
+@pytest.mark.parametrize("status", [401, 500])
+def test_the_end_of_a_run_waits_for_refused_media_only_for_a_time_and_the_next_start_sends_them(
+    tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"], server.artifact_error = server.url, status
+        put_extras(one)
+        one.put([finished("a")])
+        running = mirror_to(mlflow.make_target(settings), one)
+        assert [running.poll() > 0.0 for _ in range(2)] == [True, True]
+        (run,) = server.runs.values()
+        assert (run["info"]["status"], running.status.rejected) == ("RUNNING", 0)
+        monkeypatch.setattr(worker, "MEDIA_SECONDS", 0.0)
+        assert [running.poll() for _ in range(3)] == [0.0, 0.0, 0.0]
+        assert (run["info"]["status"], running.status.rejected, running.status.error) == ("FINISHED", 4, "")
+        assert "gpt (a): 4 media, for which the run's end does not wait any longer" in running.status.left_out
+        assert f"answered {status}" in running.status.left_out
+        server.artifact_error = 0
+        assert [mirror_to(mlflow.make_target(settings), one).poll() for _ in range(2)] == [0.0, 0.0]
+        assert len(server.artifacts) == 4
+        requests = server.requests
+        assert mirror_to(mlflow.make_target(settings), one).poll() == 0.0
+        assert server.requests == requests
+
+
+def test_an_artifact_store_that_does_not_answer_holds_up_no_other_run(tmp_path: Path) -> None:
+    target = Recorded()
+
+    tries: list[Row] = []
+
+    def fail(rows: Sequence[Row]) -> None:
+        if rows[0].media:
+            tries.append(rows[0])
+            raise SendError("no response")
+
+    target.fails = fail
+    with history(tmp_path) as one:
+        put_extras(one)
+        text = [MediaItem("text", "x", 0, b"y", 1)]
+        one.put([opened("b", started=BEGIN + 1), column("b", ["x"], 3), batch_ingested(session("b"), 2, media=text)])
+        running = mirror_to(target, one)
+        assert running.poll() > 0.0
+        assert [row.step for name, row in target.rows if name == "b" and "x" in row.values] == [0, 1, 2]
+        assert len(tries) == 1  # one try of media, not one of each run
+
+
+def test_media_that_the_client_of_wandb_refuses_are_counted_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened_run = SimpleNamespace(entity="e", project="p", id="a", logged=[], finish=lambda **_: None)
+    opened_run.define_metric = lambda *_, **__: None
+    opened_run.log = lambda values, **_: opened_run.logged.append(values)
+
+    def refuse(**_: object) -> None:
+        raise ValueError("too many\nbins")
+
+    kinds = {"Html": lambda *_, **__: "html", "Table": lambda **_: "table", "Histogram": refuse, "Image": lambda _: "i"}
+    client = SimpleNamespace(init=lambda **_: opened_run, Settings=lambda **_: None, **kinds)
+    settings = {"project": "p", "entity": "", "mode": "offline", "directory": str(tmp_path / "w")}
+    with history(tmp_path) as one:
+        put_extras(one)
+        running = mirror_to(wandb.WandbClient(settings, client), one)
+        assert running.poll() == 0.0
+    assert {"said", "rows", "sample"} <= {key for values in opened_run.logged for key in values}
+    assert running.status.rejected == 1
+    assert running.status.left_out == "gpt (a): spread: ValueError: too many bins"
+    mirrors_log = _Mirror("wandb", MirrorSection(), tmp_path / "history.db")
+    mirrors_log.worker = SimpleNamespace(busy=True, poll=lambda _: running.status)  # type: ignore[assignment]
+    for _ in range(2):
+        mirrors_log.ask()
+    assert [one.message for one in caplog.records if "left out" in one.message] == [
+        f"bridges: wandb: left out: {running.status.left_out}"
+    ]
 
 
 def test_a_training_with_a_clock_years_behind_costs_no_reading_of_these_years(

@@ -27,6 +27,7 @@ from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
 import trackside
 from trackside_daemon.bridges.finding import find_runs
+from trackside_daemon.bridges.mirrors import worker
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
@@ -127,7 +128,7 @@ def mlflow_python() -> str:
 
 
 @contextmanager
-def mlflow_server(store: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def mlflow_server(store: str, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     command = (
         mlflow_python(),
         "-m",
@@ -139,6 +140,7 @@ def mlflow_server(store: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
         str(port),
         "--workers",
         "1",
+        *options,
     )
     with process(*command, ready=f"http://127.0.0.1:{port}/health") as started:
         yield started
@@ -202,6 +204,37 @@ def test_a_server_of_mlflow_that_is_killed_and_comes_back_has_each_sample_once(t
             assert poll(2) == 0.0
             found = stored(f"http://127.0.0.1:{port}")["loss"]
     assert [(step, value) for _, step, value in found] == [(step, repr(step / 4)) for step in range(1500)]
+
+
+def test_a_run_ends_on_a_server_of_mlflow_that_cannot_store_media_and_the_next_start_sends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside_daemon.bridges.mirrors.positions.time", SimpleNamespace(time=lambda: BEGIN))
+    monkeypatch.setattr(worker, "MEDIA_SECONDS", 0.0)
+    port, artifacts = free_port(), tmp_path / "artifacts"
+    settings = {"url": f"http://127.0.0.1:{port}", "experiment": "e", "token_file": "", "ca_file": ""}
+    artifacts.write_text("a file in place of the directory, so that nothing can be stored")
+    with (
+        mlflow_server(f"sqlite:///{tmp_path}/server.db", port, "--artifacts-destination", str(artifacts)),
+        history(tmp_path / "history") as one,
+    ):
+        put_extras(one)
+        one.put([finished("a")])
+
+        def poll() -> Mirror:
+            target: Any = make_target("mlflow", settings)
+            running = Mirror(one.database.path, Positions(tmp_path / "positions.db"), target)
+            assert [running.poll() for _ in range(2)] == [0.0, 0.0]
+            return running
+
+        failed = poll()
+        assert (failed.status.rejected, "answered 500" in failed.status.left_out) == (4, True)
+        (run,) = find_runs(settings["url"], {})
+        assert run.state == "finished"
+        artifacts.unlink()
+        assert poll().status.rejected == 0
+    names = sorted(path.name.rpartition("-")[0] for path in artifacts.rglob("media/*/*"))
+    assert names == ["step-2", "step-3", "step-3", "step-3"]
 
 
 def newer(name: str) -> str:

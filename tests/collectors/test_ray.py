@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
-from ray_service import HEAD, OTHER, Ray
+from ray_service import HEAD, OTHER, PAGE, Ray
 from scripted_workers import Clock
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.ray.dashboard import STALE_SECONDS
-from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, RayCollector, actor_class, actor_role
+from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, SERIES, RayCollector, actor_class, actor_role
 from trackside_daemon.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+STRANGER = 54321
 
 
 @pytest.fixture
@@ -206,20 +210,101 @@ def test_a_token_follows_no_redirect(ray: Ray, home: Path, tmp_path: Path, colle
     ("host", "setting"), [("127.0.0.1", False), ("0.0.0.0", False), ("127.1", False), ("127.0.0.1", True)]
 )
 def test_another_user_that_listens_in_place_of_ray_does_not_get_a_token_that_was_found(
-    ray: Ray, home: Path, host: str, setting: bool
+    ray: Ray, home: Path, monkeypatch: pytest.MonkeyPatch, host: str, setting: bool
 ) -> None:
-    (ray.proc / "net").mkdir()
-    (ray.proc / "net" / "tcp").write_text(
-        f"header\n   0: 0100007F:{ray.port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 54321 0 77 1\n"
-    )
+    listening(ray, STRANGER)
+    raylet_of(monkeypatch, STRANGER)
     ray.token = "s3cret"
     file = home / ".ray" / "auth_token"
     file.write_text("of this user")
     collector = RayCollector(f"http://{host}:{ray.port}", str(file) if setting else "", ray.proc)
     eventually(lambda: page(collector) and collector.left_out)
-    assert ("uid 54321 listens there" in collector.left_out) is not setting
+    assert (f"uid {STRANGER} listens there" in collector.left_out) is not setting
     collector.close()
     assert set(ray.given) == ({"Bearer of this user"} if setting else {""})
+
+
+def listening(ray: Ray, uid: int) -> None:
+    """Write the table of TCP sockets, in which a user listens at the port of both servers."""
+    (ray.proc / "net").mkdir(exist_ok=True)
+    line = f"   0: 0100007F:{ray.port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 {uid} 0 77 1\n"
+    (ray.proc / "net" / "tcp").write_text(f"header\n{line}")
+
+
+def raylet_of(monkeypatch: pytest.MonkeyPatch, uid: int, pid: str = "") -> None:
+    """Let the raylets, or one of them, be processes of a user."""
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> Any:
+        found = real(path, **options)
+        is_raylet = str(path).endswith(tuple(f"/proc/{one}" for one in ([pid] if pid else ["100", "200"])))
+        return SimpleNamespace(st_uid=uid) if is_raylet else found
+
+    monkeypatch.setattr("trackside_daemon.collectors.ray.ray.os.stat", stat)
+
+
+def test_another_user_that_listens_in_place_of_ray_chooses_no_series_and_gets_no_token(
+    ray: Ray, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening(ray, STRANGER)
+    file = home / ".ray" / "auth_token"
+    file.write_text("of this user")
+    collector = RayCollector(ray.url, str(file), ray.proc)
+    eventually(lambda: (page(collector), len(caplog.records) >= 2)[1])
+    collector.close()
+    assert (page(collector), ray.given, ray.answers) == ({}, [], 0)
+    for what in ("dashboard", "metrics port"):
+        assert f"the {what} of Ray is left out: uid {STRANGER} listens at {ray.url}, and runs no raylet" in caplog.text
+
+
+def test_the_user_of_the_raylet_serves_its_series(
+    ray: Ray, collector: RayCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening(ray, STRANGER)
+    raylet_of(monkeypatch, STRANGER)
+    assert {"nodes|alive", "tasks|running"} <= eventually(lambda: page(collector)).keys()
+
+
+def test_a_process_that_poses_as_a_raylet_takes_over_no_node(
+    ray: Ray, collector: RayCollector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock
+) -> None:
+    raylet_of(monkeypatch, STRANGER, "300")
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / f"metrics_export_port_{OTHER}").write_text("1")
+    (ray.proc / "200" / "stat").write_text(f"200 (raylet) S 1{' 0' * 17} 10 0")
+    ray.start(300, f"/x/raylet\0--node_id={OTHER}\0--session_dir={planted}\0")
+    (ray.proc / "300" / "stat").write_text(f"300 (raylet) S 1{' 0' * 17} 20 0")
+    assert f"node_resources|{OTHER}|CPU|used" in eventually(lambda: page(collector))
+    ray.kill(200)
+    clock.now += SCAN_SECONDS
+    eventually(lambda: page(collector)[f"node_up|{OTHER}"] == 0.0)  # and not that of the other process
+
+
+@pytest.mark.parametrize("what", ["series", "bytes"])
+def test_an_answer_without_bounds_costs_only_itself(
+    ray: Ray, collector: RayCollector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    if what == "bytes":
+        monkeypatch.setattr("trackside_daemon.collectors.ray.ray.ANSWER_BYTES", len(PAGE) - 2)  # ends in a number
+    line = 'ray_resources{Name="r%d",State="USED"} 1.0\n'
+    ray.page = "".join(line % number for number in range(SERIES + 1)) if what == "series" else PAGE
+    found = eventually(lambda: page(collector))
+    assert "nodes|alive" in found
+    assert not any(one.startswith(("node_resources", "tasks")) for one in found)
+    reason = f"it has more than {SERIES} series" if what == "series" else f"{ray.url} answered more than"
+    assert sum(f"the metrics port of Ray is left out: {reason}" in one.message for one in caplog.records) == 1
+
+
+def test_a_node_that_answers_beside_one_that_does_not_adds_no_lines_to_the_log(
+    ray: Ray, collector: RayCollector, caplog: pytest.LogCaptureFixture
+) -> None:
+    (ray.session / f"metrics_export_port_{HEAD}").write_text("x")
+    eventually(lambda: page(collector))
+    asked = ray.answers
+    collector._wake.set()
+    eventually(lambda: ray.answers > asked + 2)
+    assert sum("metrics port" in one.message for one in caplog.records) == 1
 
 
 def test_what_another_user_writes_as_port_is_refused(ray: Ray, collector: RayCollector) -> None:

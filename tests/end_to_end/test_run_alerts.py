@@ -6,7 +6,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
-from processes import DEADLINE, Daemon, eventually
+from processes import DEADLINE, ROOT, Daemon, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,3 +99,17 @@ def test_exceptions_of_the_training_and_its_good_end_are_notified(
     eventually(lambda: [one["state"] for one in daemon.api("runs").json()["runs"]] == ["finished"])
     assert not alerts(daemon, "RunFinished"), "an event is no alert"
     assert not alerts(daemon, "TrainingProcessDied")
+
+
+def test_the_condition_in_python_of_the_documentation_raises_its_alert(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"A condition in your own code .*?```python\n(.*?)```", page, re.DOTALL)
+    steps = "import sys, trackside\nrun = trackside.init('net')\nfor step in (1000, 1001):\n    loss = 4.25\n"
+    body = "".join(f"    {line}\n" for line in ["run.push(step=step, loss=loss)", *example.splitlines()])
+    training = start_training(daemon, "-c", f"{steps}{body}sys.stdin.readline()")
+    (alert,) = eventually(lambda: alerts(daemon, "UserAlert"))
+    assert (alert["summary"], alert["severity"]) == ("the loss is still above 4", "critical")
+    assert alert["description"].startswith("4.25 at step 1001\n")
+    training.communicate("end\n", timeout=DEADLINE)

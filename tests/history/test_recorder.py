@@ -214,9 +214,21 @@ def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_e
     for second in range(36, 60):
         tick(recorder, float(second))
     assert machine(recorder) == {
-        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0, 86.0],
-        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0, 36.0],
+        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0, 85.0, 86.0],
+        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0, 35.0, 36.0],
     }
+
+
+def test_the_last_values_of_gpu_and_host_before_the_end_of_a_run_are_stored_with_its_end(
+    start: Callable[..., HistoryRecorder],
+) -> None:
+    recorder = start(interval=10.0)
+    write(recorder, opened("a"), opened("b"))
+    for second in range(10):
+        tick(recorder, float(second))
+    write(recorder, finished("a"))
+    write(recorder, finished("b"))
+    assert [*machine(recorder).values()] == [[50.0, 59.0], [0.0, 9.0]]
 
 
 def test_samples_that_come_more_seldom_than_the_interval_are_stored_each_time(

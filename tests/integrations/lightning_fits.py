@@ -221,7 +221,11 @@ def given() -> bool:
 if __name__ == "__main__":
     torch.manual_seed(0)
     found = {"both": both(), "logged": logged(), "tested": tested(), "given": given(), "fabric": fabric()}
-    resumed("carried", callbacks=lambda: [TracksideCallback("carried", epoch_line=True)], logger=lambda: False)
+    resumed(
+        "carried",
+        callbacks=lambda: [TracksideCallback("carried", epoch_line=True, resource_line=4)],
+        logger=lambda: False,
+    )
     resumed("logged_on", logger=lambda: TracksideLogger("logged_on"))
     broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
     broken("silent", Silent(), logger=TracksideLogger("silent"))

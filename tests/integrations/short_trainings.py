@@ -172,7 +172,7 @@ def main(folder: Path) -> None:
     again.train(resume_from_checkpoint=True)
 
     found["resumed"] = torn_then_resumed(folder)
-    trainer("epochs", folder, TracksideCallback(epoch_line=True), max_steps=16).train()
+    trainer("epochs", folder, TracksideCallback(epoch_line=True, resource_line=6), max_steps=16).train()
 
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
     with (

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
+from processes import DEADLINE
 
 from trackside.integrations import epoch_line
-from trackside.integrations.epoch_line import EpochLine
+from trackside.integrations.epoch_line import EpochLine, ResourceLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LINE = re.compile(
     r"^trackside: epoch (\S+): [\d.]+ samples/s, \d+ % of what the steps alone allow, load [\d.]+ ms "
     r"\(p95 [\d.]+ ms\), peak memory [\d.]+ GB of the host$",
     re.MULTILINE,
 )
+RESOURCES = re.compile(r"^trackside: batch (\d+): CPU \d+ %, RAM [\d.]+ of [\d.]+ GB\n", re.MULTILINE)
 
 
 def test_a_line_has_the_waits_before_the_steps_and_what_the_steps_alone_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +43,36 @@ def test_a_line_has_the_waits_before_the_steps_and_what_the_steps_alone_allow(mo
     )
     line.begin()
     assert line.efficiency is None
+
+
+def test_a_line_of_resources_comes_after_every_n_batches_and_none_waits_for_a_driver_that_hangs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       32000000 kB\nMemAvailable:   19700000 kB\n")
+    (tmp_path / "stat").write_text("cpu  100 0 100 800 0 0 0 0 0 0\n")
+    line = ResourceLine(10, tmp_path)
+    answers = threading.Event()
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 1,
+        get_device_properties=lambda _: SimpleNamespace(total_memory=8_000_000_000),
+        memory_reserved=lambda _: 6_200_000_000,
+        utilization=lambda _: answers.wait(DEADLINE) and 85,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    (tmp_path / "stat").write_text("cpu  170 0 120 910 0 0 0 0 0 0\n")
+    for _ in range(35):  # NVML hangs from batch 10 on: no further line begins
+        line.count()
+    answers.set()
+    assert pickle.loads(pickle.dumps(line))._batches == 35
+    assert line._thread is not None
+    line._thread.join(DEADLINE)
+    printed = "trackside: batch 10: GPU 1 85 %, 6.2 of 8.0 GB, CPU 45 %, RAM 12.3 of 32.0 GB\n"
+    assert capsys.readouterr().err == printed
+    off = ResourceLine(0, tmp_path)
+    for _ in range(100):
+        off.count()
+    assert off._thread is None
 
 
 def test_many_waits_are_thinned() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diffs import added, change, changed, shown
-from integrations.test_epoch_line import LINE
+from integrations.test_epoch_line import LINE, RESOURCES
 from integrations.trainings import Trained, in_turn, trained
 from processes import eventually, require
 
@@ -220,4 +220,5 @@ def test_the_loop_of_a_fabric_is_a_run_with_the_name_of_the_logger(fitted: Train
 def test_nothing_of_the_integration_has_failed_and_each_epoch_has_its_line_if_it_is_wanted(fitted: Trained) -> None:
     errors = "".join(fitted.errors)
     assert LINE.findall(errors) == ["0", "1"], "those of the one callback that has to write them"
-    assert "trackside:" not in LINE.sub("", errors)
+    assert set(RESOURCES.findall(errors)) == {"4"}
+    assert "trackside:" not in RESOURCES.sub("", LINE.sub("", errors))

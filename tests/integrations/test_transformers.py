@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from diffs import added, changed, shown
-from integrations.test_epoch_line import LINE
+from integrations.test_epoch_line import LINE, RESOURCES
 from integrations.trainings import TORCHRUN, in_turn
 from integrations.trainings import Trained as All
 from integrations.trainings import trained as all_trained
@@ -234,7 +234,10 @@ def test_a_failure_is_logged_once_and_costs_only_itself_and_each_epoch_has_its_l
     assert trained.all.run("failing")["state"] == "failed"
     assert trained.found["broken"] == 2
     assert LINE.findall(trained.errors) == ["1.0", "2.0"], "those of the one callback that has to write them"
-    reported = [line for line in LINE.sub("", trained.errors).splitlines() if line.startswith("trackside: ")]
+    assert RESOURCES.findall(trained.errors) == ["6", "12"]
+    reported = [
+        line for line in RESOURCES.sub("", LINE.sub("", trained.errors)).splitlines() if line.startswith("trackside: ")
+    ]
     assert len(reported) == 2, reported
     assert reported[0].startswith("trackside: Transformers: not all of the configuration can be read (")
     assert reported[1].startswith("trackside: Transformers: a step: TypeError: ")

@@ -19,11 +19,11 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents import experiment
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import MachineSample, RunState
+from trackside_daemon.model.records import BatchIngested, MachineSample, RunState
 from trackside_daemon.questions.diagnosis import SIZE
 from trackside_daemon.service.assembly import _reports
 from trackside_daemon.service.config import Config
-from trackside_daemon.service.reports import WAITING, Reports
+from trackside_daemon.service.reports import LAST_SECONDS, WAITING, WRITTEN_SECONDS, Reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +96,23 @@ def test_runs_that_ended_come_before_those_that_live_of_which_the_first_give_way
     runs.start()
     runs.stop()
     assert (order, caplog.messages) == (["run", *live[1:]], [])
+
+
+def test_the_last_report_of_a_run_waits_longer_for_its_values_than_one_before(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[float]()
+    (place / "e").mkdir()
+    runs = Reports(None, place / "e", place / "history", CostSection, waits.append, memory=1 << 30, every=1)
+    monkeypatch.setattr(runs, "_write", lambda *_: None)
+    opened("a")
+    runs.start()
+    runs.accept(Batch("training", records=[ingested("a", [(5, round(BEGIN * 1e6), {"x": 1.0})])]))
+    eventually(lambda: waits)
+    runs.accept(Batch("training", records=[ENDED]))
+    eventually(lambda: len(waits) == 2)
+    runs.stop()
+    assert waits == [WRITTEN_SECONDS, LAST_SECONDS]
 
 
 def test_a_stop_complains_of_no_run_that_lives(place: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -188,6 +205,7 @@ def test_the_metrics_of_an_experiment_need_little_memory_and_are_the_newest_step
     root = experiment.write_experiment(offline, contents, place / "e")
     lines = (root / "logs" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [6, 7, 8, 9]
+    (root / "logs" / "metrics.jsonl").unlink()
     monkeypatch.setattr(experiment, "_metrics", lambda *_: (b"x" * MIB for _ in range(100)))
     tracemalloc.start()
     experiment.write_experiment(offline, contents, place / "e")
@@ -195,6 +213,104 @@ def test_the_metrics_of_an_experiment_need_little_memory_and_are_the_newest_step
     tracemalloc.stop()
     assert (root / "logs" / "metrics.jsonl").stat().st_size == 100 * MIB
     assert peak < 50 * MIB
+    offline.close()
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "_plots", lambda _: ())
+
+
+def write_metrics(place: Path) -> tuple[Path, list[tuple[int, int, dict[str, float]]]]:
+    """Write the run's directory as the daemon's process does, and return metrics.jsonl, and attempt, step and values of its lines."""
+    (place / "e").mkdir(exist_ok=True)
+    offline = Offline(place / "history", lambda _: None)
+    with offline.reading() as connection:
+        contents = read_contents(connection, "run", CostSection(), SIZE)
+    file = experiment.write_experiment(offline, contents, place / "e") / "logs" / "metrics.jsonl"
+    offline.close()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return file, [(one.pop("attempt"), one.pop("step"), {k: v for k, v in one.items() if k != "time"}) for one in lines]
+
+
+def pushed(first: int, count: int, attempt: int = 0, number: int = 1, rank: int = 0) -> BatchIngested:
+    """Return pushes of a step each, with a second key at every third step."""
+    return ingested(
+        "run",
+        [
+            (s, round((BEGIN + 100 * attempt + s) * 1e6), {"loss": s / 4} | ({} if s % 3 else {"acc": s / 8}))
+            for s in range(first, first + count)
+        ],
+        attempt=attempt,
+        number=number,
+        rank=rank,
+    )
+
+
+def lines_of(first: int, count: int, attempt: int = 0) -> list[tuple[int, int, dict[str, float]]]:
+    return [(attempt, s, {"loss": s / 4} | ({} if s % 3 else {"acc": s / 8})) for s in range(first, first + count)]
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_metrics_of_an_experiment_grow_and_go_on_after_a_restart_of_either(tmp_path: Path) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    with history(place / "history") as one:
+        one.put([opened("run", name="gpt"), pushed(0, 500)])
+        file, found = write_metrics(place)
+        assert found == lines_of(0, 500)
+        before, inode = file.read_bytes(), file.stat().st_ino
+        one.put([pushed(500, 2000, number=2)])
+        file, found = write_metrics(place)
+        assert found == lines_of(0, 2500)
+        assert (file.stat().st_ino, file.read_bytes()[: len(before)]) == (inode, before)
+    with history(place / "history") as one:  # the daemon has restarted, and then the training, from its checkpoint
+        one.put([opened("run", name="gpt", attempt=1), pushed(2400, 200, attempt=1)])
+        file, found = write_metrics(place)
+        assert (file.stat().st_ino, found) == (inode, lines_of(0, 2500) + lines_of(2400, 200, attempt=1))
+        size = file.stat().st_size
+        assert write_metrics(place)[1] == found
+        assert file.stat().st_size == size
+
+
+@pytest.mark.parametrize("what", ["torn", "shorter", "missing", "place missing", "place torn", "another file"])
+@pytest.mark.usefixtures("no_plots")
+def test_metrics_of_an_experiment_that_are_not_as_they_were_left_are_whole_again(tmp_path: Path, what: str) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    with history(place / "history") as one:
+        one.put([opened("run", name="gpt"), pushed(0, 50)])
+        file, _ = write_metrics(place)
+        noted = file.with_name(".metrics.json")
+        if what == "torn":  # a process that was killed while it appended
+            file.write_bytes(file.read_bytes() + b'{"step": 50, "ti')
+        elif what == "shorter":
+            file.write_bytes(file.read_bytes()[:-5])
+        elif what == "place torn":
+            noted.write_text('{"byt')
+        elif what == "another file":
+            file.write_bytes(b"x" * 1_000_000)
+        else:
+            (file if what == "missing" else noted).unlink()
+        one.put([pushed(50, 10, number=2)])
+        assert write_metrics(place)[1] == lines_of(0, 60)
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_metrics_of_an_experiment_are_written_anew_when_they_are_twice_too_long_or_a_lower_rank_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "own"
+    place.mkdir()
+    monkeypatch.setattr(experiment, "ROWS", 10)
+    with history(place / "history") as one:
+        one.put([opened("run", name="gpt", rank=1), pushed(0, 8, rank=1)])
+        for begin in (8, 16, 24):
+            assert [step for _, step, _ in write_metrics(place)[1]] == [*range(begin)]
+            one.put([pushed(begin, 8, number=begin, rank=1)])
+        assert [step for _, step, _ in write_metrics(place)[1]] == [*range(22, 32)]
+        one.put([opened("run", name="gpt"), pushed(30, 5)])
+        assert write_metrics(place)[1] == lines_of(30, 5)
 
 
 def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -> None:
@@ -209,6 +325,7 @@ def test_with_little_memory_an_experiment_has_no_png_and_all_else(place: Path) -
         "loss.svg",
         "loss-dark.svg",
         ".trackside.json",
+        ".metrics.json",
     }
 
 

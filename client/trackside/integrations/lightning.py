@@ -19,7 +19,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_by
-from trackside.integrations.epoch_line import EpochLine
+from trackside.integrations.epoch_line import EpochLine, ResourceLine
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import (
@@ -161,6 +161,7 @@ class TracksideCallback(Callback):
         watch: Also watch the model in each fit, as `trackside.watch` does; ``"distributions"`` with distributions of weights
             and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
         epoch_line: Write a line for each epoch to standard error, on rank 0, and push ``throughput_efficiency``.
+        resource_line: Write a line of the use of GPU, CPU and memory after so many batches, on rank 0; 0 for none.
         arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
 
     Attributes:
@@ -177,10 +178,12 @@ class TracksideCallback(Callback):
         *,
         watch: bool | str | Mapping[str, Any] = False,
         epoch_line: bool = False,
+        resource_line: int = 0,
         **arguments: Any,
     ) -> None:
         super().__init__()
         self._line = EpochLine() if epoch_line else None
+        self._resources = ResourceLine(resource_line)
         self._watches = watch
         self._watcher: Any = None
         self._adapter = self._own_adapter = RunAdapter(name, arguments)
@@ -259,6 +262,8 @@ class TracksideCallback(Callback):
     @never_raises
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples(batch)
+        if trainer.is_global_zero:
+            self._resources.count()
         if self._line is not None:
             self._line.stepped(samples(batch))
         loss = outputs.get("loss") if hasattr(outputs, "get") else outputs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-from trackside.integrations.epoch_line import EpochLine
+from trackside.integrations.epoch_line import EpochLine, ResourceLine
 from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.packing import text_of
@@ -43,6 +43,7 @@ class TracksideCallback(TrainerCallback):
             and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
         profile: Plan of profiles for a run that this opens, as for `trackside.init`.
         epoch_line: Write a line for each epoch to standard error, on rank 0, and push ``throughput_efficiency``.
+        resource_line: Write a line of the use of GPU, CPU and memory after so many steps, on rank 0; 0 for none.
 
     Attributes:
         is_carried: Checkpoints carry the run, so that a resume continues it.
@@ -58,8 +59,10 @@ class TracksideCallback(TrainerCallback):
         watch: bool | str | Mapping[str, Any] = False,
         profile: Mapping[str, Any] | None = None,
         epoch_line: bool = False,
+        resource_line: int = 0,
     ) -> None:
         self._line = EpochLine() if epoch_line else None
+        self._resources = ResourceLine(resource_line)
         self._watches = watch
         self._profile = profile
         self._adapter: RunAdapter | None = None
@@ -126,8 +129,10 @@ class TracksideCallback(TrainerCallback):
                 self._line.write(round(state.epoch or 0, 2))
 
     @never_raises
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """End the wait for the batches of a step."""
+    def on_step_begin(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+        """End the wait for the batches of a step, and write the line of resources."""
+        if self._run is not None and state.is_world_process_zero:
+            self._resources.count()
         if self._line is not None:
             self._line.began()
 

@@ -127,9 +127,11 @@ class RuleSection(Section):
         if len(bounds) != 1:
             present = " and ".join(bounds) or "none"
             raise ValueError(f"exactly one condition of above, below and absent is needed, got {present}")
-        functions = [name for name in ("rate", "change", "mean", "over") if getattr(self, name) is not None]
+        functions = [name for name in ("rate", "change", "mean") if getattr(self, name) is not None]
         if self.relative_to is not None and (self.change is not None or self.absent):
             functions.append("relative-to")
+        if self.over is not None and self.absent:
+            functions.append("over")
         if len(functions) > 1 or (functions and self.absent):
             raise ValueError(f"{' and '.join([*functions, *bounds])} cannot be combined")
         return self

@@ -1,7 +1,8 @@
 """The directory of a run for its user, below ``storage.experiment-directory``: report, plots, metrics, configuration, results.
 
 RUN/report.html, config.json, results.json, logs/metrics.jsonl, and visualizations/ with plots, images of the run, and
-training_dynamics_step_N.png. Each file appears when it is complete; a run's directory has at most some hundred of them.
+training_dynamics_step_N.png. Each file appears when it is complete, and metrics.jsonl grows by whole lines; a run's directory has at
+most some hundred files.
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ import resource
 import time
 from base64 import b64decode
 from contextlib import suppress
+from errno import ENOSPC
 from importlib.util import find_spec
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.bridges.mirrors.unsent import streams, unsent
 from trackside_daemon.documents import plots, report, run
 from trackside_daemon.documents.html import write as written
-from trackside_daemon.history.files.export import plain, rows
+from trackside_daemon.history.files.export import plain
 from trackside_daemon.history.files.jsonl import folder
-from trackside_daemon.history.files.selection import Selection
-from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.files.selection import packed_count
+from trackside_daemon.history.read.series import LogTail, Window, cut, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from trackside_daemon.bridges.mirrors.unsent import RankStream
     from trackside_daemon.history.read.series import Readable
 
 ROWS = 100_000  # most lines of metrics.jsonl, the newest steps
@@ -37,6 +40,10 @@ VALUES = 10_000_000  # most values of these lines, if each has every key: some 1
 CHARTS = 24  # most charts that are drawn, the loss first
 DYNAMICS = 4  # of them in training_dynamics_step_N.png
 DYNAMICS_FILES = 20  # most of these, the newest
+METRICS, WRITTEN = "metrics.jsonl", ".metrics.json"
+WRITTEN_BYTES = 16_000_000
+GROUP = 4096  # most keys whose places are noted, so that a report of a run with more begins anew
+AT_ONCE = 20_000  # values that are read at once
 LISTED = ".trackside.json"  # the files that were written here
 LISTED_BYTES = 1_000_000
 DRAWING_SECONDS = 25.0  # of a processor, after which no further PNG is drawn
@@ -62,7 +69,7 @@ def write_experiment(history: Readable, contents: Mapping[str, Any], root: Path)
         top.put("results.json", _json(_results(about)))
         top.put("report.html", written(report.document([contents])).encode("utf-8", "replace"))
         with top.inner("logs") as logs:
-            logs.put("metrics.jsonl", _metrics(history, about))
+            _write_metrics(history, about, logs)
         with top.inner("visualizations") as place:
             names = [place.put(file, content) for file, content in _plots(contents)]
             place.keep(names)
@@ -103,8 +110,7 @@ class _Directory:
     def put(self, name: str, content: bytes | Iterator[bytes]) -> str:
         """Write a file in one step, so that readers never see half of it."""
         unfinished = f".{name}.unfinished"
-        with suppress(FileNotFoundError):  # of a process that was killed
-            os.unlink(unfinished, dir_fd=self._file)
+        self.delete(unfinished)  # of a process that was killed
         try:
             with os.fdopen(self._open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as out:
                 out.writelines((content,) if isinstance(content, bytes) else content)
@@ -115,11 +121,37 @@ class _Directory:
             raise
         return name
 
+    def read(self, name: str, most: int) -> bytes:
+        """Return the content of a file, at most some bytes."""
+        with os.fdopen(self._open(name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            return file.read(most)
+
+    def ends_a_line(self, name: str, size: int) -> bool:
+        """Return whether a file has at least some bytes, and the last of these ends a line."""
+        try:
+            with os.fdopen(self._open(name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                return size > 0 and os.pread(file.fileno(), 1, size - 1) == b"\n"
+        except OSError:
+            return False
+
+    def append(self, name: str, size: int, content: Iterator[bytes]) -> None:
+        """Append lines to the first bytes of a file, each by one write, so that readers see whole lines."""
+        with os.fdopen(self._open(name, os.O_RDWR | os.O_NONBLOCK), "r+b", buffering=0) as file:
+            os.ftruncate(file.fileno(), size)  # what a process that was killed has left
+            file.seek(size)
+            for line in content:
+                if file.write(line) < len(line):  # the next time does not keep it
+                    raise OSError(ENOSPC, os.strerror(ENOSPC), name)
+
+    def delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._file)
+
     def keep(self, names: Sequence[str]) -> None:
         """Delete the files of the times before, except the newest dynamics; the user's own files stay."""
         listed: set[str] = set()
-        with suppress(OSError, ValueError), os.fdopen(self._open(LISTED, os.O_RDONLY), "rb") as file:
-            listed = set(msgspec.json.decode(file.read(LISTED_BYTES), type=list[str]))
+        with suppress(OSError, ValueError):
+            listed = set(msgspec.json.decode(self.read(LISTED, LISTED_BYTES), type=list[str]))
         dynamics = sorted((int(match[1]), match[0]) for match in map(_DYNAMICS.fullmatch, {*listed, *names}) if match)
         kept = {*names, *(name for _, name in dynamics[-DYNAMICS_FILES:])}
         for name in listed - kept:
@@ -166,13 +198,80 @@ def _results(about: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _metrics(history: Readable, about: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield a flat line of JSON for each step of the lowest rank."""
-    lines = min(ROWS, max(1, VALUES // max(1, len(run.metrics(about)))))
-    window = Window("step", float((about["step"] or 0) - lines + 1), float("inf"))
+class _Place(msgspec.Struct):
+    """The rank of an attempt in metrics.jsonl, its pushes in the history then, and the number of samples of each key."""
+
+    rank: int
+    pushes: int
+    sent: dict[str, int]
+
+
+class _Written(msgspec.Struct):
+    """The bytes and lines of metrics.jsonl, and how far it has each attempt."""
+
+    bytes: int = 0
+    lines: int = 0
+    attempts: dict[int, _Place] = {}
+
+
+def _write_metrics(history: Readable, about: Mapping[str, Any], logs: _Directory) -> None:
+    """Append the pushes that metrics.jsonl lacks; write it anew if it is not as it was left, or has become twice as long."""
+    most = min(ROWS, max(1, VALUES // max(1, len(run.metrics(about)))))
+    with history.reading() as connection:
+        every = streams(connection, about["id"], every_rank=False)
+    written = _Written()
+    with suppress(OSError, ValueError):
+        written = msgspec.json.decode(logs.read(WRITTEN, WRITTEN_BYTES), type=_Written)
+    now = {one.place.attempt: one for one in every}
+    goes_on = logs.ends_a_line(METRICS, written.bytes) and written.lines <= 2 * most
+    for number, place in written.attempts.items():
+        one = now.get(number)
+        goes_on = goes_on and one is not None and one.place.rank == place.rank and one.pushes >= place.pushes
+    if goes_on:
+        logs.append(METRICS, written.bytes, _metrics(history, every, written))
+    else:
+        logs.delete(WRITTEN)  # it would not fit the new file
+        written = _beginning(history, every, Window("step", float((about["step"] or 0) - most + 1)), most)
+        logs.put(METRICS, _metrics(history, every, written))
+    if sum(len(place.sent) for place in written.attempts.values()) <= GROUP:
+        logs.put(WRITTEN, msgspec.json.encode(written))
+    else:
+        logs.delete(WRITTEN)
+
+
+def _beginning(history: Readable, every: Sequence[RankStream], window: Window, most: int) -> _Written:
+    """Return the places from which a new metrics.jsonl has the newest steps: of each attempt, until there are *most* pushes."""
+    written = _Written()
+    for stream in reversed(every):
+        with history.reading() as connection:
+            tail, inside, sent = LogTail(connection, stream.id), dict[int, int](), {}
+            for series in find(connection, stream.id, tail):
+                columns = tail.read(series)
+                count = packed_count(connection, series, window, inside) if series.id else 0
+                count += len(cut(*columns, window)[0])
+                sent[series.key] = series.end + len(columns[0]) - (count if most > 0 else 0)
+        written.attempts[stream.place.attempt] = _Place(stream.place.rank, stream.pushes, sent)
+        most -= stream.pushes
+    return written
+
+
+def _metrics(history: Readable, every: Sequence[RankStream], written: _Written) -> Iterator[bytes]:
+    """Yield a flat line of JSON for each further push of the lowest rank, and note how far that is."""
     encode = msgspec.json.Encoder().encode
-    for attempt, step, moment, values in islice(rows(history, about["id"], Selection(window=window)), 2 * lines):
-        yield encode({"step": step, "time": moment / 1e6, "attempt": attempt, **plain(values)}) + b"\n"
+    for stream in every:
+        place = written.attempts.setdefault(stream.place.attempt, _Place(stream.place.rank, 0, {}))
+        complete, place.pushes = False, stream.pushes
+        while not complete:
+            with history.reading() as connection:
+                found = unsent(connection, stream, place.sent, AT_ONCE)
+            for row in found.rows:
+                values = {"step": row.step, "time": row.time / 1e6, "attempt": row.attempt, **plain(row.values)}
+                line = encode(values) + b"\n"
+                written.bytes += len(line)
+                yield line
+            place.sent |= found.sent
+            written.lines += len(found.rows)
+            complete = found.complete
 
 
 def _plots(contents: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -101,6 +101,9 @@ class HistoryRecorder:
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}
         self._ending: set[str] = set()
+        self._between: dict[
+            str, Batch
+        ] = {}  # the last of each source that was not kept, since another of its interval was
         self._attempts_lock = threading.Lock()
         self._live: set[tuple[str, int]] = set()
         self._last_attempts: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
@@ -265,6 +268,13 @@ class HistoryRecorder:
             if record.state in ENDED:
                 self._live.discard(key)
                 self._ending.update(self._machine)
+                newest = max((batch.time for batch in self._between.values()), default=0.0)
+                for (
+                    batch
+                ) in self._between.values():  # the next may be long in coming, and the run's report does not wait
+                    if batch.time > newest - self.interval:
+                        self._put_sample(batch)
+                self._between.clear()
             else:
                 self._set_live(key)
 
@@ -286,13 +296,19 @@ class HistoryRecorder:
         self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        """Queue one batch of each source per interval while a run is live, and one more when an attempt begins or ends."""
+        """Queue one batch of each source per interval while a run is live, and more when an attempt begins or ends."""
         slot = int(batch.time // self.interval)
         ends = batch.source in self._ending
         if not ends and (not self._live or self._last_slots.get(batch.source) == slot):
+            if self._live:
+                self._between[batch.source] = batch
             return
         self._ending.discard(batch.source)
+        self._between.pop(batch.source, None)
         self._last_slots[batch.source] = slot
+        self._put_sample(batch)
+
+    def _put_sample(self, batch: Batch) -> None:
         values = {
             series_name(sample.metric, sample.labels): sample.value
             for sample in batch.samples

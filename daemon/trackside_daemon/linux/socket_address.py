@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _LISTENS = "0A"
 
@@ -26,6 +27,13 @@ def listeners(port: int, proc: Path = Path("/proc")) -> Iterator[tuple[int, str]
             fields = line.split()
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
                 yield int(fields[7]), fields[9]
+
+
+def strangers(host: str, port: int, trusted: Collection[int], proc: Path = Path("/proc")) -> list[int]:
+    """Return the users who listen on a TCP port of this machine, other than root, this one and those with a *trusted* uid."""
+    known = (0, os.getuid(), *trusted)
+    others = {uid for uid, _ in listeners(port, proc) if uid not in known}
+    return sorted(others) if others and is_of_this_machine(host) else []
 
 
 def is_of_this_machine(host: str) -> bool:

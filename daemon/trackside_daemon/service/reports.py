@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it
 WRITTEN_SECONDS = 5.0  # the longest wait for the history to write what is queued
+LAST_SECONDS = 60.0  # the same at the end of a run, whose report is not written again
 STOP_SECONDS = 20.0  # the longest delay of the daemon's end
 PAUSE_SECONDS = 60.0  # between two writes of the directory of a run that lives
 WAITING = 256  # most runs that wait; more end at once only when a cluster fails
@@ -135,7 +136,7 @@ class Reports:
             with self._changed:
                 has_ended = run in self._ended
                 self._ended.discard(run)
-            self._flush(WRITTEN_SECONDS)
+            self._flush(max(0.0, min(LAST_SECONDS, self._stop_by - self._clock())) if has_ended else WRITTEN_SECONDS)
             if has_ended and (file := self.file(run)):
                 self._write(run, ReportRequest(str(self._history), run, str(file)), "report", logging.INFO)
             if self._experiments:

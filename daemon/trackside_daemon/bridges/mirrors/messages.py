@@ -32,11 +32,12 @@ class MirrorStatus(msgspec.Struct):
     Attributes:
         sent: Samples that the target has accepted.
         lost: Samples that the history has deleted before.
-        rejected: Samples that the target will never accept.
+        rejected: Samples and media that the target will never accept, or not in this process's time.
         failures: Requests that failed, and are retried.
         oldest: Unix time of the oldest sample that waits; None for none.
         success: Unix time of the last request that was accepted; None for none.
         error: Error of the last request, in one line; empty if it was accepted.
+        left_out: What was rejected last, and why, in one line.
     """
 
     sent: int = 0
@@ -46,3 +47,4 @@ class MirrorStatus(msgspec.Struct):
     oldest: float | None = None
     success: float | None = None
     error: str = ""
+    left_out: str = ""

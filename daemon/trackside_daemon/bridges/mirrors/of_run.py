@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.positions import RankKey
     from trackside_daemon.bridges.mirrors.target import MirroredRun
     from trackside_daemon.bridges.mirrors.unsent import RankStream
+    from trackside_daemon.history.media.index import MediaFile
 
 PACE = 30  # seconds between two points of a curve
 SETTLE = 5  # seconds before the machine's newest sample, until which the history has those of all sources
@@ -89,6 +90,12 @@ def _points(facts: Facts, begin: int) -> tuple[dict[int, dict[str, float]], dict
     return {cell: dict(values) for cell, values in points.items()}, moments
 
 
+def waiting_media(history: Path, places: Collection[RankKey], sent: Collection[str], run: str) -> list[MediaFile]:
+    """Return all media of a run that the target does not have; see `unsent_media`."""
+    wanted = {(place.attempt, place.rank) for place in places}
+    return [one for one in index.read(history, run) if one.file not in sent and (one.attempt, one.rank) in wanted]
+
+
 def unsent_media(history: Path, places: Collection[RankKey], sent: Collection[str], run: str) -> list[Row]:
     """Return rows with the next images, texts, tables and histograms of a run, as many as are sent at once.
 
@@ -100,11 +107,8 @@ def unsent_media(history: Path, places: Collection[RankKey], sent: Collection[st
     """
     rows: list[Row] = []
     lowest = {place.attempt: place.rank for place in reversed(list(places))}
-    wanted = {(place.attempt, place.rank) for place in places}
     size = 0
-    for item in index.read(history, run):
-        if item.file in sent or (item.attempt, item.rank) not in wanted:
-            continue
+    for item in waiting_media(history, places, sent, run):
         with suppress(OSError):  # it was deleted meanwhile
             medium = Medium(item, index.content(history, run, item), index.directory_of(history, run) / item.file)
             size += len(medium.data)

@@ -109,6 +109,8 @@ class _Mirror:
             return
         if status is None:
             return
+        if status.left_out not in ("", self._status.left_out):
+            log.warning("bridges: %s: left out: %s", self._name, status.left_out)
         self._status = status
         self._backoff.reset()
         self._report(self._status.error)

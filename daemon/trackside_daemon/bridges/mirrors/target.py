@@ -89,10 +89,12 @@ class Target(Protocol):
         machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id. If not, rows of runs have
             curves of the run's machine, and media.
         histograms: Whether it accepts rows with distributions.
+        refused: The media of the last rows that it did not accept, of each its key and why.
     """
 
     machine: bool
     histograms: bool
+    refused: Sequence[str] = ()
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """Make the target ready for a run; called before the first rows since the start, also for a run that it has.

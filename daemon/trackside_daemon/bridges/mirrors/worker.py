@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
-from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media
+from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media, waiting_media
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State
 from trackside_daemon.bridges.mirrors.targets import make_target
@@ -38,6 +38,7 @@ LAYERS = "\0distributions"  # key of the position of distributions, the id of th
 MEDIA = -1  # attempt of the positions of media, which are the files by name
 MAX_VALUES = 20_000
 
+MEDIA_SECONDS = 600.0  # for which media that the target does not store hold up the end of their run
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
 
 MACHINE = MirroredRun("", "", "running", (), 0.0, None, "", {}, {})
@@ -78,6 +79,11 @@ class Mirror:
         self._begun: set[str] = set()
         self._complete: dict[int, int] = {}
         self._extras: dict[str, object] = {}  # what the curves and media of a run were when the target had all of them
+        self._failing: dict[str, float] = {}  # since when the target does not store the media of a run that has ended
+        self._given_up: dict[str, str] = {}  # the ends of runs without media, until the next start
+        self._unstored: SendError | None = (
+            None  # what storing of media does not answer: others' are not tried in this poll
+        )
         self._oldest: list[float] = []
         self._silent = False  # the target does not answer: only find what waits
         self._failing_since: float | None = None
@@ -90,7 +96,7 @@ class Mirror:
             connection = open_reader(self._history)
             try:
                 runs = list(mirrored_runs(connection, self._positions))
-                self._oldest, self._silent = [], False
+                self._oldest, self._silent, self._unstored = [], False, None
                 for run in [*([MACHINE] if self._target.machine else []), *runs]:
                     try:
                         self._mirror(connection, run)
@@ -111,6 +117,8 @@ class Mirror:
         return self._handle_result(failures)
 
     def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
+        if run.end and self._given_up.get(run.id) == run.end:
+            return
         every = streams(connection, run.id, every_rank=self._every_rank)
         for stream in every:
             # The number of pushes grows with each batch, so a stream without new ones costs one query.
@@ -127,7 +135,7 @@ class Mirror:
             self._send_extras(connection, run, every)
         if run.ended is not None and not self._ending() and not self._silent:
             state = self._target.end(run, self._prepared(run))
-            self._positions.finish(run.id, state, run.end)
+            self._positions.finish(run.id, state, "" if run.id in self._given_up else run.end)
             self._begun.discard(run.id)
 
     def _send_next(self, connection: sqlite3.Connection, run: MirroredRun, stream: RankStream) -> bool:
@@ -196,9 +204,28 @@ class Mirror:
 
     def _send_media(self, history: Path, run: MirroredRun, begun: Sequence[RankStream]) -> None:
         place, places = RankKey(run.id, MEDIA, 0), [stream.place for stream in begun]
-        while not self._ending() and (rows := unsent_media(history, places, self._positions.sent(place), run.id)):
-            state = self._deliver(run, rows, self._prepared(run))
-            self._positions.advance(place, {one.item.file: 1 for row in rows for one in row.media}, state)
+        try:
+            while not self._ending() and (rows := unsent_media(history, places, self._positions.sent(place), run.id)):
+                if self._unstored:
+                    raise self._unstored
+                state = self._deliver(run, rows, self._prepared(run))
+                self._positions.advance(place, {one.item.file: 1 for row in rows for one in row.media}, state)
+        except SendError as error:
+            if not error.code:  # it may be the store behind the target that does not answer
+                self._unstored = error
+            since = self._failing.setdefault(run.id, time.monotonic()) if run.end else inf
+            if time.monotonic() < since + MEDIA_SECONDS:
+                raise SendError(str(error), "later", error.code) from None
+            count = len(waiting_media(history, places, self._positions.sent(place), run.id))
+            self._given_up[run.id] = run.end
+            self.status.rejected += count
+            left_out = (
+                f"{count} media, for which the run's end does not wait any longer; the next start sends them: {error}"
+            )
+            self.status.left_out = str(_of_run(run, SendError(left_out, "never")))
+        else:
+            self._given_up.pop(run.id, None)
+            self._failing.pop(run.id, None)
 
     def _prepared(self, run: MirroredRun) -> State:
         state = self._positions.state(run.id)
@@ -219,9 +246,13 @@ class Mirror:
                 half = len(rows) // 2
                 return self._deliver(run, rows[half:], self._deliver(run, rows[:half], state))
             self.status.rejected += count
-            self.status.error = str(error)
+            self.status.left_out = str(_of_run(run, error))
             return state
-        self.status.sent += count
+        refused = self._target.refused
+        if refused:
+            self.status.rejected += len(refused)
+            self.status.left_out = str(_of_run(run, SendError(refused[-1], "never")))
+        self.status.sent += count - len(refused)
         self.status.success = time.time()
         return state
 

@@ -21,6 +21,7 @@ import psutil
 
 from trackside_daemon.bridges.mirrors.target import Target
 from trackside_daemon.http_client.errors import SendError, SettingError
+from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +56,7 @@ class WandbClient(Target):
     def __init__(self, settings: dict[str, Any], wandb: Any) -> None:
         self._settings = settings
         self._wandb = wandb
+        self.refused: list[str] = []
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
@@ -63,7 +65,7 @@ class WandbClient(Target):
 
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """See `Target`."""
-        begin = int(state["rows"])
+        begin, self.refused = int(state["rows"]), []
         self._log(run, enumerate(rows, begin), begin + len(rows))
         return {"rows": begin + len(rows)}
 
@@ -82,8 +84,10 @@ class WandbClient(Target):
                 values = {**row.named(), STEP_KEY: row.step, "_timestamp": row.time / 1e6}
                 media: dict[str, Any] = {}
                 for one in row.media:
-                    with suppress(Exception):  # one that the client refuses costs only itself
+                    try:
                         media[row.name(one.item.key)] = self._medium(one)
+                    except Exception as error:  # noqa: BLE001  one that the client refuses costs only itself
+                        self.refused.append(f"{shown(one.item.key)}: {_reason(error)}")
                 attempt = {"trackside/attempt": row.attempt} if row.attempt else {}
                 opened.log({**values, **media, **attempt}, step=number)
             path = f"{opened.entity}/{opened.project}/{opened.id}"
@@ -92,8 +96,7 @@ class WandbClient(Target):
             stored = (self._wandb.Api().run(path).historyLineCount or 0) if online else count
         except Exception as error:  # noqa: BLE001  the client raises many kinds of errors
             _end_service(self._wandb)
-            reason = " ".join(str(error).split())[:200]
-            raise SendError(f"the client of W&B: {type(error).__name__}: {reason}") from None
+            raise SendError(f"the client of W&B: {_reason(error)}") from None
         if stored < count:
             log = self._directory() / "wandb" / "debug-internal.log"
             raise SendError(f"the server of W&B has not accepted all rows; the reason is in {log}")
@@ -136,6 +139,10 @@ class WandbClient(Target):
     def _directory(self) -> Path:
         directory = Path(self._settings["directory"])
         return directory if self._settings["mode"] == "offline" else directory / "trackside-online"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _end_service(wandb: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ READ_SECONDS = 10.0  # interval of requests: Ray makes a page of some 300 KiB fo
 STALE_SECONDS = 45.0  # age of answers that are no longer shown: a request may last 30 s
 EXPECTED = "Expected termination"  # begin of the message of a node that was stopped
 ACTORS = 2000  # limit of actors with a series
+KNOWN = 100_000  # limit of actors and of dead nodes that are remembered
 
 
 class Node(msgspec.Struct):
@@ -73,6 +75,7 @@ class Cluster:
         self._dead: set[str] = set()
         self._old: set[str] | None = None
         self._restarts: dict[str, int] = {}
+        self._forgotten = 0  # restarts of actors that are no longer in it
         self.actors: dict[tuple[str, int], Actor] = {}
 
     def read(self, ended: Collection[str]) -> Iterator[Sample]:
@@ -91,7 +94,7 @@ class Cluster:
         dead = {node.node_id for node in nodes} - {node.node_id for node in live}
         expected = {node.node_id for node in nodes if (node.state_message or "").startswith(EXPECTED)}
         self._old = dead if self._old is None else self._old
-        self._dead |= dead - expected - self._old
+        self._dead |= {*islice(dead - expected - self._old, max(0, KNOWN - len(self._dead)))}
         yield Sample(f.DEATHS, (), float(len(self._dead)))
         yield Sample(f.NODES, ("alive",), float(len(live)))
         yield Sample(f.NODES, ("dead",), float(len(dead)))
@@ -102,6 +105,8 @@ class Cluster:
         states = Counter(actor.state.lower() for actor in actors.values())
         yield from (Sample(f.ACTORS, (state,), float(count)) for state, count in states.items())
         self._restarts |= {key: int(actor.num_restarts) for key, actor in actors.items()}
-        yield Sample(f.RESTARTS, (), float(sum(self._restarts.values())))
+        for key in [*islice(self._restarts, max(0, len(self._restarts) - KNOWN))]:
+            self._forgotten += self._restarts.pop(key)
+        yield Sample(f.RESTARTS, (), float(self._forgotten + sum(self._restarts.values())))
         live_actors = [actor for actor in actors.values() if actor.state == "ALIVE" and actor.pid]
         self.actors = {(str(one.address.get("nodeId")), one.pid or 0): one for one in live_actors[:ACTORS]}

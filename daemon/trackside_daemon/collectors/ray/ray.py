@@ -7,20 +7,24 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
+from trackside.environment.identity import start_time
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.ray.dashboard import READ_SECONDS, STALE_SECONDS, Cluster
+from trackside_daemon.collectors.ray.dashboard import ACTORS, READ_SECONDS, STALE_SECONDS, Cluster
 from trackside_daemon.collectors.ray.token import REFUSED, RayToken
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.http_client.http_request import request, tls_context
+from trackside_daemon.linux.socket_address import strangers
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from trackside_daemon.model.metric import Metric
 
@@ -33,10 +37,11 @@ _ROLES = (
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _NOT_ACTORS = frozenset(("IDLE", "DashboardAgent", "RuntimeEnvAgent"))
 _PORT_DIGITS = 8
+_NAME_LENGTH = 200  # characters of a resource, a state or a class
 
 # A line of the text format: the name, its labels and the value.
 _LINE = re.compile(r"(ray_resources|ray_object_store_(?:used|available)_memory|ray_tasks)\{(.*)\} (\S+)")
-_LABEL = re.compile(r'\b(Name|State)="([^"\\]*)"')
+_LABEL = re.compile(rf'\b(Name|State)="([^"\\]{{0,{_NAME_LENGTH}}})"')
 _ENDED = frozenset(("FINISHED", "FAILED"))
 
 
@@ -54,11 +59,13 @@ class LocalNode(NamedTuple):
         id: The node's id, hexadecimal.
         pid: The raylet's pid.
         session: The directory of Ray's session.
+        uid: The user who runs it.
     """
 
     id: str
     pid: int
     session: str
+    uid: int
 
 
 class RayWorker(NamedTuple):
@@ -76,22 +83,29 @@ class RayWorker(NamedTuple):
 
 
 def processes(proc: Path) -> tuple[dict[str, LocalNode], list[RayWorker]]:
-    """Return the nodes by id, and the workers, of all processes whose command line this user may read."""
-    nodes, workers = {}, []
+    """Return the nodes by id, and the workers, of all processes whose command line this user may read.
+
+    A node has an id of its own: of several processes with one id, the first that started is the node.
+    """
+    nodes: dict[str, LocalNode] = {}
+    workers = []
     for entry in os.listdir(proc):  # noqa: PTH208  a Path for each process would cost more than the reading
         if not entry.isdigit():
             continue
         try:
             line = read(f"{proc}/{entry}/cmdline").decode(errors="replace")
             if line.startswith("ray::"):
-                title = line.partition("\0")[0].strip().removeprefix("ray::")
+                title = line.partition("\0")[0].strip().removeprefix("ray::")[:_NAME_LENGTH]
                 parent = int(read(f"{proc}/{entry}/stat").rpartition(b")")[2].split()[1])
                 workers.append(RayWorker(int(entry), parent, title))
             elif line.partition("\0")[0].endswith("/raylet"):
                 given = dict(part[2:].split("=", 1) for part in line.split("\0") if part[:2] == "--" and "=" in part)
                 if _ID.fullmatch(given.get("node_id", "")):
-                    node = LocalNode(given["node_id"], int(entry), given.get("session_dir", ""))
-                    nodes[node.id] = node
+                    uid = os.stat(f"{proc}/{entry}").st_uid  # noqa: PTH116  see above
+                    node = LocalNode(given["node_id"], int(entry), given.get("session_dir", ""), uid)
+                    before = nodes.setdefault(node.id, node)
+                    if start_time(proc, node.pid) < start_time(proc, before.pid):
+                        nodes[node.id] = node
         except (OSError, ValueError, IndexError):  # it has ended meanwhile
             continue
     return nodes, workers
@@ -123,7 +137,7 @@ def metrics_port(node: LocalNode) -> int | None:
 def samples(node: LocalNode, text: str) -> Iterator[Sample]:
     """Yield the samples of a node from the text of its metrics port; tasks without labels of a node, to be summed."""
     store: dict[str, float] = {}
-    for name, labels, value in _LINE.findall(text):
+    for name, labels, value in (line.groups() for line in _LINE.finditer(text)):
         has = dict(_LABEL.findall(labels))
         number, state = float(value), has.get("State", "")
         if name == "ray_resources":
@@ -144,6 +158,8 @@ log = logging.getLogger("trackside")
 SCAN_SECONDS = 2.0  # interval of the search for processes, which finds a node that was killed
 REMEMBERED_SECONDS = 600.0  # for which an ended node is shown
 ANSWER_BYTES = 32 * 2**20
+NODES = 64  # most nodes of this machine
+SERIES = 2000  # most series of one answer
 
 
 class RayCollector:
@@ -171,8 +187,8 @@ class RayCollector:
     ) -> None:
         self._read_seconds = read_seconds
         self._url = dashboard.rstrip("/")
-        self._token = RayToken(dashboard, token_file, proc)
         self._proc = proc
+        self._token = RayToken(token_file, lambda: self._strangers(self._url))
         self._clock = clock
         self._context = tls_context("", "collector.ray.dashboard")
         self._cluster = Cluster(self._dashboard)
@@ -220,13 +236,20 @@ class RayCollector:
 
     def _scan(self, now: float) -> None:
         self._scan_at = now + SCAN_SECONDS
-        nodes, self._workers = processes(self._proc)
+        found, self._workers = processes(self._proc)
+        # An id never moves to another process, which would hide the end of the node.
+        same = [
+            one for one in found.values() if one.id not in self._ended and self._nodes.get(one.id, one).pid == one.pid
+        ]
+        same.sort(key=lambda one: one.id not in self._nodes)
+        nodes = {one.id: one for one in same[:NODES]}
         for gone in self._nodes.keys() - nodes.keys():
             self._ended[gone] = now
         if nodes.keys() != self._nodes.keys():
             self._wake.set()
         self._nodes = nodes
-        self._ended = {one: at for one, at in self._ended.items() if now - at < REMEMBERED_SECONDS}
+        ended = [(one, at) for one, at in self._ended.items() if now - at < REMEMBERED_SECONDS]
+        self._ended = dict(ended[-NODES:])
 
     def _actors(self) -> list[Sample]:
         found = []
@@ -238,59 +261,79 @@ class RayCollector:
             if node is not None and kind:
                 name, job = (actor.name or "", actor.job_id) if actor else ("", "")
                 found.append(Sample(f.ACTOR, (str(worker.pid), name, kind, actor_role(name, kind), job, node), 1.0))
-        return found
+        return found[:ACTORS]
 
     def _run(self) -> None:
         while not self._closed:
             self._wake.clear()
-            found = [*self._ask("dashboard", lambda: list(self._cluster.read(self._ended)))] if self._url else []
-            for node in [*self._nodes.values()]:
-                found += self._ask("metrics port", lambda node=node: self._page(node))  # type: ignore[misc]
+            found = self._ask("dashboard", [lambda: self._cluster.read(self._ended)] if self._url else [])
+            found += self._ask("metrics port", [partial(self._page, node) for node in [*self._nodes.values()]])
             if found:
-                self._read = self._clock(), _summed(found)
+                self._read = self._clock(), _summed(found, SERIES * (NODES + 1))
             self._wake.wait(self._read_seconds)
 
-    def _page(self, node: LocalNode) -> list[Sample]:
+    def _page(self, node: LocalNode) -> Iterator[Sample]:
         port = metrics_port(node)
-        if port is None:
-            return []
-        return list(samples(node, self._get(f"http://127.0.0.1:{port}/metrics").decode(errors="replace")))
+        if port is not None:
+            page = self._get(f"http://127.0.0.1:{port}", "/metrics", {node.uid})
+            yield from samples(node, page.decode(errors="replace"))
 
-    def _ask(self, what: str, read: Callable[[], list[Sample]]) -> list[Sample]:
-        """Return what a source answers; log its first failure, its first refusal, and that it answers again."""
-        try:
-            found = read()
-        except (SendError, SettingError, ValueError, OSError) as error:
-            logged, code = self._failed.setdefault(what, set()), getattr(error, "code", 0)
-            text = f"the {what} of Ray is left out: {error}"
-            if code not in logged:
-                logged.add(code)
-                log.warning("collector ray: %s", text)
-            if what == "dashboard":
-                self.left_out = text if code or self._nodes else ""  # else Ray does not run
-            return []
+    def _ask(self, what: str, reads: Sequence[Callable[[], Iterator[Sample]]]) -> list[Sample]:
+        """Return what sources of a kind answer; log the first failure, the first refusal, and that all answer again."""
+        found: list[Sample] = []
+        failed, left_out = False, ""
+        for one in reads:
+            try:
+                found += _summed(one())
+            except (SendError, SettingError, ValueError, OSError) as error:
+                logged, code = self._failed.setdefault(what, set()), getattr(error, "code", 0)
+                text = f"the {what} of Ray is left out: {error}"
+                failed, left_out = True, text if code or self._nodes else ""  # else Ray does not run
+                if code not in logged:
+                    logged.add(code)
+                    log.warning("collector ray: %s", text)
         if what == "dashboard":
-            self.left_out = ""
-        if self._failed.pop(what, None):
+            self.left_out = left_out
+        if reads and not failed and self._failed.pop(what, set()):
             log.info("collector ray: the %s of Ray answers again", what)
         return found
 
     def _dashboard(self, path: str) -> bytes:
         try:
-            return self._get(self._url + path, self._token.headers())
+            users = {node.uid for node in self._nodes.values()}
+            return self._get(self._url, path, users, self._token.headers)
         except SendError as error:
             if error.code not in REFUSED:
                 raise
             server = str(error).partition(";")[0]
             raise SendError(f"{server}; {self._token.advice()}", error.retry, error.code) from None
 
-    def _get(self, url: str, headers: Mapping[str, str] | None = None) -> bytes:
-        return request("GET", url, None, headers or {}, self._context, longest=ANSWER_BYTES)
+    def _get(
+        self, url: str, path: str, users: Collection[int], headers: Callable[[], Mapping[str, str]] = dict
+    ) -> bytes:
+        """Return an answer of a server, which root, this user or one of *users* has to run if it is of this machine."""
+        if others := self._strangers(url, users):
+            raise SendError(f"uid {others[0]} listens at {url}, and runs no raylet that is served there", "later")
+        answer = request("GET", url + path, None, headers(), self._context, longest=ANSWER_BYTES + 1)
+        if len(answer) > ANSWER_BYTES:
+            raise SendError(f"{url} answered more than {ANSWER_BYTES >> 20} MiB", "later")
+        return answer
+
+    def _strangers(self, url: str, trusted: Collection[int] = ()) -> list[int]:
+        address = urlsplit(url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        return strangers(address.hostname or "", port, trusted, self._proc)
 
 
-def _summed(found: list[Sample]) -> list[Sample]:
-    """Return the samples, those of the same series as one: each worker reports its own tasks."""
+def _summed(found: Iterable[Sample], most: int = SERIES) -> list[Sample]:
+    """Return the samples, those of the same series as one: each worker reports its own tasks.
+
+    Raises:
+        ValueError: They are too many.
+    """
     total: dict[tuple[Metric, tuple[str, ...]], float] = {}
     for metric, labels, value in found:
         total[metric, labels] = total.get((metric, labels), 0.0) + value  # type: ignore[operator]
+        if len(total) > most:
+            raise ValueError(f"it has more than {most} series")
     return [Sample(metric, labels, value) for (metric, labels), value in total.items()]

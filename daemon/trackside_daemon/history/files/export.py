@@ -93,15 +93,6 @@ def export(database: Readable, uid: str, form: Format, selection: Selection = AL
     return _encode_chunks(write[form](database, run, selection))
 
 
-def rows(database: Readable, uid: str, selection: Selection) -> Iterator[tuple[int, int, int, dict[str, float]]]:
-    """Yield attempt, step, time in microseconds and values of each push of the lowest rank of each attempt."""
-    lowest: dict[int, int] = {}
-    for attempt, rank, series in _ranks(database, uid, selection, GROUP):
-        if lowest.setdefault(attempt, rank) == rank:
-            for step, time, places, values in merge(_all_samples(database, series, selection.window)):
-                yield attempt, step, time, {series[at].key: value for at, value in zip(places, values, strict=True)}
-
-
 def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
     chunk: list[str] = []
     size = 0
