@@ -88,6 +88,14 @@ class Detection(NamedTuple):
     evidence: Mapping[str, float] = {}
 
 
+class Test(NamedTuple):
+    """A number that a detector compares with one that it must exceed."""
+
+    what: str
+    value: float
+    needed: float
+
+
 class Found(NamedTuple):
     """A detection and its key, which is the name of a layer for the detectors of layers."""
 
