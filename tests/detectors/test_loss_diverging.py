@@ -10,6 +10,7 @@ from detectors.losses import alarms, column, ends, falling, found
 
 from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.loss_diverging import LossDiverging
+from trackside_daemon.detectors.rank_detectors import RankDetectors
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -134,7 +135,36 @@ def test_a_raised_learning_rate_is_named() -> None:
 
 def test_a_restart_forgets_the_lowest() -> None:
     values = falling(400) + falling(400)[100:]
-    assert not found(LossDiverging(), column(values, [*range(400), *range(100, 400)]))
+    context = Context()
+    context.restarts = {100: True}
+    assert not found(LossDiverging(), column(values[400:], range(100, 400)), context)
+    steps = column(values, [*range(400), *range(100, 400)])
+    assert "LossDiverging" not in {one.finding.alert for one in RankDetectors().evaluate({"loss": steps})}
+
+
+def test_a_step_count_that_starts_anew_does_not_forget_the_level() -> None:
+    draw = random.Random(3)
+    values = [2.2 * (1 + draw.gauss(0, 0.02)) for _ in range(1000)] + [
+        30 * (1 + draw.gauss(0, 0.05)) for _ in range(400)
+    ]
+    samples = column(values, [*range(1000), *range(400)])
+    found = [(one.finding.alert, one.finding.severity) for one in RankDetectors().evaluate({"loss": samples})]
+    assert {("LossSpike", "info"), ("LossDiverging", "critical")} <= set(found)
+    epochs = column([*falling(500), *falling(200, start=4.5, end=4.5)], [i % 20 for i in range(700)])
+    assert "warning" in {one.finding.severity for one in RankDetectors().evaluate({"loss": epochs})}
+
+
+@pytest.mark.parametrize("count", [400, 4000])
+def test_a_new_model_is_told_once(count: int) -> None:
+    samples = column(falling(count, start=8, end=0.5) * 2)
+    told = {one.finding.alert for one in RankDetectors().evaluate({"loss": samples}) if one.finding.severity != "info"}
+    assert told == {"LossRestart"}
+
+
+def test_a_loss_that_stays_at_its_initial_value_has_diverged() -> None:
+    samples = column([*falling(400, start=8, end=0.5), *falling(200, start=7.5, end=7.5)])
+    told = {(one.finding.alert, one.finding.severity) for one in RankDetectors().evaluate({"loss": samples})}
+    assert ("LossDiverging", "critical") in told
 
 
 def test_a_rise_after_a_warm_restart_of_the_learning_rate_stays_information() -> None:

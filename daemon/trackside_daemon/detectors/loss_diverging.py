@@ -102,7 +102,6 @@ class LossDiverging:
         self._signs = 0
         self._sign = 0.0
         self._rate = RateRestart()
-        self._step: int | None = None
         self._rise = Episode("LossDiverging")
         self._since = self._noise = self._cost = self._peak = self._usual = 0.0
         self._forget()
@@ -121,11 +120,10 @@ class LossDiverging:
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
-            if self._step is not None and step < self._step:
+            if context.restarts.get(step):
                 if self._rise.fires:
-                    yield self._rise.end(at, f"the training went back to step {number(step)}")
+                    yield self._rise.end(at, f"the training has started again at step {number(step)}")
                 self._forget()
-            self._step = step
             self._changes.append(abs(value - self._before))
             self._before = value
             self._last.add(value)
@@ -186,7 +184,7 @@ class LossDiverging:
         elif rise.seen > ACCEPTED:
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
         elif rise.severity != "critical":
-            severity = self._judge_severity(height, time)
+            severity = self._judge_severity(height, step, time, context)
             if rise.worsens(severity):
                 yield rise.report(severity, at, self._text(level, step, context))
 
@@ -200,14 +198,14 @@ class LossDiverging:
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
 
-    def _judge_severity(self, height: float, time: float) -> Severity:
+    def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
         lost = self._learnt.lost(height, self._lowest)
         self._peak = max(self._peak, height)
         # A fraction of a level below zero means nothing, so the rise must undo more.
         if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else CRITICAL):
             return "info"
         self._cost += min(1.0, lost)
-        if self._cost < self._needed():
+        if self._cost < self._needed() or step in context.restarts:
             return "info"
         unlearnt = height / lost <= WANDERS * self._noise
         if not self._course.is_sudden(self._lowest, height, MUCH if unlearnt else lost):
