@@ -172,7 +172,7 @@ class LossDiverging:
             yield from self._tests(self._last.median())
         else:
             needed = self._needed() * (1 + (self._rise.severity != "info"))
-            yield Test("cost, in samples at the initial loss", self._cost, needed)
+            yield Test("cost, for the next severity", self._cost, needed)
 
     def _follow(self, at: int, step: int, time: float, level: float, *, context: Context) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
