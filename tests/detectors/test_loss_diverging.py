@@ -155,7 +155,7 @@ def test_a_step_count_that_starts_anew_does_not_forget_the_level() -> None:
 
 
 @pytest.mark.parametrize("count", [400, 4000])
-def test_a_new_model_is_told_once(count: int) -> None:
+def test_a_new_model_has_one_warning(count: int) -> None:
     samples = column(falling(count, start=8, end=0.5) * 2)
     told = {one.finding.alert for one in RankDetectors().evaluate({"loss": samples}) if one.finding.severity != "info"}
     assert told == {"LossRestart"}

@@ -52,7 +52,7 @@ def test_it_is_over_when_the_loss_moves_again() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05])
-def test_a_loss_that_stays_flat_in_its_noise_is_told_and_does_not_fall_again(noise: float) -> None:
+def test_a_loss_that_stays_flat_in_its_noise_is_found_and_does_not_fall_again(noise: float) -> None:
     draw = random.Random(1)
     values = [(2 * exp(-min(i, 400) / 200) + 1) * (1 + draw.gauss(0, noise)) for i in range(6000)]
     assert [one.over for one in found(LossPlateau(), column(values))] == [False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.robust import NORMAL, Window
@@ -66,25 +65,19 @@ class Wander:
             infinite for *turns*, because a series of few values hardly turns.
     """
 
-    __slots__ = ("_bends", "_blocks", "_level", "_levels", "_noises", "_samples", "_turns", "noise")
+    __slots__ = ("_bends", "_blocks", "_level", "_levels", "_noises", "_turns", "noise")
 
     def __init__(self, level: Callable[[list[float]], float], *, turns: bool) -> None:
         self.noise = inf if turns else 0.0
         self._level, self._turns = level, turns
         self._blocks = 0
-        self._samples: list[float] = []
         self._levels: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
         self._bends = [Window(KEPT) for _ in range(LENGTHS)]
         self._noises = [0.0] * LENGTHS
 
-    def add(self, value: float) -> None:
-        """Add a finite number."""
-        self._samples.append(value)
-        if len(self._samples) == BLOCK:
-            self._end_block(self._level(self._samples))
-            self._samples.clear()
-
-    def _end_block(self, level: float) -> None:
+    def add(self, block: list[float]) -> None:
+        """Add the next `BLOCK` finite numbers."""
+        level = self._level(block)
         self._blocks += 1
         for length, (levels, bends) in enumerate(zip(self._levels, self._bends, strict=True)):
             levels.append(level)
@@ -102,7 +95,7 @@ class Wander:
 
 def middle(block: list[float]) -> float:
     """Return the mean of the middle half of a block, which few outliers do not move."""
-    return fmean(sorted(block)[BLOCK // 4 : -BLOCK // 4])
+    return sum(sorted(block)[BLOCK // 4 : -BLOCK // 4]) / (BLOCK // 2)
 
 
 class Course:

@@ -19,7 +19,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander, middle
+from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, middle
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, Window
@@ -109,6 +109,7 @@ class LossDiverging:
     def _forget(self) -> None:
         self._last = Window(LEVEL)
         self._changes: deque[float] = deque(maxlen=64)
+        self._block: list[float] = []
         self._wanders = Wander(fmean, turns=False), Wander(middle, turns=True)
         self._before = 0.0
         self._count = 0
@@ -117,23 +118,30 @@ class LossDiverging:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
+        restarts = context.restarts
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
-            if context.restarts.get(step):
+            if restarts and restarts.get(step):
                 if self._rise.fires:
                     yield self._rise.end(at, f"the training has started again at step {number(step)}")
                 self._forget()
             self._changes.append(abs(value - self._before))
             self._before = value
             self._last.add(value)
-            for wander in self._wanders:
-                wander.add(value)
+            self._block.append(value)
+            if len(self._block) == BLOCK:
+                self._end_block()
             self._count += 1
             self._learnt.add(value)
             self._rate.add(step, context)
             if self._count >= LEAST:
                 yield from self._judge(at, step, time, context)
+
+    def _end_block(self) -> None:
+        for wander in self._wanders:
+            wander.add(self._block)
+        self._block.clear()
 
     def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
         level = self._last.median()
@@ -151,7 +159,8 @@ class LossDiverging:
             yield self._rise.report("info", at, self._text(level, step, context))
 
     def _is_above(self, level: float) -> bool:
-        return all(value > needed for _, value, needed in self._tests(level))
+        rises = level - self._lowest > self._ratio * abs(self._lowest)  # hardly any sample needs the tests
+        return rises and all(value > needed for _, value, needed in self._tests(level))
 
     def _tests(self, level: float) -> Iterator[Test]:
         lowest, last, changes = self._lowest, self._last.ordered, self._changes
