@@ -55,8 +55,8 @@ pythons: $(VENV)/.dev system
 	@$(BIN)/python tests/pythons.py
 
 suite: $(VENV)/.dev system
-	$(SAY) 'tests, ten files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 10 --repeat-failed
+	$(SAY) 'tests, twelve files at a time, because many of them wait'
+	@$(BIN)/python -m pytest --processes 12 --repeat-failed
 
 soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest pythons
 	$(SAY) 'tests at full counts'

@@ -24,7 +24,7 @@ from bench.pairs import bootstrapped
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.linux.process_limits import WORKER_BYTES
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/var/tmp") as directory:
         path = Path(directory) / "step-1000.pt"
         write(path, round(gigabytes * 1e9 / TENSOR_BYTES))
-        process = Worker(MODULE, Audited, memory=WORKER_BYTES)
+        process = CallWorker(MODULE, Audited, memory=WORKER_BYTES)
         request = AuditRequest(str(path), path.stat().st_size, rate)
         step = training()
         torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def training() -> Callable[[], None]:
     return step
 
 
-def audited(process: Worker[Audited], request: AuditRequest, step: Callable[[], None]) -> float:
+def audited(process: CallWorker[Audited], request: AuditRequest, step: Callable[[], None]) -> float:
     """Return the seconds of an audit; raise a RuntimeError if it finds damage."""
     begun = time.monotonic()
     process.begin(request, PATIENCE_SECONDS)
@@ -110,7 +110,7 @@ def audited(process: Worker[Audited], request: AuditRequest, step: Callable[[], 
 
 
 def compared(
-    process: Worker[Audited], request: AuditRequest, step: Callable[[], None]
+    process: CallWorker[Audited], request: AuditRequest, step: Callable[[], None]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return by how many percent steps are longer with an audit, and the same of pairs without one, with their intervals."""
     chance = random.Random(4711)

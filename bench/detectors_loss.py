@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.logs import PLACE, logs
 from bench.replaying import refuse
 from bench.table import head, row
-from trackside_daemon.cli.commands.replay_rows import Rows, read
+from trackside_daemon.cli.commands.replay_rows import RowConverter, read
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 
@@ -43,7 +43,7 @@ def losses(score: ModuleType) -> None:
 def _found(lines: Iterable[bytes]) -> Iterator[Found]:
     """Yield the detections in pushed rows, one by one."""
     rank = RankDetectors()
-    for number, pushed in enumerate(read(lines, Rows(), refuse)):
+    for number, pushed in enumerate(read(lines, RowConverter(), refuse)):
         columns = {key: Column([pushed.step], [pushed.time], [value]) for key, value in pushed.values.items()}
         for key, found in rank.evaluate(columns):
             if not found.over:

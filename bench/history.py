@@ -35,7 +35,7 @@ from trackside_daemon.model.session import SessionRef
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
 
 ROWS = 512
 SECOND = 1_000_000_000
@@ -83,7 +83,7 @@ class Filling:
         eventually(lambda: self.writer.call(free_pages).result() <= 2000, 600)
 
 
-def free_pages(store: Store) -> int:
+def free_pages(store: RecordStore) -> int:
     """Return the pages that packing left free for reuse or truncation."""
     return int(store.connection.execute("PRAGMA freelist_count").fetchone()[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.pytorch.hooks import Hook
+from trackside.pytorch.hooks import ModuleHook
 from trackside.pytorch.watcher import Watcher
 from trackside.totals.phases import _TimedIterator
 
@@ -91,7 +91,7 @@ class Calls:
 
     def time_watching(self) -> None:
         """Time the hooks that watch a model, and the waits for batches."""
-        self.time(Hook, "__call__")
+        self.time(ModuleHook, "__call__")
         self.time(Watcher, "_pre_hook", "_post_hook")
         begin, timed = _TimedIterator.__init__, self.timed
 

@@ -26,7 +26,7 @@ from bench.history import BEGIN, SECOND, Filling, floats
 from bench.table import head, machine, row, verdict
 from trackside_daemon.bridges.parquet.fleet import ask, prepared
 from trackside_daemon.bridges.parquet.schema import schemas
-from trackside_daemon.bridges.parquet.store import Store
+from trackside_daemon.bridges.parquet.store import FileStore
 from trackside_daemon.model.records import RunState
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def fleet(place: Path) -> None:
         }
         facts |= {"ledger": [("compute", lost), ("data_wait", lost)], "started": 1_790_000_000_000_000 + number}
         pq.write_table(pa.Table.from_pylist([facts], schema=schema), path / f"id{number}.parquet", compression="zstd")
-    store = Store(str(place))
+    store = FileStore(str(place))
     seconds, _ = _median(lambda: ask(store, prepared("worst 20 runs by lost GPU hours")))
     verdict("`worst 20 runs by lost GPU hours` over 10,000 runs", f"{seconds:.2f} s", "<= 2 s", met=seconds <= 2)
 

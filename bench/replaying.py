@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from processes import clean_environ, command
 
 from bench.logs import logs
-from trackside_daemon.cli.commands.replay_rows import Rows, read
+from trackside_daemon.cli.commands.replay_rows import RowConverter, read
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.replay import Replay
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bench.logs import Log
     from trackside_daemon.detectors.base import Detection
-    from trackside_daemon.detectors.replay import Change
+    from trackside_daemon.detectors.replay import AlertChange
 
 BATCH = 512
 """Rows that a daemon gets at once from a training that is fast."""
@@ -60,13 +60,13 @@ class Scored(NamedTuple):
     alerts: Counter[str]
 
 
-def replayed(lines: Iterable[bytes]) -> list[Change]:
+def replayed(lines: Iterable[bytes]) -> list[AlertChange]:
     """Return the alert changes that `trackside replay` reports for a file."""
     replay = Replay()
-    return [change for pushed in read(lines, Rows(), refuse) for change in replay.evaluate(pushed)]
+    return [change for pushed in read(lines, RowConverter(), refuse) for change in replay.evaluate(pushed)]
 
 
-def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
+def alarms(log: Log, changes: Iterable[AlertChange], names: Sequence[str]) -> list[int]:
     """Return the samples of the series with an alert."""
     return [
         log.places[one.place]
@@ -99,7 +99,7 @@ def scored(score: ModuleType, task: str) -> Scored:
 def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
     """Return the detections in batches of at most *size* rows with the same keys: row, key and detection."""
     every, found, begin = RankDetectors(), [], 0
-    rows = list(read(log.lines, Rows(), refuse))
+    rows = list(read(log.lines, RowConverter(), refuse))
     while begin < len(rows):
         keys, end = rows[begin].values.keys(), begin + 1
         while end < min(begin + size, len(rows)) and rows[end].values.keys() == keys:
@@ -112,7 +112,7 @@ def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
     return sorted(found)
 
 
-def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
+def _as_the_command(log: Log, changes: Sequence[AlertChange]) -> None:
     """Return whether the real command reports the same for a log."""
     with tempfile.TemporaryDirectory(prefix="ts-") as directory:
         file = Path(directory) / "log.jsonl"
@@ -122,7 +122,7 @@ def _as_the_command(log: Log, changes: Sequence[Change]) -> None:
     assert [json.loads(line) for line in reported.splitlines()] == [one.fields() for one in changes]
 
 
-def _later(log: Log, changes: Sequence[Change]) -> int:
+def _later(log: Log, changes: Sequence[AlertChange]) -> int:
     """Return the prefixes with other results than the whole log."""
     count = len(log.lines)
     if count < 60:

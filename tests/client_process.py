@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside import default_run
-from trackside.process_state import Process
+from trackside.process_state import ProcessState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @contextmanager
-def client_process() -> Iterator[Process]:
+def client_process() -> Iterator[ProcessState]:
     """Replace the state of all runs by a new one, which ends with its senders and without a flush."""
-    process = Process()
+    process = ProcessState()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default_run, "_process", process)
         patch.setattr(default_run._default_run, "queue", default_run._default_queue)

@@ -39,8 +39,6 @@ _PYTORCH = (
     "integrations",
 )
 """Files and folders that start Chromium, or a fork server with PyTorch: three seconds of CPU time in each process that does."""
-_BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH)
-"""What the first processes begin with; the others come to these files last."""
 
 _MANY = 300
 """Tests that take longer than to fork and to set up what both processes need."""
@@ -51,7 +49,7 @@ _FEW = 20
 _REPEATED = "trackside/repeated"
 """Where pytest's cache has the tests that the test run before this one repeated."""
 
-_SLOW_FIRST = (
+_WAITING = (
     "test_slurm.py",
     "test_demo.py",
     "test_alert_chain.py",
@@ -77,7 +75,13 @@ _SLOW_FIRST = (
     "deploy",
     "history",
 )
-"""Files and packages that take longest, else one process is left with a slow file at the end."""
+"""Files and folders of tests that mostly wait, those that take longest first, else one process is left with a slow file at the end."""
+
+_BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH, (), ())
+"""What the first processes begin with: two with all that no list names, which uses the processors while the others wait.
+
+The other processes begin with what waits, and come to the rest of the files last.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -155,7 +159,7 @@ class _Runs:
         if self._failed:
             items = [item for item in session.items if item.nodeid in self._failed]
             self._run(session, _by_file(items), range(self._count, self._count + 1))
-        if (cache := session.config.cache) is not None:
+        if (cache := getattr(session.config, "cache", None)) is not None:
             before = set(cache.get(_REPEATED, []))
             self._again = self._failed.keys() & before
             session.testsfailed += len(self._again)
@@ -209,7 +213,7 @@ class _Runs:
 def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     """Return the tests of each file, slow files first."""
     files = [list(group) for _, group in groupby(items, lambda item: item.path)]
-    return sorted(files, key=lambda file: _place(file, _SLOW_FIRST))
+    return sorted(files, key=lambda file: _place(file, _WAITING))
 
 
 def _place(file: list[pytest.Item], names: Sequence[str]) -> int:
@@ -219,10 +223,10 @@ def _place(file: list[pytest.Item], names: Sequence[str]) -> int:
 
 
 def _queues(files: list[list[pytest.Item]]) -> dict[tuple[str, ...], int]:
-    """Return pipes with the numbers of files: for the files that need Chromium or PyTorch, and for the others."""
+    """Return pipes with the numbers of files: for those that need Chromium or PyTorch, for those that wait, and for the others."""
     queues: dict[tuple[str, ...], int] = {}
     rest = set(range(len(files)))
-    for names in (_CHROMIUM, _PYTORCH, ()):
+    for names in (_CHROMIUM, _PYTORCH, _WAITING, ()):
         chosen = {number for number in rest if not names or _place(files[number], names) < len(names)}
         rest -= chosen
         queues[names], numbers = os.pipe()
@@ -237,7 +241,7 @@ def _fork(
     """Fork a process that runs files from the queues; return the end of the pipe with its reports, and its pid."""
     reports, written = os.pipe()
     if (pid := os.fork()) == 0:
-        order = [*_BEGINNINGS[number : number + 1], (), _PYTORCH, _CHROMIUM]
+        order = [*_BEGINNINGS[number : number + 1], _WAITING, (), _PYTORCH, _CHROMIUM]
         _run(session, number, _following(files, [queues[names] for names in order]), written)
     os.close(written)
     return reports, pid

@@ -20,15 +20,15 @@ from trackside_daemon.alerts.rules.evaluation import TICK
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
@@ -64,24 +64,24 @@ class InProcessDaemon:
         section: AlertsSection | None = None,
         *,
         machine: Collection[str] = (),
-        listeners: Callable[[State, Recorder], Sequence[Any]] = lambda *_: (),
-        sources: Callable[[Recorder], Sequence[Any]] = lambda _: (),
+        listeners: Callable[[State, HistoryRecorder], Sequence[Any]] = lambda *_: (),
+        sources: Callable[[HistoryRecorder], Sequence[Any]] = lambda _: (),
     ) -> None:
         self.after = 0.0
         self.moved = 0.0
         self.alerts: list[Alert] = []
         self.samples = 0
-        self.history = Recorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
+        self.history = HistoryRecorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
         self.history.start()
         self.state, wall = State(), lambda: self.now.wall
         watchers = finding_sources(self.state, section or AlertsSection(), [], lambda: self.now.monotonic, wall)
         watchers += sources(self.history)
         found = [*listeners(self.state, self.history), self]
-        runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
+        runs = Runs(PageLimits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
         self.pipeline = Pipeline(
             self.state, self.history, watchers, ActiveAlerts(), listeners=found, stalls=runs.accept_stalls, wall=wall
         )
-        self._sessions = Sessions(runs, self.history.session, boot_id(Path("/proc")))
+        self._sessions = ClientSessions(runs, self.history.session, boot_id(Path("/proc")))
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
@@ -119,7 +119,7 @@ class InProcessDaemon:
 
     def failures(self) -> dict[str, int]:
         """Return the failures of each stage of the pipeline that has any."""
-        return {stage: count for stage, count in self.pipeline._failures.items() if count}
+        return {stage: count for stage, count in self.pipeline.failures.items() if count}
 
     def close(self) -> None:
         """Write the rest of the history and close it."""

@@ -61,6 +61,11 @@ def eventually(read: Callable[[], T], deadline: float = DEADLINE, pause: float =
     return found
 
 
+def is_running(thread: str) -> bool:
+    """Return whether a thread of that name runs in this process."""
+    return any(one.name == thread for one in threading.enumerate())
+
+
 class Daemon:
     """`trackside daemon` as a process, on a free port and in a given directory.
 

@@ -9,8 +9,8 @@ from processes import DEADLINE
 
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
-from trackside_daemon.captures.kinds.kind import Kind
-from trackside_daemon.captures.kinds.stacks import Stacks
+from trackside_daemon.captures.kinds.kind import CaptureKind
+from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.history.capture_rows import captures
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.kinds.kind import AskRanks
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.record.writer import Writer
-    from trackside_daemon.model.capture import Answer, Capture
+    from trackside_daemon.model.capture import Capture, RankAnswer
 
 STEP = {
     "seconds": 0.01,
@@ -35,7 +35,7 @@ STEP = {
 }
 
 
-class ScriptedRecorder(Kind):
+class ScriptedRecorder(CaptureKind):
     """Captures of profiles: writes the same content for each rank, once it is released.
 
     Attributes:
@@ -87,12 +87,12 @@ class ScriptedRecorder(Kind):
         }
 
 
-def answering(*answers: Answer) -> AskRanks:
+def answering(*answers: RankAnswer) -> AskRanks:
     """Return a function that gets the same answers to every question."""
 
     def ask(
         _kind: str, _run: str, ranks: frozenset[int] | None = None, *_: Any, **__: Any
-    ) -> tuple[frozenset[int], Sequence[Answer]]:
+    ) -> tuple[frozenset[int], Sequence[RankAnswer]]:
         return ranks or frozenset(), answers
 
     return cast("AskRanks", ask)
@@ -105,23 +105,26 @@ class CapturesHarness:
         recorder: Records profiles.
         ranks: The connected ranks of every run.
         ends: How its ranks have ended, and with the key None how it has.
+        owners: The owners of runs.
         records: All versions of all captures, as published.
     """
 
-    def __init__(self, database: Database, writer: Writer, answers: Sequence[Answer] = ()) -> None:
+    def __init__(self, database: Database, writer: Writer, answers: Sequence[RankAnswer] = ()) -> None:
         self.recorder = ScriptedRecorder()
         self.ranks: tuple[int, ...] = (0, 1)
         self.ends: dict[int | None, str] = {}
+        self.owners: dict[str, str] = {}
         self.records: list[Capture] = []
         self._database = database
         self._writer = writer
         self.captures = Captures(
             CaptureStore(database.path.parent, MIB, MIB),
-            [self.recorder, Stacks(answering(*answers)), FlightRecorder(answering(*answers))],
+            [self.recorder, StackCaptures(answering(*answers)), FlightRecorder(answering(*answers))],
             lambda _: self.ranks,
             self._publish,
             self.stored,
             ends=lambda *_: self.ends,
+            owner=lambda run: self.owners.get(run, ""),
         )
 
     def _publish(self, batch: Any) -> None:

@@ -11,7 +11,7 @@ from wire_messages import clock
 
 from trackside.environment.clocks import Clocks
 from trackside.environment.identity import identify
-from trackside.totals.phases import Mark
+from trackside.totals.phases import PhaseMark
 from trackside.transport import session as session_module
 from trackside.transport.session import Session
 from trackside.wire import Clock, decode_body, encode, open_envelope
@@ -96,9 +96,9 @@ class ScriptedTraining:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Mark what happens meanwhile as a phase."""
-        self.session.rows.append((self.clock().monotonic, Mark(enters=True, phase=name), None))
+        self.session.rows.append((self.clock().monotonic, PhaseMark(enters=True, phase=name), None))
         yield
-        self.session.rows.append((self.clock().monotonic, Mark(enters=False, phase=name), None))
+        self.session.rows.append((self.clock().monotonic, PhaseMark(enters=False, phase=name), None))
 
     def wait(self, seconds: float) -> None:
         """Let the time pass, and send what is due."""

@@ -153,17 +153,12 @@ def unavailable_reason(nvml: Nvml, patience: float = LONG) -> str:
 
 def child(nvml: Nvml) -> WorkerProcess:
     """Return the worker, as the handle has it."""
-    assert nvml._child is not None
-    return nvml._child
+    assert nvml.worker is not None
+    return nvml.worker
 
 
 def pid(nvml: Nvml) -> int:
     return child(nvml).pid
-
-
-def status(worker: WorkerProcess) -> int | None:
-    """Return a worker's exit status; None until it is reaped."""
-    return worker._process.returncode
 
 
 def hangs_at(nvml: Nvml, gpu: int) -> bool:
@@ -178,5 +173,5 @@ def await_answer(nvml: Nvml) -> None:
 
 def reap(nvml: Nvml) -> None:
     """Wait until the worker has ended, and leave its status to the handle."""
-    if status(child(nvml)) is None:
+    if child(nvml).status is None:
         os.waitid(os.P_PID, pid(nvml), os.WEXITED | os.WNOWAIT)

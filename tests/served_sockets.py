@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from processes import eventually
 
-from trackside_daemon.ingest.ingest_worker import IngestWorker
 from trackside_daemon.ingest.push_socket import PushSocket
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ServedSocket:
         self._bound = PushSocket(endpoints, keys=keys)
         self.endpoints = self._bound.endpoints
         self.token = self._bound.token
-        self.worker = IngestWorker(self._bound)
+        self.worker = WorkerHandle(self._bound)
         self.worker.start()
         self.worker.wait_ready()
 

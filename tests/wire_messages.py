@@ -18,7 +18,7 @@ from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 
@@ -172,7 +172,7 @@ class RunsHarness:
         self.state = State()
         self.processes = RankProcesses()
         self.runs = Runs(
-            Limits(**limits),
+            PageLimits(**limits),
             linger,
             last_attempt=past,
             before=before,

@@ -15,7 +15,7 @@ from trackside.environment.identity import identify
 from trackside.environment.process_info import correlation
 from trackside.environment.switches import OFF
 from trackside.packing import text_of, writable
-from trackside.process_state import Process
+from trackside.process_state import ProcessState
 from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside.pytorch.watcher import Watcher
-    from trackside.totals.phases import Mark
+    from trackside.totals.phases import PhaseMark
     from trackside.wire import Identity
 
 
@@ -252,14 +252,19 @@ def end_all() -> None:
 
 
 class DefaultQueue:
-    """Queue of the default run, resolved at each use: what an open queue becomes in another process."""
+    """Queue of the default run, which each use resolves: what an open queue becomes in another process.
+
+    Its methods, such as `RowQueue.push`, open a run if there is none.
+    """
+
+    direct_rows = None  # so that a push calls `RowQueue.push`, and no mere read opens a run
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle ask for some, and must open no run
             raise AttributeError(name)
         return getattr(_default().queue, name)
 
-    def mark(self, moment: int, mark: Mark) -> None:
+    def mark(self, moment: int, mark: PhaseMark) -> None:
         """Queue the begin or the end of a phase, as `RowQueue.mark`."""
         run = _default() if mark.enters else _process.default  # the end of a phase opens no run
         if run is not None:
@@ -322,7 +327,7 @@ def is_loader_worker() -> bool:
     return worker is not None and worker() is not None
 
 
-_process = Process()
+_process = ProcessState()
 _default_queue: Any = DefaultQueue()
 _default_run = Run(_default_queue)  # its queue is that of the default run while there is one
 default = _default_run  # for hooks, which compare its queue with theirs

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trackside.run import Run
 
 
-class Process:
+class ProcessState:
     """State that all runs of one process share.
 
     Attributes:

@@ -21,7 +21,7 @@ from trackside.device_scalars import DeviceScalars
 from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
-from trackside.media.unsent import Unsent
+from trackside.media.unsent import UnsentMedia
 from trackside.numbers import TEXT, local_part, read_number
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from trackside.media.pixels import Pixels
     from trackside.rows import Measured
-    from trackside.totals.phases import Mark
+    from trackside.totals.phases import PhaseMark
     from trackside.transport.sender import Sender
     from trackside.wire import Device
 
 NESTED = 10_000  # limit of the values in a mapping among those of a push
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
-MEDIA_WAITING = 8 * 1024 * 1024  # limit of bytes of queued images, texts and tables
+MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
@@ -205,7 +205,9 @@ class RowQueue:
         self._append_values(moment, step, values)
         return True
 
-    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent) -> None:
+    def append(
+        self, moment: int, message: PhaseMark | Device | TrainingEvent | TrainingAlert | Measured | UnsentMedia
+    ) -> None:
         """Queue a row without values, also while the run ends.
 
         Args:
@@ -229,24 +231,24 @@ class RowQueue:
             return
         name = text_of(key)[:MEDIA_KEY_LENGTH]
         try:
-            unsent = Unsent(kind, name, self.checked_step(step), content())
+            unsent = UnsentMedia(kind, name, self.checked_step(step), content())
         except Exception as error:  # noqa: BLE001  of an object of the user's own, and training must go on
             self.refuse(1, (kind, name), f"{kind} {name}: {type(error).__name__}: {text_of(error)[:200]}")
             return
         session = self.session
         with self._lock:
-            room = session.media_in - session.media_out + unsent.size <= MEDIA_WAITING
+            room = session.media_in - session.media_out + unsent.size <= MEDIA_BYTES_WAITING
             session.media_in += unsent.size if room else 0
         if room:
             self.append(unsent.time, unsent)
         else:
-            self.refuse(1, MEDIA_WAITING, "images, texts and tables arrive faster than they can be sent")
+            self.refuse(1, MEDIA_BYTES_WAITING, "images, texts and tables arrive faster than they can be sent")
 
     def checked_step(self, step: Any) -> int | None:
         """Return a step as a number; None for the current one, also in place of what is no whole number."""
         return step if step is None or type(step) is int else self._whole_step(step)
 
-    def mark(self, moment: int, mark: Mark) -> None:
+    def mark(self, moment: int, mark: PhaseMark) -> None:
         """Queue the begin or the end of a phase, at *moment* in monotonic nanoseconds."""
         # `append` in one piece, since a step has several marks.
         if not self.is_open:

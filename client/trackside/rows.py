@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.media.unsent import Unsent
-    from trackside.totals.phases import Mark
+    from trackside.media.unsent import UnsentMedia
+    from trackside.totals.phases import PhaseMark
     from trackside.totals.session_totals import Deferred
     from trackside.wire import Device, DistributionFrame, TrainingAlert, TrainingEvent
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent | int", None]
+    | tuple[int, "PhaseMark | Device | TrainingEvent | TrainingAlert | Measured | UnsentMedia | int", None]
 )
 """Monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic nanoseconds, a message,
 None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""

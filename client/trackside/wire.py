@@ -72,9 +72,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
             commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``modules?``, ``ping``, ``layers?``, ``pace`` and
             ``cancel?``, which ends a profile or ``modules``. The last three have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
-        number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
-            command and its answer; the number of steps of ``layers?``; the milliseconds of ``pace``, for which a
-            client collects rows in a batch; else 0.
+        number: By the kind. ``batch``, ``bye``, ``nack``: the sequence number of the message, from 1. ``skip``, ``ack``,
+            ``welcome``: the last sequence number that it covers. A command and its answer: what links the two.
+            ``layers?``: a number of steps. ``pace``: milliseconds for which a client collects rows. Others: 0.
     """
 
     kind: str

@@ -18,7 +18,7 @@ from trackside_daemon.agents.protocol import REVISIONS
 from trackside_daemon.agents.untrusted import CLOSE, OPEN, mark, unmark
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.model.records import Alert
-from trackside_daemon.web.api.waits import Condition, RunNow, Waits
+from trackside_daemon.web.api.waits import RunNow, WaitCondition, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -205,8 +205,14 @@ def test_a_thousand_waiting_clients_share_a_poll_and_each_gets_its_event() -> No
 
     async def all_of_them() -> list[tuple[str, int | None]]:
         waiting = Waits(poll, period=0.001)
-        conditions = [("a", Condition(0.0, end=True, step=None)), ("a", Condition(None, end=False, step=10))] * 499
-        conditions += [("b", Condition(40.0, end=False, step=None)), ("b", Condition(60.0, end=True, step=None))]
+        conditions = [
+            ("a", WaitCondition(0.0, end=True, step=None)),
+            ("a", WaitCondition(None, end=False, step=10)),
+        ] * 499
+        conditions += [
+            ("b", WaitCondition(40.0, end=False, step=None)),
+            ("b", WaitCondition(60.0, end=True, step=None)),
+        ]
         tasks = [asyncio.create_task(waiting.wait(run, condition, 60)) for run, condition in conditions]
         ended = await asyncio.gather(*tasks[:-1])
         waiting.stop()
@@ -216,4 +222,4 @@ def test_a_thousand_waiting_clients_share_a_poll_and_each_gets_its_event() -> No
     assert found[:2] == [("end", 11), ("step", 10)]
     assert found == [*(found[:2] * 499), ("alert", 1), ("stopping", None)]
     assert 40 <= len(polls) < 60
-    assert asyncio.run(Waits(poll).wait("b", Condition(60.0, end=True, step=None), 0)) == ("timeout", 1)
+    assert asyncio.run(Waits(poll).wait("b", WaitCondition(60.0, end=True, step=None), 0)) == ("timeout", 1)

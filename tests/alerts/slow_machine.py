@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
     from trackside_daemon.nvml.handle.handle import Nvml
@@ -72,7 +72,7 @@ class SlowMachine:
         self.session = FakeSession("net-1", name="net", pid=0, boot="")
         self.whole.receive(self.session.frames("hello", self.session.hello()))
 
-    def _listeners(self, state: State, history: Recorder) -> Sequence[Any]:
+    def _listeners(self, state: State, history: HistoryRecorder) -> Sequence[Any]:
         sources = Sources(
             state,
             history.database,
@@ -127,7 +127,7 @@ class SlowMachine:
 
     def throttle(self) -> None:
         """Let the GPU be throttled from now on."""
-        self.gpu._troubles = ("throttled",)
+        self.gpu.troubles = ("throttled",)
 
     def explained(self, alert: str = "ThroughputRegression") -> Alert:
         """Return the alert that has begun, once it has a conclusion."""

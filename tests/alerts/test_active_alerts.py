@@ -46,12 +46,12 @@ class Recorder:
         self.texts: list[tuple[str, ...]] = []
 
     def accept(self, *findings: Finding, at: float = 0.0) -> Recorder:
-        return self._record(self.active.accept(findings, NOW + at))
+        return self.record(self.active.accept(findings, NOW + at))
 
     def tick(self, at: float) -> Recorder:
-        return self._record(self.active.tick(NOW + at))
+        return self.record(self.active.tick(NOW + at))
 
-    def _record(self, batches: list[Batch]) -> Recorder:
+    def record(self, batches: list[Batch]) -> Recorder:
         for batch in batches:
             samples = {
                 (one.metric, one.labels): one.value for one in batch.samples if one.metric is not alert_families.TEXT
@@ -192,7 +192,7 @@ def test_a_stall_that_returns_has_its_own_evidence_and_no_earlier_conclusion(rec
     first = finding("TrainingStalled", evidence={"since": 1.0})
     fired = recorder.accept(first).tick(1).records[0]
     note = AlertNote(fired.alert, fired.started, fired.run, fired.labels, {"conclusion": "rank 1 is late"})
-    recorder._record(recorder.active.conclude([note]))
+    recorder.record(recorder.active.conclude([note]))
     assert recorder.records[-1].description == "rank 1 is late look"
     recorder.accept(over(first), at=2)
     recorder.accept(finding("TrainingStalled", time=NOW + 3, evidence={"since": 2.0}), at=3)

@@ -208,10 +208,10 @@ def test_it_fires_only_on_its_trouble_and_ends_with_it(
     assert sum(one.alert == alert and not one.over for one in found) == 1, "reported once"
     assert not re.search(r"[{}]", first.summary + first.description), first
     well, ended = machine.now, []
-    while machine.evaluator._firing and machine.now < well + 2000:
+    while machine.firing and machine.now < well + 2000:
         ended += machine.tick(healthy(TROUBLE_AT + within + machine.now - well), 5.0)
     assert alert in {one.alert for one in ended if one.over}
-    assert not machine.evaluator._firing
+    assert not machine.firing
 
 
 def test_every_alert_has_a_trouble_here() -> None:

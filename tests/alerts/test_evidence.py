@@ -17,9 +17,9 @@ from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, Evid
 from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.process.process import Process
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.history.sanitize import to_json
-from trackside_daemon.model.capture import Answer
+from trackside_daemon.model.capture import RankAnswer
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.families import cgroup, daemon
 from trackside_daemon.model.families import process as families
@@ -48,7 +48,7 @@ class Scene:
         self.asked: list[frozenset[int]] = []
         self.threads: dict[int, dict[str, list[str]]] = {}
         self.silent: frozenset[int] = frozenset()
-        self.seen: list[Process] = []
+        self.seen: list[TrainingProcess] = []
         self.records: list[Any] = []
         self.sources = Sources(
             self.state,
@@ -58,7 +58,7 @@ class Scene:
             lambda: kept.writer.flush(30),
             diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
-        self.evidence = EvidenceGatherer(self.sources, self._deliver, wall=lambda: NOW, pause=lambda _: None)
+        self.evidence = EvidenceGatherer(self.sources, self.deliver, wall=lambda: NOW, pause=lambda _: None)
 
     def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
         return self.evidence.gather(alert, until)
@@ -77,12 +77,12 @@ class Scene:
             samples += [Sample(f.STEP_DURATION, rank_labels, Distribution((0, 4), 2.0))]
         self.state.update(Batch("training", samples))
 
-    def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+    def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[RankAnswer]]:
         self.asked.append(ranks)
-        answers = [Answer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
+        answers = [RankAnswer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
         return ranks & (self.threads.keys() | self.silent), answers
 
-    def _deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: Batch) -> None:
         self.records.extend(batch.records)
 
 
@@ -145,7 +145,7 @@ def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None
 def test_what_reads_the_history_waits_until_it_has_what_led_to_the_alert(scene: Scene, name: str) -> None:
     waits: list[bool] = []
     scene.sources = scene.sources._replace(wait_written=lambda: waits.append(True))
-    EvidenceGatherer(scene.sources, scene._deliver, wall=lambda: NOW, pause=lambda _: None).gather(
+    EvidenceGatherer(scene.sources, scene.deliver, wall=lambda: NOW, pause=lambda _: None).gather(
         about(name, key="loss", rank="0"), NOW
     )
     assert waits == [True]
@@ -251,8 +251,8 @@ def test_a_part_that_fails_costs_only_itself(scene: Scene, monkeypatch: pytest.M
     assert (list(found["ranks"]), found["missing"]) == (["0"], ["samples: RuntimeError"])
 
 
-def process(pid: int, resident: int, cpu: float) -> Process:
-    return Process(pid, 1, "rank", "python", "R", "net", "net-1", pid, resident, cpu, 4, BEGIN)
+def process(pid: int, resident: int, cpu: float) -> TrainingProcess:
+    return TrainingProcess(pid, 1, "rank", "python", "R", "net", "net-1", pid, resident, cpu, 4, BEGIN)
 
 
 def test_the_greatest_processes_come_first(scene: Scene) -> None:
@@ -353,14 +353,14 @@ def begun_ended(alert: Alert) -> tuple[Any, ...]:
 def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: Scene) -> None:
     holds, go_on = threading.Event(), threading.Event()
 
-    def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
+    def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[RankAnswer]]:
         holds.set()
         assert go_on.wait(DEADLINE)
         return frozenset(), []
 
     scene.ranks([5])
     evidence = EvidenceGatherer(
-        scene.sources._replace(request_stacks=ask), scene._deliver, wall=lambda: NOW, pause=lambda _: None
+        scene.sources._replace(request_stacks=ask), scene.deliver, wall=lambda: NOW, pause=lambda _: None
     )
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))

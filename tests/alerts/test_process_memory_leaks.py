@@ -21,17 +21,18 @@ class Node:
     Args:
         every: Seconds between two ticks.
         room: Available memory, in bytes.
+        most: Ranks that are followed at once.
 
     Attributes:
         process: What begins the pid of each rank.
     """
 
-    def __init__(self, every: float = 10.0, room: float = 100 * GIB) -> None:
+    def __init__(self, every: float = 10.0, room: float = 100 * GIB, most: int = 1024) -> None:
         self.every, self.room = every, room
         self.process = ""
         self.now = 1000.0
         self.state = State()
-        self.leaks = ProcessLeaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now)
+        self.leaks = ProcessLeaks(self.state, clock=lambda: self.now, wall=lambda: EPOCH + self.now, most=most)
         self.noise = random.Random(1)
 
     def run(self, hours: float, **growing: float) -> list[tuple[str, bool, str]]:
@@ -89,11 +90,12 @@ def test_a_process_on_a_gpu() -> None:
     assert summary.startswith("rank 0 of r on GPU 3: ")
 
 
-def test_a_leak_ends_when_the_ranks_are_gone() -> None:
-    node = Node()
+def test_a_leak_ends_when_the_ranks_are_gone_and_they_make_room_for_others() -> None:
+    node = Node(most=2)
     node.run(2, own_0=2 * GIB, own_1=2 * GIB)
     assert [reported[:2] for reported in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
-    assert not node.leaks._followed
+    node.process = "2"
+    assert [reported[:2] for reported in node.run(2, own_0=2 * GIB)] == [("HostMemoryLeak", False)]
 
 
 def test_a_restored_leak_continues_and_is_not_reported_again() -> None:

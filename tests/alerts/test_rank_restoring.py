@@ -13,7 +13,7 @@ from session_records import batch_ingested, session_opened
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.alerts.rank_restoring import PastRanks, RankRestoring
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import RunState
 

@@ -11,8 +11,8 @@ from session_records import batch_ingested, session_opened
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.alerts.rank_restoring import MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
-from trackside_daemon.detectors.key_roles import Roles
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.key_roles import KeyRoles
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, BatchIngested, RunState, SessionOpened
 
@@ -105,7 +105,7 @@ def test_alerts_of_layers_continue_from_the_last_measurements_and_end_when_they_
 def test_the_roles_that_a_run_states_are_restored_with_it(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "live", 0, 10, about=ProcessInfo(roles={"x": "loss", "loss": "none"}))
-    (found,) = every(PastRanks(history.database, Roles([("x", "objective"), ("grad_norm", "reward")])))
+    (found,) = every(PastRanks(history.database, KeyRoles([("x", "objective"), ("grad_norm", "reward")])))
     assert found.roles == {"x": "loss"}
     assert set(found.columns[0]) == {"loss", "grad_norm", "x"}
     history.close()

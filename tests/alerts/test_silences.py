@@ -8,7 +8,14 @@ import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.silences import MOST, Silences, TooManyError, matches, silenced_until, with_silenced_until
+from trackside_daemon.alerts.silences import (
+    MOST,
+    Silences,
+    TooManySilencesError,
+    matches,
+    silenced_until,
+    with_silenced_until,
+)
 from trackside_daemon.model.families import alerts
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import Alert, Notified, Silence
@@ -85,7 +92,9 @@ def test_silences_are_limited_and_ended_ones_make_room() -> None:
     for number in range(MOST):
         silences.add(silence(60 + number, str(number)))
     silences.add(silence(100, "0"))
-    with pytest.raises(TooManyError, match="100 silences are active already; end one with trackside silence --end ID"):
+    with pytest.raises(
+        TooManySilencesError, match="100 silences are active already; end one with trackside silence --end ID"
+    ):
         silences.add(silence(60, "more"))
     silences.add(replace(silence(600, "more"), started=NOW + 62))
     assert len(silences.active(NOW + 62)) == MOST - 1

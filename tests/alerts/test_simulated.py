@@ -23,12 +23,12 @@ class Simulated:
         self.skipped = 0
         self.patience = 0.0
         self.last: Reading | None = None
-        self._machine, self._profile, self._troubles = machine, profile, troubles
+        self._machine, self._profile, self.troubles = machine, profile, troubles
         self._start = WorkerStart(machine.now - 1.0, 0.0)
 
     def read(self, patience: float) -> Reading:
         self.patience = patience
-        self.last = simulate(8, self._machine.now, self._profile, self._troubles, self._start)
+        self.last = simulate(8, self._machine.now, self._profile, self.troubles, self._start)
         return self.last
 
 

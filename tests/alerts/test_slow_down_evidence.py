@@ -14,7 +14,7 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.evidence import slow_downs
 from trackside_daemon.alerts.evidence.gathering import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import KERNEL_THREAD, changes, heaviest, read_processes, slow_down
-from trackside_daemon.alerts.evidence.sources import Case, Sources
+from trackside_daemon.alerts.evidence.sources import AlertCase, Sources
 from trackside_daemon.causes.readings import Neighbour, SlowDown
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.families import gpu
@@ -128,7 +128,7 @@ def changed(stored_history: History, run: str, *, began: float, lasting: bool = 
     state = State()
     state.update(Batch("runs", [Sample(f.STARTED, ("other", "0"), began - 20)]))
     sources = Sources(state, stored_history.database, lambda *_: (frozenset(), []), list, lambda: None)
-    case = Case(Alert("SlowStep", "info", began, run, {"run": "net"}), sources, 0.0, began + 50, began + 50, [])
+    case = AlertCase(Alert("SlowStep", "info", began, run, {"run": "net"}), sources, 0.0, began + 50, began + 50, [])
     return changes(case, SlowDown(began, began + 50, 0.5, lasting=lasting), "net", **more)
 
 
@@ -139,7 +139,7 @@ def test_an_alert_about_a_gpu_is_about_the_ranks_on_it() -> None:
     state.update(Batch("training", of_ranks))
     state.update(Batch("gpu", on_gpus))
     sources = Sources(state, None, None, list, lambda: None)  # type: ignore[arg-type]  # neither history nor ranks
-    case = Case(Alert("GpuUnderutilized", "warning", BEGIN, labels={"gpu": "1"}), sources, 0.0, BEGIN, BEGIN, [])
+    case = AlertCase(Alert("GpuUnderutilized", "warning", BEGIN, labels={"gpu": "1"}), sources, 0.0, BEGIN, BEGIN, [])
     assert [place.rank for place in slow_downs._places(case)] == ["1"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.alerts.test_alert import MOST, AlertTester, TooManyError
+from trackside_daemon.alerts.test_alert import MOST, AlertTester, TooManyTestAlertsError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -29,6 +29,8 @@ def test_tests_are_limited_within_two_minutes() -> None:
     tester = AlertTester()
     for _ in range(MOST):
         tester.request("info", "", "", NOW)
-    with pytest.raises(TooManyError, match="10 test alerts were raised in the last 120 s; wait and try again"):
+    with pytest.raises(
+        TooManyTestAlertsError, match="10 test alerts were raised in the last 120 s; wait and try again"
+    ):
         tester.request("info", "", "", NOW + 119)
     assert tester.request("info", "", "", NOW + 120)

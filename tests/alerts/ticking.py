@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
@@ -38,6 +38,11 @@ class Machine:
         built = builtin.rules(ThresholdsSection()) if rules is None else rules
         self.evaluator = RuleEvaluator(self.state, built, lambda: self.now, lambda: EPOCH + self.now, baseline)
         self.findings: list[Finding] = []
+
+    @property
+    def firing(self) -> set[Any]:
+        """The alerts that have begun and not ended: each with its labels."""
+        return {key for key, ends in {(one.alert, one.labels): one.over for one in self.findings}.items() if not ends}
 
     def tick(self, values: Mapping[str, float], every: float = 1.0) -> list[Finding]:
         """Run one tick with these values, and advance the clock by *every* seconds."""

@@ -193,7 +193,7 @@ def test_a_failed_hook_is_reported_once_there_is_a_run(process: Process, monkeyp
     monkeypatch.setattr(hooks, "_run", auto)
     hooks.report_failure("early", ValueError("odd\nlines"))
     assert (failures, process.run) == ([("early", "ValueError: odd")], None)
-    hook = hooks.Hook("here", lambda: 1 / 0)
+    hook = hooks.LibraryHook("here", lambda: 1 / 0)
     hook()
     hook()
     assert process.run is not None

@@ -13,7 +13,7 @@ from trackside.auto import trackers
 from trackside.auto.hooks import hooks
 from trackside.auto.method_wrapping import replace_methods
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
-from trackside.auto.trackers import StepCounter
+from trackside.auto.trackers import TrackerSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -214,5 +214,5 @@ def test_aim_counts_each_key_by_itself(recorded: RecordedRun, install: Callable[
 
 
 def test_a_step_counter_continues_from_the_steps_that_are_given() -> None:
-    counter, run = StepCounter(), WandbRun()
+    counter, run = TrackerSteps(), WandbRun()
     assert [counter.step(run, given, ends=True) for given in (None, None, 10, None, 3, None)] == [0, 1, 10, 11, 3, 13]

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import trackside
 from trackside.auto import method_wrapping, pytorch
-from trackside.auto.hooks import Hook
+from trackside.auto.hooks import LibraryHook
 from trackside.auto.startup.trackside_imports import watch
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 
@@ -24,7 +24,7 @@ def broken(*_: object, **__: object) -> NoReturn:
     raise ArithmeticError("broken")
 
 
-class BrokenHook(Hook):
+class BrokenHook(LibraryHook):
     """A hook whose work raises."""
 
     __slots__ = ()
@@ -37,7 +37,7 @@ class BrokenHook(Hook):
 if __name__ == "__main__":
     if os.environ.get("BROKEN"):
         for module in (method_wrapping, pytorch):
-            vars(module)["Hook"] = BrokenHook
+            vars(module)["LibraryHook"] = BrokenHook
     watch(PATCHED_METHODS)
     left = sys.argv[1:]
     while left:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from bench.logs import PLACE, as_pushed, push_of
-from trackside_daemon.cli.commands.replay_rows import Rows, read
+from trackside_daemon.cli.commands.replay_rows import RowConverter, read
 from trackside_daemon.detectors.replay import Replay
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def findings(split: str) -> str:
 
 def _changes(file: Path) -> Iterator[str]:
     replay = Replay()
-    for row in read(_pushes(file), Rows(), _refuse):
+    for row in read(_pushes(file), RowConverter(), _refuse):
         for change in replay.evaluate(row):
             where = f"{change.place}" if change.step == change.place else f"{change.place} (step {change.step})"
             text = f": {change.message}" if change.state == "firing" else ""

@@ -201,6 +201,7 @@ class Asked:
     def __init__(self, daemon: RecordingDaemon, site: Site, directory: Path) -> None:
         self._daemon, self._site, self._directory = daemon, site, directory
         self._client = site.client()
+        self._answers: dict[str, Any] = {}  # of the API, where nothing changes
 
     def answers(self) -> dict[str, str]:
         """Return the content of each file by its path; that of ``goodput.json``, which is compared with others, by run."""
@@ -257,7 +258,9 @@ class Asked:
         return [alert["id"] for alert in self._get("/alerts?evidence=false").json()["alerts"]]
 
     def _get(self, path: str) -> Any:
-        return self._client.get(f"/api/v1{path}", headers=self._site.key)
+        if path not in self._answers:
+            self._answers[path] = self._client.get(f"/api/v1{path}", headers=self._site.key)
+        return self._answers[path]
 
     def _asked(self, paths: Iterable[str]) -> str:
         return readable({f"GET {path}": _content(self._get(path)) for path in paths})

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.state import State
 
     Message = Callable[[int, Sequence[tuple[float, int]]], Mapping[str, Any]]
@@ -248,7 +248,7 @@ HANGING = {rank: called(31 if rank == 1 else 32, pending=rank != 1) for rank in 
 class _Explained:
     """A listener that gathers the evidence of each alert when it begins, and has it published at the next tick."""
 
-    def __init__(self, daemon: RecordingDaemon, state: State, history: Recorder, proc: Path) -> None:
+    def __init__(self, daemon: RecordingDaemon, state: State, history: HistoryRecorder, proc: Path) -> None:
         self._daemon, self._begun = daemon, set[str]()
         sources = Sources(
             state,
@@ -330,11 +330,11 @@ class RecordingDaemon(InProcessDaemon):
         while self.history.writer.call(lambda store: bool(store.due)).result(60):
             pass
 
-    def _listeners(self, state: State, history: Recorder) -> Sequence[Any]:
+    def _listeners(self, state: State, history: HistoryRecorder) -> Sequence[Any]:
         self._explained = _Explained(self, state, history, self.place / "proc")
         return [self._explained, self.firing]
 
-    def _sources(self, history: Recorder) -> Sequence[Any]:
+    def _sources(self, history: HistoryRecorder) -> Sequence[Any]:
         self.resumes = Resumes(
             history.database,
             lambda: history.writer.flush(60),

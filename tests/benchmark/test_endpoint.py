@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmark.streaming_server import StreamingServer
 
-from trackside.benchmark.endpoint import EACH, FAILED_ROUNDS, Endpoint
+from trackside.benchmark.endpoint import EACH, FAILED_ROUNDS, ModelEndpoint
 from trackside.benchmark.in_process import findings
-from trackside.benchmark.messages import LATENCY, Load, Request, Requests, Spec
-from trackside.benchmark.results import Measured, results
+from trackside.benchmark.messages import LATENCY, Load, ProcessRequest, Requests, Spec
+from trackside.benchmark.results import Measurements, results
 from trackside.benchmark.rounds import Sampling, TargetError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int
     gap, tolerance = first / 5, 0.02 if longer > 1 else 0.25  # other tests on a busy machine delay short ones
     with StreamingServer(first, gap) as server:
         for concurrency in (1, 8, 32):
-            endpoint = Endpoint(server.url, Requests())
+            endpoint = ModelEndpoint(server.url, Requests())
             endpoint.begin(Load(concurrency=concurrency))
             found = endpoint.measure(Sampling())
             assert found["completed"] == [float(concurrency * EACH)]
@@ -37,7 +37,7 @@ def test_ttft_and_tpot_are_those_of_the_schedule(count: Callable[[int, int], int
 
 def test_what_fails_is_counted_and_not_averaged_in() -> None:
     with StreamingServer(0.002, 0.002) as server:
-        endpoint = Endpoint(server.url, Requests(prompts=(GOOD, "hang", *BAD), timeout=0.5))
+        endpoint = ModelEndpoint(server.url, Requests(prompts=(GOOD, "hang", *BAD), timeout=0.5))
         endpoint.begin(Load(concurrency=6))
         found = endpoint.measure(Sampling())
     total = 6 * EACH
@@ -50,7 +50,7 @@ def test_what_fails_is_counted_and_not_averaged_in() -> None:
 def test_requests_have_prompt_model_and_headers() -> None:
     with StreamingServer(0.001, 0.001) as server:
         requests = Requests(model="m", prompts=("one", "two"), tokens=9, headers={"Authorization": "Bearer x"})
-        endpoint = Endpoint(server.url, requests)
+        endpoint = ModelEndpoint(server.url, requests)
         for _ in range(2):
             endpoint.begin(Load(concurrency=1))
     one, two = server.requests
@@ -62,8 +62,8 @@ def test_requests_have_prompt_model_and_headers() -> None:
 def test_answers_in_one_part_have_no_time_per_token() -> None:
     with StreamingServer(0.002, 0.002) as server:
         specs = [Spec(name, server.url) for name in ("one", "other")]
-        request = Request("measure", specs, [Load(concurrency=2)], 0.1, requests=Requests(prompts=("whole",)))
-        measured = Measured(["one", "other"])
+        request = ProcessRequest("measure", specs, [Load(concurrency=2)], 0.1, requests=Requests(prompts=("whole",)))
+        measured = Measurements(["one", "other"])
         measured.begin()
         for finding in findings(request):
             measured.add(finding)
@@ -76,12 +76,12 @@ def test_answers_in_one_part_have_no_time_per_token() -> None:
 def test_an_endpoint_that_never_works_is_named_with_its_reason() -> None:
     with StreamingServer(0.001, 0.001) as server:
         with pytest.raises(TargetError, match=r"/v1: HTTP 500: .*the model is on fire"):
-            Endpoint(server.url, Requests(prompts=("fail",))).begin(Load(concurrency=1))
-        endpoint = Endpoint(server.url, Requests(prompts=(GOOD, *["refuse"] * 99)))
+            ModelEndpoint(server.url, Requests(prompts=("fail",))).begin(Load(concurrency=1))
+        endpoint = ModelEndpoint(server.url, Requests(prompts=(GOOD, *["refuse"] * 99)))
         endpoint.begin(Load(concurrency=1))
         for _ in range(FAILED_ROUNDS - 1):
             assert endpoint.measure(Sampling())["completed"] == [0.0]
         with pytest.raises(TargetError, match="too long"):
             endpoint.measure(Sampling())
     with pytest.raises(TargetError, match="/v1: ConnectionRefusedError"):
-        Endpoint(server.url, Requests()).begin(Load(concurrency=1))
+        ModelEndpoint(server.url, Requests()).begin(Load(concurrency=1))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trackside.benchmark.intervals import needed, paired, percentile, pooled
-from trackside.benchmark.messages import LATENCY, Finding, Load
-from trackside.benchmark.results import Measured, flat, results, sentence
+from trackside.benchmark.messages import LATENCY, Load, ProcessAnswer
+from trackside.benchmark.results import Measurements, flat, results, sentence
 from trackside.benchmark.rounds import LEAST_WARM_UP, measure, settled, timed
 from trackside.distributions import proportion_interval, t_quantile
 
@@ -47,7 +47,7 @@ def hashing(size: int) -> Callable[[Load], Callable[[], object]]:
 
 
 def compared(one: Prepared, other: Prepared, seconds: float, seed: int) -> dict[str, Any]:
-    measured = Measured(["a", "b"])
+    measured = Measurements(["a", "b"])
     measured.begin()
     for finding in measure({"a": one, "b": other}, [Load()], seconds, seed):
         measured.add(finding)
@@ -144,13 +144,13 @@ def test_quantiles_are_those_of_tables() -> None:
 
 
 def test_results_are_sentences_and_numbers_by_key() -> None:
-    measured = Measured(["fp32", "int8-dynamic"])
+    measured = Measurements(["fp32", "int8-dynamic"])
     measured.begin()
     chance, load = random.Random(7), Load(batch=8)
     for _ in range(400):
         ratios = {"fp32": 3e-3, "int8-dynamic": 2e-3}
         values = {name: {LATENCY: [value * durations(chance, 1)[0]]} for name, value in ratios.items()}
-        measured.add(Finding(load, [values]))
+        measured.add(ProcessAnswer(load, [values]))
     contents = results(measured)
     assert sentence(contents["comparisons"][0]).startswith("int8-dynamic is 1.")
     assert sentence(contents["comparisons"][0]).endswith(" times faster than fp32 (batch=8)")

@@ -12,12 +12,12 @@ from torch import nn
 import trackside
 from trackside.benchmark.intervals import Interval
 from trackside.benchmark.rounds import TargetError
-from trackside.benchmark.torch_model import Model, agreements
+from trackside.benchmark.torch_model import EvaluatedModel, agreements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside.benchmark.messages import Finding
+    from trackside.benchmark.messages import ProcessAnswer
 
 
 class Tiny(nn.Module):  # type: ignore[misc]
@@ -39,7 +39,7 @@ class Tiny(nn.Module):  # type: ignore[misc]
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Any]:
     names = ("fp32", "fp32-again", "bf16", "int8-dynamic", "pruned-90")
-    models = {name: Model(Tiny(), ids, name.removesuffix("-again"), "cpu") for name in names}
+    models = {name: EvaluatedModel(Tiny(), ids, name.removesuffix("-again"), "cpu") for name in names}
     return intervals(agreements(models, 16))
 
 
@@ -47,7 +47,7 @@ def ids(batch: int, length: int) -> torch.Tensor:
     return torch.randint(50, (batch, length), generator=torch.Generator().manual_seed(0))
 
 
-def intervals(findings: Iterable[Finding]) -> dict[str, Any]:
+def intervals(findings: Iterable[ProcessAnswer]) -> dict[str, Any]:
     """Return the intervals by variant and measure."""
     return {
         name: {measure: Interval(**fields) for measure, fields in found.items()}
@@ -74,7 +74,7 @@ def test_the_further_a_variant_is_from_the_reference_the_less_it_agrees(compared
 
 
 def test_the_measures_are_those_of_their_definitions() -> None:
-    models = {name: Model(Tiny(), ids, name, "cpu") for name in ("fp32", "pruned-50")}
+    models = {name: EvaluatedModel(Tiny(), ids, name, "cpu") for name in ("fp32", "pruned-50")}
     found = intervals(agreements(models, 16, 8))["pruned-50"]
     one, other = (models[name](ids(8, 16)) for name in models)
     assert found["largest_difference"].value == pytest.approx(float((one - other).abs().max()), rel=1e-4)
@@ -85,7 +85,7 @@ def test_the_measures_are_those_of_their_definitions() -> None:
 
 def test_sizes_are_those_of_the_weights() -> None:
     parameters = sum(one.numel() for one in Tiny().parameters())
-    facts = {name: Model(Tiny(), None, name, "cpu").facts() for name in ("", "bf16-weights", "int8-dynamic")}
+    facts = {name: EvaluatedModel(Tiny(), None, name, "cpu").facts() for name in ("", "bf16-weights", "int8-dynamic")}
     assert facts[""]["parameters"] == facts["int8-dynamic"]["parameters"] == parameters
     assert facts[""]["weights_bytes"] == 4 * parameters
     assert facts["bf16-weights"]["weights_bytes"] == 2 * parameters
@@ -93,7 +93,7 @@ def test_sizes_are_those_of_the_weights() -> None:
 
 
 def test_example_inputs_are_compared_row_by_row_and_few_rows_have_no_interval() -> None:
-    models = {name: Model(Tiny(), ids(2, 16), name, "cpu") for name in ("fp32", "bf16-weights")}
+    models = {name: EvaluatedModel(Tiny(), ids(2, 16), name, "cpu") for name in ("fp32", "bf16-weights")}
     found = intervals(agreements(models, 0))["bf16-weights"]
     assert 0 < found["largest_difference"].value < 1
     assert found["largest_difference"].reason == "2 of 59 inputs"
@@ -103,8 +103,10 @@ def test_example_inputs_are_compared_row_by_row_and_few_rows_have_no_interval() 
 def test_weights_that_are_tied_count_once_and_pruned_ones_are_zero() -> None:
     model = Tiny()
     model.head.weight = model.embedding.weight
-    assert Model(model, None, "", "cpu").facts()["weights_bytes"] == 4 * sum(one.numel() for one in model.parameters())
-    pruned = Model(Tiny(), None, "pruned-50", "cpu")
+    assert EvaluatedModel(model, None, "", "cpu").facts()["weights_bytes"] == 4 * sum(
+        one.numel() for one in model.parameters()
+    )
+    pruned = EvaluatedModel(Tiny(), None, "pruned-50", "cpu")
     assert 0.4 < float((pruned._model.head.weight == 0).float().mean()) < 0.6
 
 

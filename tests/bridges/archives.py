@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
 from trackside_daemon.bridges.parquet.fleet import ask
 from trackside_daemon.bridges.parquet.mirror import make_target
-from trackside_daemon.bridges.parquet.store import Store
+from trackside_daemon.bridges.parquet.store import FileStore
 from trackside_daemon.history.database import FILE, open_reader
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def files(place: Path) -> dict[str, tuple[int, int]]:
 
 def answer(place: Path | str, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of an answer, for which no file was left out."""
-    found = ask(Store(str(place)), sql)
+    found = ask(FileStore(str(place)), sql)
     assert found.left_out == []
     return found.rows
 

@@ -51,8 +51,7 @@ class Followed:
         self.session = Session()
         monkeypatch.setattr(trackside, "init", lambda *_, **__: self.session)
         self.warnings: list[str] = []
-        self.follower = Follower([str(place)], {}, lambda _: {}, self.warnings.append)
-        self.follower._find_at = 0.0
+        self.follower = Follower([str(place)], {}, lambda _: {}, self.warnings.append, find_seconds=0.0)
 
     def poll(self) -> list[int]:
         """Return the steps that are new."""
@@ -143,7 +142,6 @@ def test_a_file_that_is_read_anew_each_time_is_waited_for_and_its_damage_reporte
         with path.open("a") as file:
             file.write(piece)
         os.utime(path, (number, number))
-        followed.follower._find_at = 0.0
         followed.poll()
         assert followed.warnings == []
     followed.close()

@@ -27,7 +27,7 @@ from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import worker as mirrors
 from trackside_daemon.bridges.mirrors.of_run import CURVES, unsent_curves
-from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
+from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.mlflow import mirror as mlflow
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from histories import History
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State, Target
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
 
 
 @pytest.fixture(autouse=True)
@@ -340,13 +340,13 @@ def mirrored(tmp_path: Path) -> Path:
     class Killing(Positions):
         """Positions of a worker that is killed when the target has got curves, and when it has got media."""
 
-        def advance(self, place: RankPlace, sent: Mapping[str, int], state: State) -> None:
+        def advance(self, place: RankKey, sent: Mapping[str, int], state: State) -> None:
             if (CURVES in sent or place.attempt < 0) and not killed.get(place):
                 killed[place] = True
                 raise KeyboardInterrupt
             super().advance(place, sent, state)
 
-    place, killed = tmp_path / "tb", dict[RankPlace, bool]()
+    place, killed = tmp_path / "tb", dict[RankKey, bool]()
     with history(tmp_path / "h") as one:
         put_extras(one)
         for _ in range(2):
@@ -652,7 +652,7 @@ def test_positions_and_what_sqlite_has_beside_them_are_for_this_user_alone(tmp_p
     positions.close()
 
 
-def _change(statement: str, store: Store) -> None:
+def _change(statement: str, store: RecordStore) -> None:
     store.connection.execute(statement)
 
 

@@ -20,7 +20,7 @@ from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
 from trackside_daemon.bridges.parquet.mirror import make_target
 from trackside_daemon.bridges.parquet.schema import schemas
-from trackside_daemon.bridges.parquet.store import UNFINISHED, Store
+from trackside_daemon.bridges.parquet.store import UNFINISHED, FileStore
 from trackside_daemon.bridges.parquet.verification import Verification
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.model.records import Alert
@@ -101,10 +101,9 @@ def test_a_row_has_the_facts_of_the_run(directory: Path, tmp_path: Path) -> None
 def test_a_run_that_continues_is_written_again(tmp_path: Path) -> None:
     with history(tmp_path / "history") as made:
         made.put([opened("a"), column("a", ["loss"], 10), finished("a")])
-        mirror = RunMirror(
-            made.database.path, Positions(tmp_path / "positions.db"), make_target({"url": str(tmp_path / "out")})
-        )
-        mirror._positions.since = 0.0
+        positions = Positions(tmp_path / "positions.db")
+        positions.since = 0.0
+        mirror = RunMirror(made.database.path, positions, make_target({"url": str(tmp_path / "out")}))
         assert (mirror.poll(), mirror.status.sent) == (0.0, 10)
         assert (mirror.poll(), mirror.status.sent) == (0.0, 10)
         made.put([opened("a", attempt=1), column("a", ["loss"], 5, attempt=1)])
@@ -152,7 +151,7 @@ def test_a_bucket_has_the_same_and_a_server_that_fails_leaves_no_run(
     server.start()
     host, port = server.get_host_and_port()
     options = f"region=us-east-1&scheme=http&endpoint_override={host}:{port}&allow_bucket_creation=true"
-    Store(f"s3://bucket?{options}").files.create_dir("bucket")
+    FileStore(f"s3://bucket?{options}").files.create_dir("bucket")
     url = f"s3://bucket/some/prefix?{options}"
     try:
         assert write(directory, url) == {"odd": 18071, "evil": 10}
@@ -162,34 +161,34 @@ def test_a_bucket_has_the_same_and_a_server_that_fails_leaves_no_run(
             prepared("worst 20 runs by lost GPU hours"),
             "SELECT run, key, sum(step) FROM samples GROUP BY ALL ORDER BY ALL",
         ):
-            found = ask(Store(url), sql)
-            assert found == ask(Store(str(tmp_path)), sql)
+            found = ask(FileStore(url), sql)
+            assert found == ask(FileStore(str(tmp_path)), sql)
             assert len(found.rows) >= 2
-        (whole, broken) = Store(url).files_below("samples")
-        assert [*Verification(Store(url)).faults()] == []
-        with Store(url).files.open_output_stream(f"bucket/some/prefix/{broken.name}") as stream:
+        (whole, broken) = FileStore(url).files_below("samples")
+        assert [*Verification(FileStore(url)).faults()] == []
+        with FileStore(url).files.open_output_stream(f"bucket/some/prefix/{broken.name}") as stream:
             stream.write(b"PAR1")
-        with Store(url).files.open_output_stream(f"bucket/some/prefix/{UNFINISHED}/1-1-00+dead.parquet") as stream:
+        with FileStore(url).files.open_output_stream(f"bucket/some/prefix/{UNFINISHED}/1-1-00+dead.parquet") as stream:
             stream.write(b"PAR1")
-        found = ask(Store(url), "SELECT run, count(*) FROM samples GROUP BY run")
+        found = ask(FileStore(url), "SELECT run, count(*) FROM samples GROUP BY run")
         assert [row[0] for row in found.rows] == [layout.split(layout.place_of(whole.name)).run]
         assert [line.partition(" ")[0] for line in found.left_out] == [f"bucket/some/prefix/{broken.name}"]
-        assert [line.partition(" ")[0] for line in Verification(Store(url)).faults()] == [
+        assert [line.partition(" ")[0] for line in Verification(FileStore(url)).faults()] == [
             f"bucket/some/prefix/{broken.name}"
         ]
         with monkeypatch.context() as patch:
             patch.setattr("trackside_daemon.bridges.parquet.store.ABANDONED_SECONDS", -60.0)
-            assert len([*Verification(Store(url)).faults()]) == 2
+            assert len([*Verification(FileStore(url)).faults()]) == 2
             again = layout.split(layout.place_of(broken.name)).run
             assert [run for run, count in write(directory, url).items() if count is not None] == [again]
-        assert [*Verification(Store(url)).faults()] == []
+        assert [*Verification(FileStore(url)).faults()] == []
         other = url.replace("prefix", "other")
         with monkeypatch.context() as patch:
             patch.setattr("trackside_daemon.bridges.parquet.contents.SampleTables.__iter__", failing)
             with pytest.raises(SendError, match="bucket/some/other/"):
                 write(directory, other)
         with pytest.raises(LookupError, match="no archived runs"):
-            ask(Store(other), "SELECT * FROM runs, samples")
+            ask(FileStore(other), "SELECT * FROM runs, samples")
         for _ in range(count(0, 1)):  # the store retries for a quarter of a minute
             server.stop()
             with pytest.raises(SendError, match="bucket/some/other/"):
@@ -200,7 +199,7 @@ def test_a_bucket_has_the_same_and_a_server_that_fails_leaves_no_run(
 
 def test_prepared_questions_have_answers(directory: Path, tmp_path: Path) -> None:
     write(directory, str(tmp_path))
-    store = Store(str(tmp_path))
+    store = FileStore(str(tmp_path))
     answers = {question: ask(store, prepared(question)) for question in QUESTIONS}
     assert all(found.columns and found.rows for question, found in answers.items())
     assert [row[:2] for row in answers["failed runs by cause"].rows] == [("SIGKILL", 1)]
@@ -211,9 +210,9 @@ def test_prepared_questions_have_answers(directory: Path, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="nowhere"):
         ask(store, "SELECT * FROM nowhere")
     with pytest.raises(LookupError, match="no archived runs"):
-        ask(Store(str(tmp_path / "none")), "SELECT * FROM runs")
+        ask(FileStore(str(tmp_path / "none")), "SELECT * FROM runs")
     with pytest.raises(SettingError, match="Parquet files: Unrecognized filesystem type in URI: zz://…@x"):
-        Store("zz://key:secret@x")
+        FileStore("zz://key:secret@x")
 
 
 def test_a_benchmark_is_no_run_that_lost_gpu_hours(tmp_path: Path) -> None:

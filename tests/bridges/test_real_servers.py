@@ -27,7 +27,7 @@ from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
 import trackside
 from trackside_daemon.bridges.finding import find_runs
-from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
+from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.mirrors.worker import Mirror
@@ -558,6 +558,6 @@ def _has_sent(path: Path, count: int) -> bool:
         return False
     positions = Positions(path)
     try:
-        return positions.sent(RankPlace("a", 0, 0)).get("loss") == count
+        return positions.sent(RankKey("a", 0, 0)).get("loss") == count
     finally:
         positions.close()

@@ -25,7 +25,7 @@ from trackside_daemon.bridges.parquet import mirror as parquet
 from trackside_daemon.bridges.parquet import store as stores
 from trackside_daemon.bridges.parquet.fleet import ask, prepared
 from trackside_daemon.bridges.parquet.mirror import make_target
-from trackside_daemon.bridges.parquet.store import UNFINISHED, Store
+from trackside_daemon.bridges.parquet.store import UNFINISHED, FileStore
 from trackside_daemon.bridges.parquet.verification import Verification
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.http_client.errors import SendError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from histories import History
 
-    from trackside_daemon.history.record.store import Store as HistoryStore
+    from trackside_daemon.history.record.store import RecordStore
 
 BASE = round(BEGIN * 1e6)
 COUNTS = "SELECT run, count(*) FROM samples GROUP BY run ORDER BY run"
@@ -57,7 +57,7 @@ def filled(place: Path, *runs: str, host: str = "node-1", rank: int = 0, samples
 
 def faults(place: Path | str) -> list[str]:
     """Return what a verification finds, without the path of the archive."""
-    return [line.removeprefix(f"{place}/") for line in Verification(Store(str(place))).faults()]
+    return [line.removeprefix(f"{place}/") for line in Verification(FileStore(str(place))).faults()]
 
 
 def within(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
@@ -187,7 +187,7 @@ def test_a_broken_file_is_left_out_and_named(tmp_path: Path, damage: str, number
     write(filled(tmp_path / "history", "a", "b"), out)
     path = path_of(out, "samples", "ab"[number])
     path.write_bytes(BROKEN[damage](path.read_bytes()))
-    store = Store(str(out))
+    store = FileStore(str(out))
     store.local = local  # else it reads as from an object store
     found = ask(store, "SELECT run, sum(value), max(step), max(key) FROM samples GROUP BY run")
     if found.left_out:
@@ -210,15 +210,15 @@ def test_files_of_others_and_folders_stop_no_question(tmp_path: Path) -> None:
     for kind in ("runs", "samples"):
         other = folder.parents[1].with_name(kind) / folder.relative_to(out / "runs") / "a@x.parquet"
         pq.write_table(pa.table({"x": [1]}), other)
-    found = ask(Store(str(out)), f"SELECT run FROM runs UNION {COUNTS.replace(', count(*)', '')}")
+    found = ask(FileStore(str(out)), f"SELECT run FROM runs UNION {COUNTS.replace(', count(*)', '')}")
     assert found.rows == [("b",)]
     assert [line.rpartition("/")[2] for line in found.left_out] == ["a@x.parquet has no column version"] * 1 + [
         "a@x.parquet has no column run"
     ]
     with pytest.raises(ValueError, match="nowhere"):
-        ask(Store(str(out)), "SELECT nowhere FROM runs")
+        ask(FileStore(str(out)), "SELECT nowhere FROM runs")
     with pytest.raises(ValueError, match="Could not convert"):
-        ask(Store(str(out)), "SELECT CAST(run AS INTEGER) FROM samples")
+        ask(FileStore(str(out)), "SELECT CAST(run AS INTEGER) FROM samples")
 
 
 NAMES = [
@@ -266,8 +266,9 @@ def test_a_run_that_cannot_be_written_costs_only_itself(tmp_path: Path) -> None:
         (out / "samples" / "date=2023-11-14" / "name=a").write_text("no folder")
         made.writer.call(partial(_change, "UPDATE block SET data = x'01' WHERE id >> 24 = 2")).result(60)
         target = make_target({"url": str(out)})
-        mirror = RunMirror(made.database.path, Positions(tmp_path / "positions.db"), target)
-        mirror._positions.since = 0.0
+        positions = Positions(tmp_path / "positions.db")
+        positions.since = 0.0
+        mirror = RunMirror(made.database.path, positions, target)
         assert mirror.poll() > 0
         assert mirror.status.error.startswith(f"a (a): {out}/samples/date=2023-11-14/name=a/")
         assert mirror.status.error.endswith(" (and 1 more)")
@@ -276,7 +277,7 @@ def test_a_run_that_cannot_be_written_costs_only_itself(tmp_path: Path) -> None:
     assert answer(out, COUNTS) == [("c", BLOCK), ("d", BLOCK)]
 
 
-def _change(change: str, store: HistoryStore) -> None:
+def _change(change: str, store: RecordStore) -> None:
     store.connection.execute(change)
 
 
@@ -451,7 +452,7 @@ def test_files_of_killed_writers_are_deleted_and_those_of_live_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, out = filled(tmp_path / "history", "a"), tmp_path / "out"
-    store = Store(str(out))
+    store = FileStore(str(out))
     monkeypatch.setattr(stores, "YOUNG_SECONDS", -1.0)
     with store.unfinished("samples/date=2023-11-14/name=b/live.parquet"):
         here = f"{UNFINISHED}/{stores._boot()}-1-00+dead.parquet"
@@ -534,8 +535,9 @@ from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet.mirror import make_target
 kind, out, positions, *directories = sys.argv[1:]
 if kind == "mirror":
-    mirror = RunMirror(Path(directories[0], "history.db"), Positions(Path(positions)), make_target({"url": out}))
-    mirror._positions.since = 0.0
+    positions = Positions(Path(positions))
+    positions.since = 0.0
+    mirror = RunMirror(Path(directories[0], "history.db"), positions, make_target({"url": out}))
 print("ready", flush=True)
 while True:
     if kind == "mirror":
@@ -613,7 +615,7 @@ class Reader(Thread):
         self.join(DEADLINE)
 
     def _ask(self) -> None:
-        store = Store(str(self._out))
+        store = FileStore(str(self._out))
         for sql in (
             TWICE,
             "SELECT run FROM runs GROUP BY run HAVING count(*) > 1",

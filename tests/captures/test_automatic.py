@@ -10,7 +10,7 @@ from histories import history, opened
 from scripted_recorder import CapturesHarness, ScriptedRecorder
 
 from trackside_daemon.captures.automatic import AGAIN_SECONDS, WARM_UP_SECONDS, AutomaticCaptures, compare
-from trackside_daemon.captures.captures import DISTURBED_SECONDS, Request
+from trackside_daemon.captures.captures import DISTURBED_SECONDS, CaptureRequest
 from trackside_daemon.model.capture import AlertLink, Capture
 from trackside_daemon.model.families.training import MEMORY
 from trackside_daemon.model.finding import Finding
@@ -27,14 +27,14 @@ class Automatic:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.asked: list[Request] = []
+        self.asked: list[CaptureRequest] = []
         self.state = State()
         self.observes = False
         self.automatic = AutomaticCaptures(
             self._ask, lambda: [PROCESS], self.state, observes=lambda _: self.observes, clock=lambda: self.now
         )
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: CaptureRequest) -> Any:
         self.asked.append(request)
 
     def alert(self, name: str, started: float, ended: float | None = None) -> None:
@@ -80,7 +80,9 @@ def test_a_run_that_becomes_slow_is_recorded_once_for_each_cause_and_quarter_of_
     assert {(request.run, request.attempt, request.trigger) for request in one.asked} == {("id-1", 2, "alert")}
     one.now += AGAIN_SECONDS
     one.alert("ThroughputRegression", 6.0)
-    assert one.asked[2:] == [Request("id-1", 2, trigger="alert", cause=AlertLink("ThroughputRegression", 6.0, {}))]
+    assert one.asked[2:] == [
+        CaptureRequest("id-1", 2, trigger="alert", cause=AlertLink("ThroughputRegression", 6.0, {}))
+    ]
 
 
 def test_the_reference_is_recorded_once_after_the_warm_up_while_nothing_is_slow() -> None:
@@ -93,7 +95,10 @@ def test_the_reference_is_recorded_once_after_the_warm_up_while_nothing_is_slow(
     one.tick(WARM_UP_SECONDS - 1)
     assert one.asked == []
     one.tick(2 * WARM_UP_SECONDS)
-    assert one.asked == [Request("id-1", 2, trigger="alert"), Request("id-1", 2, "memory", trigger="alert")]
+    assert one.asked == [
+        CaptureRequest("id-1", 2, trigger="alert"),
+        CaptureRequest("id-1", 2, "memory", trigger="alert"),
+    ]
 
 
 def test_a_leak_and_a_gpu_that_is_full_have_the_memory_recorded() -> None:
@@ -145,7 +150,7 @@ def test_an_alert_that_a_capture_may_cause_waits_until_it_is_over(tmp_path: Path
         harness = CapturesHarness(kept.database, kept.writer)
         assert not harness.captures.disturbs(slow("SlowStep"))
         harness.recorder.released.clear()
-        begun = harness.captures.ask(Request("id-1", 0))
+        begun = harness.captures.begin(CaptureRequest("id-1", 0))
         assert harness.recorder.began.wait(60)
         assert harness.captures.disturbs(slow("SlowStep"))
         assert not harness.captures.disturbs(slow("LossSpike"))

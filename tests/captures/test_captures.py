@@ -15,11 +15,11 @@ from processes import DEADLINE
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, Request
+from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
-from trackside_daemon.model.capture import Answer, Capture, CaptureFile, ProfileOptions
+from trackside_daemon.model.capture import Capture, CaptureFile, ProfileOptions, RankAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from histories import History
 
-REQUEST = Request("id-1", 0)
+REQUEST = CaptureRequest("id-1", 0)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def harness(stored_history: History) -> Iterator[CapturesHarness]:
 def test_a_capture_passes_through_its_states_and_leaves_compressed_private_files(
     harness: CapturesHarness, tmp_path: Path
 ) -> None:
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     states = list(dict.fromkeys(record.state for record in harness.records))
     assert states == ["asked", "recording", "written", "summarised"]
     assert (ended.state, ended.reason, sorted(ended.summary["ranks"])) == ("summarised", "", ["0", "1"])
@@ -70,7 +70,7 @@ def test_ranks_that_cannot_be_recorded_have_their_reason_and_the_others_a_summar
     harness.ranks = (0, 1, 2, 3)
     harness.recorder.refused = {1: "no PyTorch", 2: "no PyTorch"}
     harness.recorder.failing = {3: "it ended"}
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     assert (ended.state, [file.rank for file in ended.files]) == ("summarised", [0])
     assert ended.reason == "ranks 1, 2: no PyTorch; rank 3: it ended"
 
@@ -79,9 +79,9 @@ def test_a_capture_of_nothing_fails_in_one_line_and_leaves_no_directory(
     harness: CapturesHarness, tmp_path: Path
 ) -> None:
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
-    refused = harness.wait(harness.captures.ask(REQUEST).id)
+    refused = harness.wait(harness.captures.begin(REQUEST).id)
     harness.ranks = ()
-    alone = harness.wait(harness.captures.ask(REQUEST).id)
+    alone = harness.wait(harness.captures.begin(REQUEST).id)
     assert [(one.state, one.reason) for one in (refused, alone)] == [
         ("failed", "ranks 0, 1: no PyTorch"),
         ("failed", NOTHING),
@@ -92,7 +92,7 @@ def test_a_capture_of_nothing_fails_in_one_line_and_leaves_no_directory(
 def test_a_rank_that_ends_while_it_is_recorded_has_its_end_as_the_reason(harness: CapturesHarness) -> None:
     harness.recorder.failing = {0: "its client does not answer", 1: "its client does not answer"}
     harness.ends = {1: "was killed by SIGKILL", None: "was killed by SIGKILL"}
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     assert ended.reason == (
         "rank 0: its client does not answer; rank 1: while it was recorded, it was killed by SIGKILL"
     )
@@ -101,7 +101,7 @@ def test_a_rank_that_ends_while_it_is_recorded_has_its_end_as_the_reason(harness
 def test_a_run_that_has_ended_cannot_be_recorded(harness: CapturesHarness) -> None:
     harness.ranks = ()
     harness.ends = {None: "finished"}
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     assert ended.reason == "it finished; only a run that trains can be recorded"
 
 
@@ -110,7 +110,7 @@ def test_a_profile_of_ranks_that_end_does_not_become_their_stacks(stored_history
     harness.recorder.failing = {0: "no trace", 1: "no trace"}
     harness.ends = {0: "finished"}
     request = REQUEST._replace(options=ProfileOptions(stacks=True), trigger="plan")
-    ended = harness.wait(harness.captures.ask(request).id)
+    ended = harness.wait(harness.captures.begin(request).id)
     assert (ended.kind, ended.state) == ("profile", "failed")
     assert ended.reason == "rank 0: while it was recorded, it finished; rank 1: no trace"
 
@@ -119,14 +119,14 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
     harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(harness.recorder, "least_bytes", 1 << 60)
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     assert ended.reason.startswith(f"{tmp_path / FILES} has ")
     assert ended.reason.endswith(
         " of free room, and a capture of kind profile needs 1,024 PiB; free some, or set storage.path to another disk"
     )
     assert not harness.recorder.began.is_set()
     monkeypatch.undo()
-    assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised", "the ranks are free"
+    assert harness.wait(harness.captures.begin(REQUEST).id).state == "summarised", "the ranks are free"
 
 
 def test_the_ranks_of_a_capture_are_free_when_its_summary_cannot_begin(
@@ -136,25 +136,25 @@ def test_the_ranks_of_a_capture_are_free_when_its_summary_cannot_begin(
         raise OSError(EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(harness.recorder, "summarizing", fail)
-    first = harness.captures.ask(REQUEST)
+    first = harness.captures.begin(REQUEST)
     assert harness.wait(first.id).reason.endswith(": resource temporarily unavailable")
     if (thread := harness.captures._threads.get(first.id)) is not None:
         thread.join(DEADLINE)
     monkeypatch.undo()
-    assert harness.wait(harness.captures.ask(REQUEST).id).state == "summarised"
+    assert harness.wait(harness.captures.begin(REQUEST).id).state == "summarised"
 
 
 def test_a_rank_is_recorded_by_one_capture_at_a_time_and_few_run_at_once(harness: CapturesHarness) -> None:
     harness.recorder.released.clear()
-    first = harness.captures.ask(REQUEST)
+    first = harness.captures.begin(REQUEST)
     assert harness.recorder.began.wait(DEADLINE)
-    second = harness.wait(harness.captures.ask(REQUEST._replace(ranks=(0,))).id)
+    second = harness.wait(harness.captures.begin(REQUEST._replace(ranks=(0,))).id)
     assert (second.state, second.reason) == ("failed", f"rank 0: capture {first.id} records it")
     assert [one.id for one in harness.stored()] == [first.id], "the answer is not a capture of the run"
     assert not any(sample.value for sample in harness.captures.samples().samples)
-    others = [harness.captures.ask(REQUEST._replace(run=f"id-{number}")) for number in range(2, AT_ONCE + 1)]
+    others = [harness.captures.begin(REQUEST._replace(run=f"id-{number}")) for number in range(2, AT_ONCE + 1)]
     with pytest.raises(CaptureError, match="4 captures run already"):
-        harness.captures.ask(REQUEST)
+        harness.captures.begin(REQUEST)
     harness.recorder.released.set()
     assert harness.wait(first.id).state == "summarised"
     assert len(others) == AT_ONCE - 1
@@ -180,7 +180,7 @@ def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(
         return {"files": {}}
 
     monkeypatch.setattr(harness.recorder, "summarizing", lambda: nullcontext(summarize))
-    asked = harness.captures.ask(REQUEST)
+    asked = harness.captures.begin(REQUEST)
     assert summarizing.wait(DEADLINE)
     harness.captures.stop(0.01)
     assert harness.records[-1].state == "written"
@@ -189,7 +189,7 @@ def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(
 
 
 def test_deleting_a_run_deletes_its_captures(harness: CapturesHarness, stored_history: History, tmp_path: Path) -> None:
-    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    ended = harness.wait(harness.captures.begin(REQUEST).id)
     fresh = CapturesHarness(stored_history.database, stored_history.writer)
     stored_history.writer.call(lambda store: run_changes.delete(store, "id-1")).result(DEADLINE)
     fresh.captures.sweep()
@@ -218,19 +218,19 @@ def test_flight_recorders_show_which_rank_waits_for_which(stored_history: Histor
         entry = FlightEntry(last, "all_reduce", state, "[4] Float", 4, age)
         return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
 
-    answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
+    answers = [RankAnswer(0, 0.1, flight(32, "started")), RankAnswer(1, 0.1, flight(31, "completed"))]
     harness = CapturesHarness(stored_history.database, stored_history.writer, answers)
     request = REQUEST._replace(kind="flight_recorder")
-    ended = harness.wait(harness.captures.ask(request).id)
+    ended = harness.wait(harness.captures.begin(request).id)
     assert (ended.state, [file.kind for file in ended.files]) == ("summarised", ["flight_recorder"] * 2)
     assert by_name.text(ended)[1].startswith("Rank 1 never arrived at all_reduce number 32 of default_pg")
     assert by_name.text(ended)[2:] == [
         "rank 0: train.py:3 in main; in all_reduce number 32 of default_pg, for 30 s",
         "rank 1: train.py:3 in main",
     ]
-    hostile = Answer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
+    hostile = RankAnswer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
     harness = CapturesHarness(stored_history.database, stored_history.writer, [hostile])
-    failed = harness.wait(harness.captures.ask(request).id)
+    failed = harness.wait(harness.captures.begin(request).id)
     assert failed.reason.startswith("rank 0: flight_recorder_0.json cannot be read: ")
 
 
@@ -244,9 +244,9 @@ def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
 
 def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(stored_history: History) -> None:
     threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
-    harness = CapturesHarness(stored_history.database, stored_history.writer, [Answer(0, 0.1, threads)])
+    harness = CapturesHarness(stored_history.database, stored_history.writer, [RankAnswer(0, 0.1, threads)])
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
-    ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
+    ended = harness.wait(harness.captures.begin(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
     assert (ended.kind, ended.state, [file.kind for file in ended.files]) == ("stacks", "summarised", ["stacks"])
     assert by_name.text(ended)[-3:] == ["rank 0: 1 thread, MainThread 1:", "  a.py:1 f", "  b.py:2 g"]
     assert ended.reason == "rank 1: it does not answer: it is stopped, or a call holds the GIL"

@@ -11,7 +11,7 @@ from scripted_recorder import answering
 from trackside.wire import Profile, ProfileQuestion
 from trackside_daemon.captures.kinds.profile import SILENT, ClientProfiles
 from trackside_daemon.ingest.requests import IngestRequests
-from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
+from trackside_daemon.model.capture import Capture, ProfileOptions, RankAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def unreached(_run: str, _ranks: Sequence[int]) -> frozenset[int]:
     return frozenset([0])
 
 
-def recorder(*answers: Answer) -> ClientProfiles:
+def recorder(*answers: RankAnswer) -> ClientProfiles:
     return ClientProfiles(unreached, answering(*answers), lambda *_: 0.1)
 
 
@@ -34,7 +34,10 @@ def test_only_ranks_that_pytorch_does_not_reach_are_asked() -> None:
 
 
 def test_traces_are_written_and_other_ranks_have_their_reason(tmp_path: Path) -> None:
-    answers = [Answer(0, 0.1, Profile(b"\x1f\x8b")), Answer(1, 0.1, Profile(error="it has not imported PyTorch"))]
+    answers = [
+        RankAnswer(0, 0.1, Profile(b"\x1f\x8b")),
+        RankAnswer(1, 0.1, Profile(error="it has not imported PyTorch")),
+    ]
     outcomes = recorder(*answers).record(CAPTURE, [0, 1, 2], tmp_path, threading.Event())
     assert outcomes == {0: tmp_path / "trace_0.json.gz", 1: "it has not imported PyTorch", 2: SILENT}
     assert (tmp_path / "trace_0.json.gz").read_bytes() == b"\x1f\x8b"
@@ -67,5 +70,5 @@ def test_a_capture_that_is_cancelled_waits_for_no_answer_and_ends_the_profiles(t
 
 
 def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
-    outcomes = recorder(Answer(0, 0.1, Profile(b"x"))).record(CAPTURE, [0], tmp_path / "none", threading.Event())
+    outcomes = recorder(RankAnswer(0, 0.1, Profile(b"x"))).record(CAPTURE, [0], tmp_path / "none", threading.Event())
     assert str(outcomes[0]).endswith("no such file or directory")

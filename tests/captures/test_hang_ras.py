@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from trackside_daemon.captures.hang.ras import RasView, compared, ras_view
-from trackside_daemon.captures.hang.verdict import Verdict
+from trackside_daemon.captures.hang.verdict import HangVerdict
 
 # As NCCL 2.26 prints it (NVIDIA/nccl#1911).
 ANSWER = """NCCL version 2.26.2 compiled with CUDA 12.6
@@ -24,7 +24,7 @@ Warnings
   Rank 12 -- GPU 4 managed by process 323032 on node 10.137.190.124
   Rank 13 -- GPU 5 managed by process 323033 on node 10.137.190.124
 """
-FOUND = Verdict("never_arrived", "Rank 12 never arrived.", (12,))
+FOUND = HangVerdict("never_arrived", "Rank 12 never arrived.", (12,))
 
 
 def served(answer: bytes) -> RasView | None:

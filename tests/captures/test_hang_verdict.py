@@ -6,7 +6,7 @@ import pytest
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
 from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
-from trackside_daemon.captures.hang.verdict import Verdict, verdict
+from trackside_daemon.captures.hang.verdict import HangVerdict, verdict
 
 STACK = ["/usr/lib/python3.11/runpy.py:9 run", "/home/me/train.py:12 main", "/x/site-packages/torch/d.py:7 all_reduce"]
 
@@ -30,7 +30,7 @@ def called(
     return rank_dump(Flight({"MainThread 1": stack or STACK}, [group]))
 
 
-def judged(dumps: dict[int, RankDump], subject: int | None = None, **absent: set[int]) -> Verdict:
+def judged(dumps: dict[int, RankDump], subject: int | None = None, **absent: set[int]) -> HangVerdict:
     ended, silent, unseen = (frozenset(absent.get(name, ())) for name in ("ended", "silent", "unseen"))
     found = verdict(dumps, Absent(ended, silent, unseen), subject)
     assert found is not None

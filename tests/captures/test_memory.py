@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from scripted_recorder import answering
 
 from trackside.wire import AllocationSite, Allocator, MemorySnapshot
-from trackside_daemon.captures.kinds.memory import Memory, read_mappings
-from trackside_daemon.model.capture import Answer, Capture
+from trackside_daemon.captures.kinds.memory import MemoryCaptures, read_mappings
+from trackside_daemon.model.capture import Capture, RankAnswer
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
@@ -31,17 +31,20 @@ def snapshot(size: int) -> MemorySnapshot:
     return MemorySnapshot([Allocator("cuda:0", size + MIB, 2 * size, sites)], ["ValueError: too many traces"])
 
 
-def recorded(tmp_path: Path, *answers: Answer, pid: int = 0) -> dict[str, Any]:
+def recorded(tmp_path: Path, *answers: RankAnswer, pid: int = 0) -> dict[str, Any]:
     """Return the summary of ranks 0 and 1, or their reasons."""
     processes = [RankProcess("train", "id-1", 0, 1, 1, "", pid)]
-    recorder = Memory(answering(*answers), lambda: processes, Path("/proc"))
+    recorder = MemoryCaptures(answering(*answers), lambda: processes, Path("/proc"))
     found = recorder.record(CAPTURE, [0, 1], tmp_path, threading.Event())
     files = {rank: path for rank, path in found.items() if isinstance(path, Path)}
-    return {**Memory.summarize(files), "reasons": {rank: why for rank, why in found.items() if isinstance(why, str)}}
+    return {
+        **MemoryCaptures.summarize(files),
+        "reasons": {rank: why for rank, why in found.items() if isinstance(why, str)},
+    }
 
 
 def test_a_summary_has_the_largest_allocations_and_mappings_by_the_users_own_call(tmp_path: Path) -> None:
-    summary = recorded(tmp_path, Answer(0, 0.1, snapshot(8 * MIB)), pid=os.getpid())
+    summary = recorded(tmp_path, RankAnswer(0, 0.1, snapshot(8 * MIB)), pid=os.getpid())
     assert summary["reasons"] == {}
     (allocator,) = summary["ranks"]["0"]["allocators"]
     assert [(one["name"], one["bytes"], one["count"]) for one in allocator["sites"]] == [
@@ -50,7 +53,7 @@ def test_a_summary_has_the_largest_allocations_and_mappings_by_the_users_own_cal
     ]
     assert summary["ranks"]["1"]["allocators"] == []
     assert "[heap]" in {one["name"] for one in summary["ranks"]["1"]["mappings"]}
-    lines = Memory.text(summary)
+    lines = MemoryCaptures.text(summary)
     assert lines[:4] == [
         "rank 0, cuda:0: 9 MiB allocated of 16 MiB reserved",
         "      8 MiB in 3 x  /home/me/train.py:12 step",
@@ -66,12 +69,12 @@ def test_a_rank_that_shows_nothing_has_its_reason(tmp_path: Path) -> None:
 
 
 def test_growth_is_named_with_its_place(tmp_path: Path) -> None:
-    before = recorded(tmp_path, Answer(0, 0.1, snapshot(8 * MIB)))
-    after = recorded(tmp_path, Answer(0, 0.1, snapshot(24 * MIB)))
-    assert [change["text"] for change in Memory.difference(before, after)] == [
+    before = recorded(tmp_path, RankAnswer(0, 0.1, snapshot(8 * MIB)))
+    after = recorded(tmp_path, RankAnswer(0, 0.1, snapshot(24 * MIB)))
+    assert [change["text"] for change in MemoryCaptures.difference(before, after)] == [
         "rank 0, cuda:0: /home/me/train.py:12 step 8 MiB → 24 MiB"
     ]
-    assert Memory.difference(after, before) == []
+    assert MemoryCaptures.difference(after, before) == []
 
 
 def test_the_mappings_of_this_process_sum_to_its_memory() -> None:

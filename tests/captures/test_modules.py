@@ -12,7 +12,7 @@ from scripted_recorder import answering
 
 from trackside.wire import ModuleCall, ModuleCalls
 from trackside_daemon.captures.kinds.modules import UNANSWERED, Modules
-from trackside_daemon.model.capture import Answer, Capture
+from trackside_daemon.model.capture import Capture, RankAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CAPTURE = Capture("1", "id-1", 0, "modules", "person", 1.0)
 
 
-def recorded(directory: Path, *answers: Answer) -> Mapping[int, Path | str]:
+def recorded(directory: Path, *answers: RankAnswer) -> Mapping[int, Path | str]:
     return Modules(answering(*answers), lambda _run, _attempt: 0.01).record(
         CAPTURE, [0, 1], directory, threading.Event()
     )
@@ -39,7 +39,7 @@ def calls() -> ModuleCalls:
 
 
 def test_a_summary_has_each_module_by_its_own_time_a_step(tmp_path: Path) -> None:
-    found = recorded(tmp_path, Answer(0, 0.1, calls()))
+    found = recorded(tmp_path, RankAnswer(0, 0.1, calls()))
     assert found[1] == UNANSWERED
     path = found[0]
     assert isinstance(path, Path)
@@ -56,7 +56,7 @@ def test_a_summary_has_each_module_by_its_own_time_a_step(tmp_path: Path) -> Non
 
 
 def test_the_file_is_a_chrome_trace_by_the_names_of_modules(tmp_path: Path) -> None:
-    path = recorded(tmp_path, Answer(0, 0.1, calls()))[0]
+    path = recorded(tmp_path, RankAnswer(0, 0.1, calls()))[0]
     assert isinstance(path, Path)
     events = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
     on_gpu = [event for event in events if event["pid"] == 2]
@@ -66,11 +66,11 @@ def test_the_file_is_a_chrome_trace_by_the_names_of_modules(tmp_path: Path) -> N
 
 
 def test_a_rank_without_calls_has_its_reason(tmp_path: Path) -> None:
-    assert recorded(tmp_path, Answer(0, 0.1, ModuleCalls(error="it watches no model")))[0] == "it watches no model"
+    assert recorded(tmp_path, RankAnswer(0, 0.1, ModuleCalls(error="it watches no model")))[0] == "it watches no model"
 
 
 def test_calls_of_a_module_that_has_no_name_cost_that_rank_alone(tmp_path: Path) -> None:
     wrong = ModuleCalls(["Net"], ["Net"], 1, [ModuleCall(5, 0, 7, 1.0, 0.1)])
-    found = recorded(tmp_path, Answer(0, 0.1, wrong), Answer(1, 0.1, calls()))
+    found = recorded(tmp_path, RankAnswer(0, 0.1, wrong), RankAnswer(1, 0.1, calls()))
     assert found[0] == "its calls name no module of it"
     assert isinstance(found[1], Path)

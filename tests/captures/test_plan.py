@@ -12,7 +12,7 @@ import trackside
 from trackside.default_run import plan
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.automatic import PlannedCaptures
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.model.capture import ProfileOptions
 from trackside_daemon.model.families.training import KNOWN, STEPS
 from trackside_daemon.model.metric import Batch, Sample
@@ -26,14 +26,14 @@ class Planned:
     """A run on this machine, whose steps and epochs the test sets."""
 
     def __init__(self, own: ProfilePlan | None, default: ProfilePlan | None = None) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[CaptureRequest] = []
         self.processes = [
             RankProcess("train", "id-1", 2, rank, rank, "", 17 + rank, plan=own, owner=OWN) for rank in (1, 0)
         ]
         self._state = State()
         self._planned = PlannedCaptures(self._ask, lambda: self.processes, self._state, default)
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: CaptureRequest) -> Any:
         self.asked.append(request)
         raise CaptureError("4 captures run already")  # costs this one alone
 
@@ -60,7 +60,7 @@ def test_epochs_are_profiled_some_steps_after_their_begin_and_once() -> None:
     ]
     assert planned.at(310, 3.1) == planned.at(400, 4.0) == 2
     options = ProfileOptions(50, None, shapes=True)
-    assert planned.asked[0] == Request("id-1", 2, trigger="plan", options=options)
+    assert planned.asked[0] == CaptureRequest("id-1", 2, trigger="plan", options=options)
 
 
 def test_an_epoch_that_a_later_daemon_has_missed_is_left_out() -> None:

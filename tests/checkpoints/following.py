@@ -13,7 +13,7 @@ from trackside.wire import Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.checkpoints.audit.audit import audit
 from trackside_daemon.checkpoints.audit.files import scan
 from trackside_daemon.checkpoints.audit.request import AuditRequest
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import Checkpoint
@@ -90,7 +90,7 @@ class Following:
         self.history: list[Checkpoint] = []
         self.findings: list[Finding] = []
         self.processes: list[RankProcess] = []
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointFollower(
             CheckpointSection(**settings),
             BOOT,
             lambda: self.processes,

@@ -15,7 +15,7 @@ from processes import require
 
 from trackside_daemon.checkpoints.audit.audit import audit
 from trackside_daemon.checkpoints.audit.files import scan
-from trackside_daemon.checkpoints.audit.reading import PIECE, SMALL, Reader
+from trackside_daemon.checkpoints.audit.reading import PIECE, SMALL, FileReader
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
 
 require("torch")
@@ -192,7 +192,7 @@ def test_what_others_put_there_is_not_read(tmp_path: Path) -> None:
     assert audited(folder).problem == "index.json: it is empty"
     assert audited(tmp_path / "never").gone
     os.mkfifo(folder / "pipe")
-    with pytest.raises(OSError, match="not a regular file"), Reader().open(folder / "pipe"):
+    with pytest.raises(OSError, match="not a regular file"), FileReader().open(folder / "pipe"):
         pass
 
 
@@ -244,8 +244,8 @@ def test_pieces_are_the_same_past_the_page_cache_and_through_it(
     for fails in (False, True):
         if fails:
             monkeypatch.setattr(os, "preadv", failing)  # as of a file system that cannot do so
-        with Reader().open(path) as file:
+        with FileReader().open(path) as file:
             for begin, end in ranges:
-                assert b"".join(Reader().pieces(file, begin, end)) == content[begin:end]
+                assert b"".join(FileReader().pieces(file, begin, end)) == content[begin:end]
             file.seek(7)
             assert file.read() == content[7:]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from checkpoints.following import WALL, Following, record_of
-from processes import DEADLINE, eventually
+from processes import DEADLINE
 
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit import files
 from trackside_daemon.checkpoints.audit.request import MODULE, REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import as_json, reported_step, shape_of, step_of
 from trackside_daemon.model.records import Event
@@ -442,7 +442,7 @@ def test_a_reader_that_dies_is_no_damage(following: Following, tmp_path: Path) -
 
 def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     path = save(tmp_path / "step-1.pt")
-    auditing, process = Worker(MODULE, Audited, memory=1 << 29), Worker(MODULE, Scanned, memory=1 << 29)
+    auditing, process = CallWorker(MODULE, Audited, memory=1 << 29), CallWorker(MODULE, Scanned, memory=1 << 29)
     audited = auditing.ask(AuditRequest(str(path)), DEADLINE)
     assert (audited.format, audited.problem) == ("torch", "")
     assert process.ask(ScanRequest((str(tmp_path),), (str(path),)), DEADLINE).paths[str(path)] is not None
@@ -450,7 +450,7 @@ def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     assert pid is not None
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     subprocess.run([sys.executable, "-c", f"import os, signal; os.kill({pid}, signal.SIGKILL)"], check=True)
-    eventually(lambda: not process._process or process._process._process.poll() is not None)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(WorkerFailed, match="it was killed"):
         process.begin(ScanRequest(), DEADLINE)
     assert process.ask(ScanRequest(), DEADLINE).places == {}  # of another one

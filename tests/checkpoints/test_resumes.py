@@ -15,7 +15,7 @@ from session_records import batch_ingested
 
 from trackside.packing import pack
 from trackside.wire import Block
-from trackside_daemon.checkpoints.continuity import Quantity, judge
+from trackside_daemon.checkpoints.continuity import TrainingQuantity, judge
 from trackside_daemon.checkpoints.resumes import PATIENCE_SECONDS, Resumes
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
@@ -204,7 +204,7 @@ def values(rows: Sequence[Row]) -> dict[int, float]:
 )
 def test_causes_by_their_pattern(after: list[Row], step: int, cause: str) -> None:
     before = values(ROWS[:360])
-    verdict = judge({"loss": Quantity(before, values(after), list(before.values())[:8])}, step, 1)
+    verdict = judge({"loss": TrainingQuantity(before, values(after), list(before.values())[:8])}, step, 1)
     assert verdict is not None
     assert verdict.cause == cause, verdict
     assert verdict.alert == (cause not in {"", "anew"})
@@ -217,14 +217,14 @@ def test_values_near_the_limits_of_floats_cost_only_their_verdict(judging: Judgi
 
 
 def test_slow_first_steps_are_a_warm_up() -> None:
-    loss = Quantity(values(ROWS[:360]), values(ROWS[360:]), [2.5])
+    loss = TrainingQuantity(values(ROWS[:360]), values(ROWS[360:]), [2.5])
     before = {after: 0.1 + 0.001 * (after % 5) for (_, _), (after, _) in pairwise(ROWS[:360])}
     for durations, words in (
         (dict.fromkeys(range(361, 401), 0.1) | {361: 2.0, 362: 0.9}, "only the first steps were slow"),
         (dict.fromkeys(range(361, 401), 0.2), "slower"),
         (dict.fromkeys(range(361, 401), 0.1), ""),
     ):
-        verdict = judge({"loss": loss, "duration": Quantity(before, durations)}, 360, 1)
+        verdict = judge({"loss": loss, "duration": TrainingQuantity(before, durations)}, 360, 1)
         assert verdict is not None
         assert not verdict.cause
         assert words in verdict.text

@@ -16,7 +16,7 @@ from processes import DEADLINE, clean_environ, command, eventually, start
 import trackside_daemon.cli.attach.target as target_module
 from trackside_daemon.cli.attach.injection import InjectionError, run_inside, stacks_inside
 from trackside_daemon.cli.attach.stacks import kernel_view
-from trackside_daemon.cli.attach.target import Target, read_target
+from trackside_daemon.cli.attach.target import AttachedProcess, read_target
 from trackside_daemon.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_what_cannot_be_attached_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_script_of_a_process(words: tuple[str, ...], script: str) -> None:
     version = (3, 11) if words[0] == "python3" else ()
-    assert Target(1, 1, words, "/", {}, "/bin/x", version).script == script
+    assert AttachedProcess(1, 1, words, "/", {}, "/bin/x", version).script == script
 
 
 def test_code_runs_inside_of_a_process_when_its_python_accepts_it(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_code_runs_inside_of_a_process_when_its_python_accepts_it(tmp_path: Path
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        target = Target(process.pid, 1, ("python3.14", "train.py"), "/", {}, str(program), (3, 14))
+        target = AttachedProcess(process.pid, 1, ("python3.14", "train.py"), "/", {}, str(program), (3, 14))
         assert run_inside(target, "__import__('os').getpid()") == process.pid
         [(name, calls)] = stacks_inside(target).items()
         assert name.startswith("MainThread ")

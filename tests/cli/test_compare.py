@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from histories import BEGIN, finished, history, ingested, opened
 
 from trackside.wire import ProcessInfo
-from trackside_daemon.cli.gate import Condition, ExpressionError, NotANumberError, Value
+from trackside_daemon.cli.gate import Condition, ExpressionError, GateValue, NotANumberError
 from trackside_daemon.cli.main import load
 from trackside_daemon.cli.output import ordered
 from trackside_daemon.model.records import Event, RunState
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NUMBERS = {"loss": 1.9, "eval/top1": 0.8, "step_time": 0.04, "loss.final": 2.0, "nan": nan, "a key": 1.0}
 
 
-def read(value: Value) -> float:
+def read(value: GateValue) -> float:
     """Return a number; the baseline's are a tenth smaller, and other functions return 3."""
     return 3.0 if value.function != "mean" else NUMBERS[value.key] * (0.9 if value.baseline else 1.0)
 

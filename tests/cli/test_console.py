@@ -19,7 +19,7 @@ from processes import clean_environ
 from trackside_daemon.cli.run.console import HEADER, Backlog, keep
 from trackside_daemon.history.console import lines
 from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
-from trackside_daemon.history.console.lines import Part, Redactor, colored_parts, plain, select, split
+from trackside_daemon.history.console.lines import ColouredPart, Redactor, colored_parts, plain, select, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +28,9 @@ LAUNCH = "0123456789abcdef"
 COPIED = """
 import sys, time
 from pathlib import Path
-from trackside_daemon.cli.run.console import Console
+from trackside_daemon.cli.run.console import ConsoleCopy
 from trackside_daemon.linux.child_process import Command
-console = Console(Path(sys.argv[1]), sys.argv[2])
+console = ConsoleCopy(Path(sys.argv[1]), sys.argv[2])
 command = Command(["sh", "-c", sys.argv[3]], {}, console.streams)
 console.start()
 while command.status is None:
@@ -155,7 +155,7 @@ def test_lines_are_what_a_terminal_shows() -> None:
 )
 def test_colours_are_parts_of_the_plain_line(printed: str, parts: list[tuple[int, int, str]]) -> None:
     (line,) = split(printed.encode())
-    assert colored_parts(line) == [Part(*part) for part in parts]
+    assert colored_parts(line) == [ColouredPart(*part) for part in parts]
     assert all(end <= len(plain(line)) for _, end, _ in parts)
     assert "\x1b" not in plain(line)
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from trackside_daemon.cli.commands import replay_rows
-from trackside_daemon.cli.commands.replay_rows import Durations, Rows
-from trackside_daemon.detectors.replay import Row
+from trackside_daemon.cli.commands.replay_rows import Durations, RowConverter
+from trackside_daemon.detectors.replay import PushedRow
 from trackside_daemon.detectors.step_durations import DURATION
 from trackside_daemon.history.files.items import LINE_BYTES
 
 
-def read(*lines: bytes, numbered: bool = True) -> tuple[list[Row], list[tuple[int, str]]]:
+def read(*lines: bytes, numbered: bool = True) -> tuple[list[PushedRow], list[tuple[int, str]]]:
     bad: list[tuple[int, str]] = []
-    found = replay_rows.read(lines, Rows(numbered=numbered), lambda number, why: bad.append((number, why)))
+    found = replay_rows.read(lines, RowConverter(numbered=numbered), lambda number, why: bad.append((number, why)))
     return list(found), bad
 
 
@@ -28,13 +28,13 @@ def line(**fields: Any) -> bytes:
 
 def test_a_line_is_a_push() -> None:
     found, bad = read(line(step=7, time=1.5, values={"loss": 2}, rank=3, phase="eval", attempt=1, more=[1]))
-    assert (found, bad) == ([Row(0, 1, 3, 7, 1.5, "eval", {"loss": 2.0})], [])
+    assert (found, bad) == ([PushedRow(0, 1, 3, 7, 1.5, "eval", {"loss": 2.0})], [])
 
 
 def test_numbers_may_stand_next_to_the_step() -> None:
     found, bad = read(line(loss=0.5), line(loss=0.25, step=7, lr=1, note="x", rank=1, ok=True))
     assert (found, bad) == (
-        [Row(0, 0, 0, 0, 0.0, "", {"loss": 0.5}), Row(1, 0, 1, 7, 1.0, "", {"loss": 0.25, "lr": 1.0})],
+        [PushedRow(0, 0, 0, 0, 0.0, "", {"loss": 0.5}), PushedRow(1, 0, 1, 7, 1.0, "", {"loss": 0.25, "lr": 1.0})],
         [],
     )
 
@@ -108,7 +108,7 @@ def test_pieces_of_any_length_are_lines() -> None:
 
 def durations(*pushed: tuple[int, float], **values: float) -> list[tuple[int, float]]:
     derive = Durations()
-    found = [derive.duration(Row(None, 0, 0, step, time, "", values)) for step, time in pushed]
+    found = [derive.duration(PushedRow(None, 0, 0, step, time, "", values)) for step, time in pushed]
     return [(one.step, one.values[DURATION]) for one in found if one is not None]
 
 
@@ -126,5 +126,7 @@ def test_what_was_pushed_counts_instead() -> None:
 
 def test_ranks_and_attempts_have_clocks_of_their_own() -> None:
     derive = Durations()
-    pushed = [Row(None, attempt, rank, step, 9.0, "", {}) for attempt, rank, step in ((0, 0, 1), (0, 1, 2), (1, 1, 3))]
+    pushed = [
+        PushedRow(None, attempt, rank, step, 9.0, "", {}) for attempt, rank, step in ((0, 0, 1), (0, 1, 2), (1, 1, 3))
+    ]
     assert [derive.duration(one) for one in pushed] == [None, None, None]

@@ -517,26 +517,10 @@ def test_files_are_imported_and_guesses_are_reported(asked: Place) -> None:
     assert [row[4] for row in rows] == ["loss", "2.5", "2.25"]
 
 
-def test_what_was_exported_is_imported_elsewhere_and_stays_equal(here: Place, tmp_path: Path) -> None:
-    other = Place(tmp_path / "other")
-    other.history.mkdir()
-    here.run("export", "gpt-small", "--format=jsonl", f"--output={tmp_path}/run.jsonl")
-    assert (
-        other.run("import", f"{tmp_path}/run.jsonl").out
-        == f"imported: {tmp_path}/run.jsonl as run aaaa1111, 45 samples\n"
-    )
-    for form in ("csv", "json", "jsonl"):
-        assert other.format_address(form, "aaaa1111") == here.format_address(form, "aaaa1111")
-
-
 def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
     file = asked.directory / "deep.jsonl"
     file.write_text('{"a":' + "[" * 200_000 + "\n")
     assert asked.run("import", str(file)).refusal() == f"{file}: line 1: nested too deeply"
-
-
-def test_a_run_that_a_killed_daemon_left_running_is_deleted(here: Place) -> None:
-    assert here.run("delete", "bbbb3333", "--yes").out == "deleted: gpt-small-2 (bbbb3333)\n"
 
 
 def test_a_bad_file_among_good_ones_is_reported_and_the_good_ones_are_imported(asked: Place) -> None:

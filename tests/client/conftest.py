@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
 
 
 @pytest.fixture(autouse=True)
-def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
+def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[ProcessState]:
     """All that runs of a process share, made anew for each test; and an environment that leads nowhere."""
     for name in list(os.environ):
         if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.environment import process_info as process_info_module
 from trackside.transport.session import Session
-from trackside.transport.spool import Limits
+from trackside.transport.spool import SpoolLimits
 from trackside.wire import Bye, Clock, Envelope, Identity, Pushes, Skip, decode_body, open_envelope
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ NO_DISK = Path("/dev/null/spool")
 
 
 def a_session(spool: Path | None = None, **limits: int) -> Session:
-    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool, limits=Limits(**limits))
+    return Session(Identity("run", "name"), '{"lr": 0.1}', ("tag",), 100, spool, limits=SpoolLimits(**limits))
 
 
 def forget_process_info() -> None:

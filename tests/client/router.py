@@ -9,7 +9,7 @@ import pytest
 import zmq
 from processes import DEADLINE, eventually
 
-from trackside.totals.phases import Mark
+from trackside.totals.phases import PhaseMark
 from trackside.wire import Envelope, Pushes, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
 def marks(run: Run) -> list[str]:
     """Take the rows from the queue of an undrained run; return the beginnings and ends of phases, with their sign."""
     taken = [run.queue.session.rows.popleft() for _ in range(len(run.queue.session.rows))]
-    return [f"{'+' if mark.enters else '-'}{mark.phase}" for _, mark, _ in taken if isinstance(mark, Mark)]
+    return [f"{'+' if mark.enters else '-'}{mark.phase}" for _, mark, _ in taken if isinstance(mark, PhaseMark)]
 
 
 def unsent_bodies(run: Run) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from client.messages import CLOCK, a_session, batches, later
 
-from trackside.totals.phases import Mark
+from trackside.totals.phases import PhaseMark
 from trackside.transport.session import Session
 from trackside.wire import DURATION_BUCKETS, CheckpointTotals, Identity, TrainingEvent
 
@@ -28,7 +28,7 @@ def trained(*answered: tuple[float, Any], session: Session | None = None) -> Ses
         elif isinstance(what, dict):
             session.rows.append((moment, TrainingEvent("checkpoint", moment, None, json.dumps(what)), None))
         else:
-            mark = Mark(enters=what[0] == "+", phase=what[1:], failed=what[0] == "!")
+            mark = PhaseMark(enters=what[0] == "+", phase=what[1:], failed=what[0] == "!")
             session.rows.append((moment, mark, None))
     session.drain(later(100))
     return session

@@ -43,7 +43,7 @@ def places(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two directories for the search, instead of those of this machine; the second is the system's."""
     found = [place / "user", place / "system"]
     monkeypatch.setattr(discovery, "directories", lambda *_: found)
-    monkeypatch.setattr(discovery, "SYSTEM_DIRECTORY", found[1])
+    monkeypatch.setattr(discovery, "SYSTEM_SOCKET_DIRECTORY", found[1])
     return found
 
 

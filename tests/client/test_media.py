@@ -20,7 +20,7 @@ from trackside.limits import ARRAY_SIDE, MEDIA_BYTES
 from trackside.media.pixels import Pixels, read
 from trackside.media.png import PngError, check, encode
 from trackside.media.tables import COLUMNS, ROWS, histogram_json, table_json
-from trackside.row_queue import MEDIA_WAITING
+from trackside.row_queue import MEDIA_BYTES_WAITING
 from trackside.transport.session import OLDER
 from trackside.wire import MediaItem, Pushes, Welcome
 
@@ -248,7 +248,7 @@ def test_too_many_bytes_are_dropped_and_the_values_are_not(
         for step in range(300):
             run.push(step=step, loss=1.0)
             run.log_text("text", "x" * 2**15, step=step)
-        assert (session.media_in, session.refused) == (MEDIA_WAITING, 300 - MEDIA_WAITING // 2**15)
+        assert (session.media_in, session.refused) == (MEDIA_BYTES_WAITING, 300 - MEDIA_BYTES_WAITING // 2**15)
         assert sum(values is not None for _, _, values in session.rows) == 300
         session.rows.clear()
     assert sum("faster than they can be sent" in record.getMessage() for record in caplog.records) == 1

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from client.router import unsent_bodies
-from client.torch_state import module_hooks
+from client.torch_state import FakeStore, module_hooks
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
 from trackside.buckets import Buckets

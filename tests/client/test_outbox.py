@@ -32,7 +32,7 @@ from trackside.limits import IN_FLIGHT
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
 from trackside.transport.session import Session
-from trackside.transport.spool import Limits, Record
+from trackside.transport.spool import SpooledMessage, SpoolLimits
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ def test_forged_or_undeletable_files_stop_no_process(spool: Path) -> None:
     (spool / f"{'0' * 32}.{1:016d}.spool").write_bytes(data)  # of another session than its name says
     empty = spool_module.Spool(session.id, spool)
     segment.unlink()
-    assert empty.append(Record(1, 1, 0, []), lambda: session.hello(CLOCK))
+    assert empty.append(SpooledMessage(1, 1, 0, []), lambda: session.hello(CLOCK))
     empty.close()
     (left,) = orphaned_sessions([spool], None)
     assert (left.id, len(left.spool.damage), left.backlog) == (session.id, 1, False)
@@ -395,9 +395,9 @@ def test_forged_or_undeletable_files_stop_no_process(spool: Path) -> None:
 
 
 def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path) -> None:
-    files = spool_module.Spool(bytes(16), spool, spool_module.Limits(spool_bytes=5000, segment_bytes=2000))
+    files = spool_module.Spool(bytes(16), spool, spool_module.SpoolLimits(spool_bytes=5000, segment_bytes=2000))
     for number in range(1, 100):
-        assert files.append(Record(number, number, 1, [b"x" * 50] * 3), lambda: [b"hello"] * 3)
+        assert files.append(SpooledMessage(number, number, 1, [b"x" * 50] * 3), lambda: [b"hello"] * 3)
         if (gone := files.drop_excess(0)) is not None:
             files.write_hole(gone[0], [b"skip"] * 3, lambda: [b"hello"] * 3)
         assert sum(path.stat().st_size for path in spool.glob("*.spool")) < 5000 + 200
@@ -423,7 +423,7 @@ def overflow(spool: Path, sent: int = 0) -> Session:
             send(session)
         if second == 100:
             size = sum(path.stat().st_size for path in spool.glob("*.spool"))
-            session.spool.limits = Limits(segment_bytes=1, spool_bytes=size)
+            session.spool.limits = SpoolLimits(segment_bytes=1, spool_bytes=size)
     return session
 
 

@@ -15,13 +15,13 @@ from client.messages import CLOCK, a_session, later
 
 import trackside
 from trackside.limits import SESSION_PHASES
-from trackside.totals.phases import LONGEST, Mark, Phase, PhaseTimes, TimedLoader
+from trackside.totals.phases import LONGEST, Phase, PhaseMark, PhaseTimes, TimedLoader
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
 
 SECOND = 1_000_000_000
 
@@ -30,9 +30,9 @@ class RecordedMarks:
     """The marks that were reported, in order."""
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
+        self.marks: list[PhaseMark] = []
 
-    def __call__(self, moment: int, mark: Mark) -> None:
+    def __call__(self, moment: int, mark: PhaseMark) -> None:
         assert moment > 0
         self.marks.append(mark)
 
@@ -41,14 +41,14 @@ class RecordedMarks:
         return [f"{'+' if mark.enters else '-'}{mark.phase}" for mark in self.marks]
 
 
-def marked(word: str) -> Mark:
+def marked(word: str) -> PhaseMark:
     """Return the mark that ``+name`` or ``-name`` stands for.
 
     A star follows the name of an automatic mark. Numbers of timed and of left-out steps may follow the star: ``-*1/9``.
     """
     name, star, counts = word[1:].partition("*")
     timed, _, left_out = counts.partition("/")
-    return Mark(word[0] == "+", name, automatic=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
+    return PhaseMark(word[0] == "+", name, automatic=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
 
 
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
@@ -133,7 +133,7 @@ def test_the_pause_is_sent_whatever_is_nested_in_it() -> None:
         "+data",
         "-train",
     ):
-        found.accept(0, Mark(enters=word[0] == "+", phase=word[1:]))
+        found.accept(0, PhaseMark(enters=word[0] == "+", phase=word[1:]))
         reported.append((found.innermost, found.reported))
     assert reported == [
         *(("train", "train"), ("eval", "eval"), ("forward", "eval"), ("eval", "eval"), ("checkpoint", "checkpoint")),
@@ -162,8 +162,8 @@ def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:
     began = time.monotonic_ns()
     for second, step in enumerate((0, 1, 2)):
         session.rows.append((began + 10 * second * SECOND, step, {"loss": 1.0}))
-        session.rows.append((began + (10 * second + 1) * SECOND, Mark(enters=True, phase="eval"), None))
-        session.rows.append((began + (10 * second + 3) * SECOND, Mark(enters=False, phase="eval"), None))
+        session.rows.append((began + (10 * second + 1) * SECOND, PhaseMark(enters=True, phase="eval"), None))
+        session.rows.append((began + (10 * second + 3) * SECOND, PhaseMark(enters=False, phase="eval"), None))
     session.drain(CLOCK)
     assert session.totals.paused == 4.0
     session.rows.append((began + 40 * SECOND, 3, {"loss": 1.0}))
@@ -294,12 +294,12 @@ def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
 def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
     session = a_session()
     began = time.monotonic_ns()
-    session.rows.append((began + SECOND, Mark(enters=True, phase="data"), None))
+    session.rows.append((began + SECOND, PhaseMark(enters=True, phase="data"), None))
     for second in (2, 3, 4):
         session.drain(later((began - CLOCK.monotonic) / SECOND + second))
-    waited = Mark(enters=False, phase="data", waited=4 * SECOND)
+    waited = PhaseMark(enters=False, phase="data", waited=4 * SECOND)
     session.rows.append((began + 5 * SECOND, waited, None))
-    first = Mark(enters=False, phase="data", waited=SECOND, first=True)
+    first = PhaseMark(enters=False, phase="data", waited=SECOND, first=True)
     session.rows.append((began + 5 * SECOND, first, None))
     session.rows.append((began + 6 * SECOND, 1, {"loss": 1.0}))
     session.drain(later((began - CLOCK.monotonic) / SECOND + 6))
@@ -315,16 +315,16 @@ def test_evaluation_is_no_part_of_a_step_and_the_beat_names_the_phase_that_goes_
     began = time.monotonic_ns()
     for second, what in (
         (0, {"loss": 1.0}),
-        (1, Mark(enters=True, phase="eval")),
-        (2, Mark(enters=True, phase="data")),
-        (8, Mark(enters=False, phase="data")),
-        (9, Mark(enters=False, phase="eval")),
+        (1, PhaseMark(enters=True, phase="eval")),
+        (2, PhaseMark(enters=True, phase="data")),
+        (8, PhaseMark(enters=False, phase="data")),
+        (9, PhaseMark(enters=False, phase="eval")),
     ):
         moment = began + second * SECOND
         row: Any = (moment, second, what) if isinstance(what, dict) else (moment, what, None)
         session.rows.append(row)
     session.rows.append((began + 10 * SECOND, 1, {"loss": 1.0}))
-    session.rows.append((began + 11 * SECOND, Mark(enters=True, phase="checkpoint"), None))
+    session.rows.append((began + 11 * SECOND, PhaseMark(enters=True, phase="checkpoint"), None))
     session.drain(CLOCK)
     assert session.totals.step_duration is not None
     assert session.totals.step_duration.sum == 2.0
@@ -352,7 +352,7 @@ def test_phases_of_other_threads_count_nothing_and_are_warned_about_once(
     assert "phase checkpoint: entered in a thread that did not open the run" in record.getMessage()
 
 
-def test_the_end_of_a_phase_opens_no_run(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -> None:
+def test_the_end_of_a_phase_opens_no_run(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
 
     @trackside.phase("train")

@@ -15,7 +15,7 @@ import trackside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
 
 ENDS = ("pickle", "cloudpickle", "deepcopy")
 
@@ -37,7 +37,7 @@ class Model:
 
 
 @pytest.fixture
-def elsewhere(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -> Callable[[], None]:
+def elsewhere(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState) -> Callable[[], None]:
     """A function that makes this the process that unpickles: it has no run yet."""
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     return lambda: setattr(process, "default", None)
@@ -45,13 +45,15 @@ def elsewhere(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -
 
 @pytest.mark.parametrize("way", ["pickle", "cloudpickle"])
 def test_a_run_elsewhere_is_the_default_run_there_and_opens_it_at_its_first_use(
-    elsewhere: Callable[[], None], process: Process, way: str
+    elsewhere: Callable[[], None], process: ProcessState, way: str
 ) -> None:
     model = Model(trackside.init("here"))
     elsewhere()
     there = copied(model, way)
     assert process.default is None
     assert isinstance(there.run, trackside.Run)
+    assert there.run.queue.direct_rows is None  # which each push reads
+    assert process.default is None
     there.run.push(step=1, loss=0.5)
     with there.evaluation:
         assert list(there.batches) == [1, 2]
@@ -79,7 +81,7 @@ def test_a_deep_copy_of_a_run_is_the_run(elsewhere: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_run_that_does_nothing_does_nothing_elsewhere(
-    elsewhere: Callable[[], None], process: Process, protocol: int
+    elsewhere: Callable[[], None], process: ProcessState, protocol: int
 ) -> None:
     run = trackside.init("off", enabled=False)
     elsewhere()
@@ -92,7 +94,7 @@ def test_a_run_that_does_nothing_does_nothing_elsewhere(
 
 @pytest.mark.parametrize("way", ENDS)
 def test_functions_and_loaders_of_the_module_are_carried_without_a_run(
-    elsewhere: Callable[[], None], process: Process, way: str
+    elsewhere: Callable[[], None], process: ProcessState, way: str
 ) -> None:
     # As a script's own function: it is sent by its code, with all that it refers to.
     names: dict[str, Any] = {"__name__": "__main__", "trackside": trackside}

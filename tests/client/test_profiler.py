@@ -15,7 +15,8 @@ from processes import require
 from trackside import process_state
 from trackside.captures import kineto
 from trackside.captures.answers import cancel_profile
-from trackside.captures.profiler import BUSY, CANCELLED, OTHER_THREAD, _without_line, profile
+from trackside.captures.kineto import BUSY
+from trackside.captures.profiler import CANCELLED, OTHER_THREAD, _without_line, profile
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def test_a_process_that_ends_begins_no_profile(monkeypatch: pytest.MonkeyPatch) 
 def test_ctrl_c_at_the_end_leaves_no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[bool] = []
     monkeypatch.setattr(process_state, "cancel_recording", lambda: cancelled.append(True))
-    process = process_state.Process()
+    process = process_state.ProcessState()
     sender: Any = MagicMock()
     sender.stop.side_effect = KeyboardInterrupt
     process._senders["endpoint"] = sender

@@ -14,7 +14,6 @@ from client.messages import CLOCK, a_session, batches, later, push, send
 import trackside
 from trackside.environment import exit_status
 from trackside.limits import BATCH_ROWS
-from trackside.totals import resources
 from trackside.totals.resources import ResourceMonitor
 from trackside.wire import Hello, ResourceUsage, decode_body
 
@@ -292,7 +291,7 @@ def test_an_idle_run_sends_it_to_a_daemon_in_a_beat(router: Router) -> None:
     router.welcome()
     reported = router.expect("beat", passing=()).body.room
     assert reported.open_fds > 3
-    assert (reported.shm_size is None) == (not os.path.exists(resources.SHM))  # noqa: PTH110
+    assert (reported.shm_size is None) == (not os.path.exists(exit_status.SHM))  # noqa: PTH110
 
 
 def test_a_run_that_pushes_all_the_time_sends_it_in_batches_without_a_beat(router: Router) -> None:

@@ -32,7 +32,7 @@ from trackside.row_queue import VALUES_WAITING, WARNINGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
 
 NAN = float("nan")
 
@@ -167,7 +167,7 @@ def test_there_is_an_end_of_warnings(run: trackside.Run, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("key", [7, None, "\ud800", ("a", 1), frozenset(), Scalar(1.0)], ids=repr)
 @pytest.mark.parametrize("value", [1.0, "text"])
 def test_a_key_that_is_no_text_costs_only_itself_and_is_reported(
-    run: trackside.Run, caplog: pytest.LogCaptureFixture, process: Process, key: Any, value: object
+    run: trackside.Run, caplog: pytest.LogCaptureFixture, process: ProcessState, key: Any, value: object
 ) -> None:
     for step in range(3):
         run.push({key: value, "loss": 0.5}, step=step)
@@ -549,7 +549,7 @@ def test_pushes_of_many_threads_all_arrive(run: trackside.Run) -> None:
 
 
 def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     in_eight_threads(lambda _: trackside.push(loss=0.5))
@@ -562,7 +562,7 @@ def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
 
 
 def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_another(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     trackside.finish()
@@ -602,7 +602,9 @@ def test_finish_twice_ends_once_and_later_pushes_do_nothing(run: trackside.Run) 
 
 
 @pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
-def test_an_unknown_status_is_refused_and_the_run_continues(run: trackside.Run, process: Process, status: Any) -> None:
+def test_an_unknown_status_is_refused_and_the_run_continues(
+    run: trackside.Run, process: ProcessState, status: Any
+) -> None:
     for end in (run.finish, trackside.finish):
         with pytest.raises(ValueError, match="is none of finished, stopped, failed"):
             end(status)
@@ -649,7 +651,7 @@ def test_a_with_block_ends_its_run_by_how_it_is_left(
 def test_a_run_that_is_switched_off_does_nothing_at_all(
     nowhere: str,
     monkeypatch: pytest.MonkeyPatch,
-    process: Process,
+    process: ProcessState,
     caplog: pytest.LogCaptureFixture,
     off: dict[str, Any],
 ) -> None:
@@ -687,7 +689,7 @@ def test_trackside_disabled_by_nothing_or_zero_is_not(
 
 
 def test_after_the_process_has_sent_its_ends_nothing_begins_anew(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     trackside.push(loss=0.5)
@@ -744,7 +746,7 @@ def test_name_id_and_tags_come_from_the_environment_too(nowhere: str, monkeypatc
 
 @pytest.mark.parametrize("how", ["argument", "environment"])
 def test_ranks_that_are_silent_but_for_rank_0_send_nothing_and_have_their_own_identity(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process, how: str
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, process: ProcessState, how: str
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: ProcessState) -> Iterator[None]:
     """A process without a daemon, and without the leftovers of other tests."""
     monkeypatch.setattr(run_adapter, "_failed", set())
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)

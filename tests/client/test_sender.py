@@ -30,14 +30,14 @@ from trackside.environment import process_info as info_module
 from trackside.limits import BATCH_ROWS
 from trackside.transport import spool as spool_module
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.sender import Intervals, Sender
-from trackside.transport.spool import Limits
+from trackside.transport.sender import Sender, SenderIntervals
+from trackside.transport.spool import SpoolLimits
 from trackside.wire import Envelope, MemorySnapshot, Nack, Refused, Welcome, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside.process_state import Process
+    from trackside.process_state import ProcessState
     from trackside.wire import Clock
 
 SECOND = 1_000_000_000
@@ -71,11 +71,11 @@ def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 @pytest.fixture
-def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Intervals]:
+def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SenderIntervals]:
     """A function that gives the client other intervals from now on."""
 
-    def changed(**seconds: float) -> Intervals:
-        intervals = Intervals(**seconds)
+    def changed(**seconds: float) -> SenderIntervals:
+        intervals = SenderIntervals(**seconds)
         monkeypatch.setattr(process_state, "Sender", partial(Sender, intervals=intervals))
         return intervals
 
@@ -86,7 +86,7 @@ IMPATIENT = {"drain": 0.02, "beat": 0.1, "answer": 0.8, "no_daemon": 1.2}
 
 
 @pytest.fixture
-def impatient(pace: Callable[..., Intervals]) -> Intervals:
+def impatient(pace: Callable[..., SenderIntervals]) -> SenderIntervals:
     """A client with shorter intervals and timeouts."""
     return pace(**IMPATIENT)
 
@@ -163,7 +163,7 @@ def test_finish_waits_no_longer_than_its_timeout(
 
 
 def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
-    router: Router, monkeypatch: pytest.MonkeyPatch, process: Process
+    router: Router, monkeypatch: pytest.MonkeyPatch, process: ProcessState
 ) -> None:
     given: list[float] = []
     monkeypatch.setattr(Sender, "end", lambda *_, timeout, **__: given.append(timeout))
@@ -257,7 +257,7 @@ def test_a_second_welcome_makes_nothing_go_again(router: Router, run: trackside.
 
 
 def test_no_more_is_under_way_than_the_window_has_room_for(router: Router, run: trackside.Run) -> None:
-    run.queue.session.spool.limits = Limits(window=4)
+    run.queue.session.spool.limits = SpoolLimits(window=4)
     with undrained(run):
         for step in range(9 * BATCH_ROWS):
             run.push(step=step, loss=0.5)
@@ -281,7 +281,7 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
 
 
 def test_a_connection_that_is_not_made_yet_does_not_begin_anew(
-    place: Path, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., Intervals]
+    place: Path, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., SenderIntervals]
 ) -> None:
     pace(**{**IMPATIENT, "answer": 0.02})
     endpoint = place / "push.sock"
@@ -337,7 +337,7 @@ def test_a_refused_batch_is_counted_and_logged_once(
     run: trackside.Run,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    process: Process,
+    process: ProcessState,
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
     router.welcome()
@@ -401,7 +401,7 @@ def test_answers_that_are_none_are_passed_over(
 
 @pytest.mark.parametrize("is_stuck", [False, True])
 def test_a_beat_comes_at_its_interval_and_carries_the_age_of_the_last_push(
-    router: Router, pace: Callable[..., Intervals], is_stuck: bool
+    router: Router, pace: Callable[..., SenderIntervals], is_stuck: bool
 ) -> None:
     interval = pace(beat=0.3).beat
     run = trackside.init(endpoint=router.endpoint)
@@ -409,7 +409,7 @@ def test_a_beat_comes_at_its_interval_and_carries_the_age_of_the_last_push(
     beats = [router.expect("beat", passing=()).body]
     assert beats[0].progress_age is None
     if is_stuck:
-        run.queue.session.spool.limits = Limits(stuck_seconds=0.0)
+        run.queue.session.spool.limits = SpoolLimits(stuck_seconds=0.0)
     run.push(loss=0.5)
     batch = router.expect("batch")
     for _ in range(2):
@@ -426,7 +426,7 @@ def test_a_beat_comes_at_its_interval_and_carries_the_age_of_the_last_push(
 def test_beats_go_on_and_carry_the_newest_values_while_nothing_is_acknowledged(
     router: Router, run: trackside.Run
 ) -> None:
-    run.queue.session.spool.limits = Limits(window=1, stuck_seconds=0.2)
+    run.queue.session.spool.limits = SpoolLimits(window=1, stuck_seconds=0.2)
     hello = router.welcome()
     run.push(step=1, loss=0.5)
     batch = router.expect("batch")
@@ -484,7 +484,7 @@ def test_the_program_is_identified_by_the_sender_once_without_any_wait(
 @pytest.mark.usefixtures("impatient")
 def test_a_run_that_has_ended_does_not_beat(router: Router) -> None:
     ending, living = trackside.init(endpoint=router.endpoint), trackside.init(endpoint=router.endpoint)
-    ending.queue.session.spool.limits = Limits(stuck_seconds=0.0)
+    ending.queue.session.spool.limits = SpoolLimits(stuck_seconds=0.0)
     for _ in range(2):
         router.welcome()
     finishing = in_background(ending.finish)
@@ -515,7 +515,7 @@ def test_several_runs_share_one_socket_and_one_thread(router: Router) -> None:
 
 
 def test_a_run_that_begins_while_others_are_idle_is_greeted_without_waiting_for_a_beat(
-    router: Router, pace: Callable[..., Intervals]
+    router: Router, pace: Callable[..., SenderIntervals]
 ) -> None:
     pace(beat=3600.0)
     trackside.init("one", endpoint=router.endpoint)
@@ -607,7 +607,7 @@ def test_a_useless_endpoint_is_logged_by_its_reason(
     endpoint: str,
     reason: str,
     monkeypatch: pytest.MonkeyPatch,
-    pace: Callable[..., Intervals],
+    pace: Callable[..., SenderIntervals],
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
     pace(**{**IMPATIENT, "no_daemon": 0.3})
@@ -638,7 +638,7 @@ def test_a_socket_with_an_owner_that_does_not_answer_is_logged_too(
 
 
 def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_answer_is_not(
-    impatient: Intervals, router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture
+    impatient: SenderIntervals, router: Router, run: trackside.Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     router.welcome()
     until = time.monotonic() + impatient.no_daemon + impatient.beat
@@ -653,7 +653,7 @@ def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_
 
 @pytest.mark.usefixtures("impatient")
 def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in_memory(
-    nowhere: str, spool: Path, process: Process
+    nowhere: str, spool: Path, process: ProcessState
 ) -> None:
     sessions = []
     for number in range(30):
@@ -699,7 +699,7 @@ def test_a_spool_directory_that_cannot_be_listed_for_a_while_stops_nothing(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     run = trackside.init(endpoint=nowhere)
-    run.queue.session.spool.limits = Limits(stuck_seconds=0.0)
+    run.queue.session.spool.limits = SpoolLimits(stuck_seconds=0.0)
     with monkeypatch.context() as patch:
         patch.setattr("os.scandir", scandir)
         run.push(step=1, loss=0.5)
@@ -730,7 +730,7 @@ class Finishing(logging.Handler):
 
 
 def test_a_logging_handler_may_finish_a_run_while_the_sender_logs(
-    nowhere: str, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., Intervals]
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, pace: Callable[..., SenderIntervals]
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
     pace(no_daemon=0.0)

@@ -13,12 +13,11 @@ import pytest
 import torch
 from client.router import marks, undrained, unsent_events, unsent_rows
 from client.stream import OnDevice, Stream, on_device
-from client.torch_state import count_graphs_anew, graphs, hooks_after_any_step, module_hooks, step_hooks
+from client.torch_state import FakeStore, count_graphs_anew, graphs, hooks_after_any_step, module_hooks, step_hooks
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.optim import optimizer as optimizers
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
 from trackside.device_scalars import SLOTS

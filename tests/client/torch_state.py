@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 from torch.optim import optimizer as optimizers
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+__all__ = ["FakeStore", "count_graphs_anew", "graphs", "hooks_after_any_step", "module_hooks", "step_hooks"]
 
 
 def count_graphs_anew() -> None:

@@ -44,17 +44,17 @@ def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
 
 def hanging(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Return the workers that have a request and have not answered."""
-    return [one.worker for one in collector._remote._states.values() if one.worker is not None]
+    return [*collector.remote.busy.values()]
 
 
 def waited_for(collector: FilesystemCollector) -> list[tuple[int, str, str]]:
     """Return the mounts that the workers wait for: id, device and place."""
-    return [key for key, one in collector._remote._states.items() if one.worker is not None]
+    return [*collector.remote.busy]
 
 
 def idle(collector: FilesystemCollector) -> list[WorkerProcess]:
     """Return the workers that wait for a request."""
-    return collector._remote._workers.idle
+    return collector.remote.workers.idle
 
 
 def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> WorkerProcess:
@@ -74,13 +74,13 @@ def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> WorkerProc
 
 def remote_mounts(collector: FilesystemCollector) -> int:
     """Return of how many remote mounts the collector remembers anything."""
-    return len(collector._remote._states)
+    return len(collector.remote._states)
 
 
 def wait_for_answers(collector: FilesystemCollector, seconds: float) -> None:
     """Let each tick wait so long for the answers of its workers."""
-    collector._remote._timeout = seconds
+    collector.remote.timeout = seconds
 
 
 def is_reaped(child: WorkerProcess) -> bool:
-    return child._process.poll() is not None
+    return child.is_reaped()

@@ -13,6 +13,7 @@ from collectors.mountinfo import Table
 from scripted_workers import Clock
 
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector
+from trackside_daemon.collectors.host.filesystem.remote import RemoteFilesystems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,7 @@ def collect(table: Table, clock: Clock) -> Iterator[Callable[..., FilesystemColl
     made: list[FilesystemCollector] = []
 
     def make(*paths: str, command: Sequence[str] = (), proc: Path = table.proc, root: Path = table.root) -> Any:
-        made.append(FilesystemCollector(paths, proc, root, command=command, clock=clock))
+        made.append(FilesystemCollector(paths, proc, root, remote=RemoteFilesystems(command, clock), clock=clock))
         return made[-1]
 
     yield make

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from collectors.trees import member
 from processes import DEADLINE, clean_environ
 
-from trackside_daemon.collectors.process.child_processes import RankLabels
+from trackside_daemon.collectors.process.child_processes import SeriesLabels
 from trackside_daemon.collectors.process.process_tree import Stat, read_stat
 from trackside_daemon.collectors.process.worker_deaths import CAUSES, WorkerDeaths
 from trackside_daemon.linux.oom import OomKills
@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 NONE = dict.fromkeys(CAUSES, 0)
-LABELS = RankLabels("char-model", "3")
+LABELS = SeriesLabels("char-model", "3")
 
 
 class Cgroups:

@@ -1,4 +1,4 @@
-"""CPU time, read from a fixture tree."""
+"""CPU time, read from small trees; test_machines.py has every mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from trackside_daemon.model.families import host
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Sample
 
-PROC = Path(__file__).parent / "fixtures" / "proc"
 MACHINES = Path(__file__).parent / "machines"
 HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -29,13 +28,6 @@ def by_core(samples: list[Sample]) -> dict[tuple[str, ...], object]:
 
 def write(proc: Path, *ticks: int) -> None:
     (proc / "stat").write_text(f"cpu  {' '.join(map(str, ticks))}\n")
-
-
-def test_every_mode_of_the_first_line_is_in_seconds() -> None:
-    seconds = by_mode(CpuCollector(PROC).collect())
-    assert tuple(seconds) == MODES
-    assert seconds["user"] == 10707 / HERTZ
-    assert seconds["steal"] == 26 / HERTZ
 
 
 @pytest.mark.parametrize(("machine", "cpus"), [("many-cpus", 224), ("plain", 2)])
@@ -81,27 +73,6 @@ def test_a_count_that_is_no_number_is_named(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("cpu  1 2 3 4\nctxt many\n")
     with pytest.raises(ValueError, match=r"/stat: ctxt is 'many', not a number"):
         CpuCollector(tmp_path).collect()
-
-
-def test_switches_and_tasks_come_from_the_same_file() -> None:
-    values = {sample.metric.name: sample.value for sample in CpuCollector(PROC).collect()}
-    assert values["trackside_host_context_switches_total"] == 115716
-    assert values["trackside_host_procs_running"] == 2
-    assert values["trackside_host_procs_blocked"] == 0
-
-
-def test_the_time_of_each_cpu_is_reported_only_on_request() -> None:
-    assert not by_core(CpuCollector(MACHINES / "many-cpus" / "proc").collect())
-    seconds = by_core(CpuCollector(MACHINES / "many-cpus" / "proc", per_cpu=True).collect())
-    assert len(seconds) == 224 * len(MODES)
-    assert seconds["223", "user"] == 101286464 / HERTZ
-
-
-def test_the_cpus_of_a_host_sum_up_to_its_first_line() -> None:
-    samples = CpuCollector(MACHINES / "many-cpus" / "proc", per_cpu=True).collect()
-    cores = by_core(samples)
-    for mode, seconds in by_mode(samples).items():
-        assert sum(value for labels, value in cores.items() if labels[1] == mode) == pytest.approx(seconds)  # type: ignore[misc]
 
 
 def test_a_small_step_back_of_one_cpu_is_held(tmp_path: Path) -> None:

@@ -31,20 +31,6 @@ def devices(collector: DiskCollector) -> list[str]:
     return list(dict.fromkeys(sample.labels[0] for sample in collector.collect()))
 
 
-def test_sectors_are_512_bytes_and_times_are_in_seconds(tmp_path: Path) -> None:
-    assert of(write(tmp_path, f"{SDA} 7 8 9 10 11 12\n"), "sda") == {
-        "reads_completed_total": 25,
-        "read_bytes_total": 1000 * 512,
-        "read_time_seconds_total": 0.184,
-        "writes_completed_total": 28,
-        "written_bytes_total": 506 * 512,
-        "write_time_seconds_total": 0.638,
-        "io_now": 2,
-        "io_time_seconds_total": 0.965,
-        "io_time_weighted_seconds_total": 0.826,
-    }
-
-
 def test_an_old_kernels_shorter_line_means_the_same(tmp_path: Path) -> None:
     assert len(of(write(tmp_path, f"{SDA}\n"), "sda")) == len(DiskCollector.metrics)
 

@@ -72,16 +72,6 @@ def reported(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
     }
 
 
-def test_data_is_counted_in_words_of_4_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
-    port(tmp_path, port_rcv_data=10, port_xmit_data=20, port_rcv_packets=3, port_xmit_packets=4)
-    assert reported(collector) == {
-        "port_data_received_bytes_total": 40,
-        "port_data_transmitted_bytes_total": 80,
-        "port_packets_received_total": 3,
-        "port_packets_transmitted_total": 4,
-    }
-
-
 def test_a_device_without_those_counters_may_have_them_in_bytes(tmp_path: Path, collector: InfinibandCollector) -> None:
     hw_counters(port(tmp_path, port_rcv_data=10), rx_bytes=7, tx_bytes=8, rx_pkts=1, tx_pkts=2)
     assert reported(collector) == {
@@ -90,35 +80,6 @@ def test_a_device_without_those_counters_may_have_them_in_bytes(tmp_path: Path, 
         "port_packets_received_total": 1,
         "port_packets_transmitted_total": 2,
     }
-
-
-def test_what_the_hardware_counts_has_node_exporters_names(tmp_path: Path, collector: InfinibandCollector) -> None:
-    hw_counters(port(tmp_path), np_cnp_sent=1, out_of_sequence=2, lifespan=10, rnr_nak_retry_err=3)
-    assert reported(collector) == {
-        "np_cnp_packets_sent_total": 1,
-        "out_of_sequence_packets_received_total": 2,
-        "rnr_nak_retry_packets_received_total": 3,
-    }
-
-
-def test_irdma_has_names_of_its_own(tmp_path: Path, collector: InfinibandCollector) -> None:
-    hw_counters(port(tmp_path), cnpSent=1, cnpHandled=2)
-    assert reported(collector) == {"np_cnp_packets_sent_total": 1, "rp_cnp_packets_handled_total": 2}
-
-
-def test_a_port_reports_what_it_is(tmp_path: Path, collector: InfinibandCollector) -> None:
-    directory = port(tmp_path)
-    (directory / "state").write_text("4: ACTIVE\n")
-    (directory / "phys_state").write_text("5: LinkUp\n")
-    (directory / "rate").write_text("2.5 Gb/sec (1X SDR)\n")
-    (directory / "link_layer").write_text("Ethernet\n")
-    assert reported(collector) == {
-        "port_state": 4,
-        "port_physical_state": 5,
-        "rate_bytes_per_second": 312_500_000,
-        "port_info": 1,
-    }
-    assert collector.collect()[-1].labels == ("mlx5_0", "1", "Ethernet")
 
 
 @pytest.mark.parametrize("rate", ["", "unknown", "0 Gb/sec", "-1 Gb/sec", "nan Gb/sec", "inf Gb/sec"])

@@ -73,42 +73,6 @@ def machine(tmp_path: Path) -> Machine:
     return one
 
 
-def test_a_rank_is_reported_in_full(machine: Machine) -> None:
-    pid = f'pid="{RANK}"'
-    assert machine.page() == {
-        f"process_resident_memory_bytes{{{pid}}}": 2000 * 1024,
-        f"process_anonymous_memory_bytes{{{pid}}}": 1000 * 1024,
-        f"process_file_memory_bytes{{{pid}}}": 600 * 1024,
-        f"process_shared_memory_bytes{{{pid}}}": 400 * 1024,
-        f"process_swap_memory_bytes{{{pid}}}": 16 * 1024,
-        f"process_peak_resident_memory_bytes{{{pid}}}": 3000 * 1024,
-        f'process_cpu_seconds_total{{{pid},mode="user"}}': 300 / TICK,
-        f'process_cpu_seconds_total{{{pid},mode="system"}}': 100 / TICK,
-        f"process_threads{{{pid}}}": 1,
-        f"process_open_fds{{{pid}}}": 3,
-        f"process_max_fds{{{pid}}}": 1024,
-        f"process_read_bytes_total{{{pid}}}": 4096,
-        f"process_written_bytes_total{{{pid}}}": 8192,
-        f"process_read_chars_total{{{pid}}}": 5000,
-        f"process_written_chars_total{{{pid}}}": 4000,
-        f'process_context_switches_total{{{pid},kind="voluntary"}}': 70,
-        f'process_context_switches_total{{{pid},kind="involuntary"}}': 7,
-        f"process_cpu_wait_seconds_total{{{pid}}}": 2.5,
-        f"process_major_page_faults_total{{{pid}}}": 6,
-        f"process_start_time_seconds{{{pid}}}": 1_760_000_000 + 500 / TICK,
-        **{f'process_state{{{pid},state="{state}"}}': float(state == "S") for state in "RSDZT"},
-        f"process_children{{{pid}}}": 0,
-        f"process_children_resident_memory_bytes{{{pid}}}": 0,
-        f"process_children_cpu_seconds_total{{{pid}}}": 0,
-        f"dataloader_workers{LOADER}": 0,
-        f"dataloader_blocked_workers{LOADER}": 0,
-        f"dataloader_resident_memory_bytes{LOADER}": 0,
-        f"dataloader_anonymous_memory_bytes{LOADER}": 0,
-        f"dataloader_shared_memory_bytes{LOADER}": 0,
-        f"dataloader_cpu_seconds_total{LOADER}": 0,
-    }
-
-
 def test_the_workers_of_a_rank_are_summed_and_so_are_the_others(machine: Machine) -> None:
     machine.proc.run(FIRST_WORKER, RANK, comm=WORKER, start=600)
     machine.proc.run(SECOND_WORKER, RANK, comm=WORKER, state="D", start=601, resident=3000, shared=500, read=100)

@@ -36,7 +36,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def collector(ray: Ray, clock: Clock) -> Iterator[RayCollector]:
-    one = RayCollector(f"http://127.0.0.1:{ray.port}/", proc=ray.proc, clock=clock)
+    one = RayCollector(f"http://127.0.0.1:{ray.port}/", proc=ray.proc, clock=clock, read_seconds=0.05)
     yield one
     one.close()
 
@@ -155,7 +155,6 @@ def test_a_dashboard_that_wants_a_token_is_reported_once_with_the_way_out(
     )
     assert refused in collector.left_out
     asked = len(ray.given)
-    collector._wake.set()
     eventually(lambda: len(ray.given) > asked)
     assert sum(refused in one.message for one in caplog.records) == 1
     assert Sampler([collector], lambda _: None, 1.0).states() == {
@@ -169,7 +168,6 @@ def test_a_dashboard_that_wants_a_token_is_reported_once_with_the_way_out(
     assert (line.level, line.text) == ("warn", "partial: w")
 
     (home / ".ray" / "auth_token").write_text("s3cret\n")  # a Ray that starts after the daemon makes it then
-    collector._wake.set()
     assert eventually(lambda: page(collector).get("nodes|alive")) == 2.0
     assert collector.left_out == ""
     assert "s3cret" not in caplog.text

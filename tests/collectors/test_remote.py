@@ -27,7 +27,7 @@ from collectors.blocking import (
 )
 from dead_filesystem import CannotMount, FuseMount
 from processes import eventually
-from scripted_workers import Clock, Unreapable, status
+from scripted_workers import Clock, Unreapable
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.host.filesystem.mounts import READ_AGAIN, READ_AT_MOST
@@ -335,7 +335,7 @@ def test_close_ends_the_children_also_one_that_hangs(far: FilesystemCollector, f
     children = [ask_in_vain(far, fifos / "nfs"), *idle(far)]
     assert len(children) == 2
     far.close()
-    hung, waiting = map(status, children)
+    hung, waiting = (child.status for child in children)
     assert hung == -signal.SIGKILL
     assert waiting in (0, -signal.SIGKILL)  # the end of its input may be quicker
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from nvml.answers import target
 
 from trackside_daemon.collectors.host.host import BOOT_SECONDS, TimeCollector
 from trackside_daemon.linux import adjtimex
@@ -111,7 +112,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, state: int, offset: int = 0, status:
     class Libc:
         @staticmethod
         def adjtimex(reference: Any) -> int:
-            timex = reference._obj
+            timex = target(reference)
             modes.append(timex.modes)
             timex.offset, timex.status = offset, status
             if state < 0:

@@ -18,7 +18,7 @@ from processes import eventually
 import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
 from trackside_daemon.demo.messages import progress, summary
-from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
+from trackside_daemon.demo.model_simulated import SimulatedModel, accuracy, utilization
 from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
 from trackside_daemon.demo.simulated import Barrier, SimulatedRankGpu, Workers
 from trackside_daemon.demo.stop_signal import StopRequest
@@ -34,40 +34,40 @@ CORPUS = training_text.load()
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedModel]:
     """A model whose steps do not sleep, with the client turned off."""
     monkeypatch.setenv("TRACKSIDE_DISABLED", "1")
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    yield Model(CORPUS, Random(0))
+    yield SimulatedModel(CORPUS, Random(0))
     trackside.finish()
 
 
-def pieces(model: Model) -> list[bytes]:
+def pieces(model: SimulatedModel) -> list[bytes]:
     return training_text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=model.random)
 
 
-def losses(model: Model, steps: int, rate: float = train.PEAK_LEARNING_RATE) -> list[float]:
+def losses(model: SimulatedModel, steps: int, rate: float = train.PEAK_LEARNING_RATE) -> list[float]:
     return [model.step(pieces(model), rate)[0] for _ in range(steps)]
 
 
-def test_the_loss_begins_at_a_guess_and_falls(model: Model) -> None:
+def test_the_loss_begins_at_a_guess_and_falls(model: SimulatedModel) -> None:
     fell = losses(model, 300)
     assert fell[0] == pytest.approx(math.log(len(CORPUS.vocabulary)), abs=0.2)
     assert sum(fell[-5:]) / 5 < 0.7 * fell[0]
     assert 0.1 < accuracy(fell[0]) < accuracy(fell[-1]) < 0.7
 
 
-def test_random_characters_are_worse_than_text(model: Model) -> None:
+def test_random_characters_are_worse_than_text(model: SimulatedModel) -> None:
     usual = losses(model, 100)[-1]
     garbage = [bytes(model.random.choices(range(len(CORPUS.vocabulary)), k=len(one))) for one in pieces(model)]
     assert model.loss(garbage) > usual + 1
 
 
-def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
+def test_a_mad_learning_rate_makes_the_loss_overflow(model: SimulatedModel) -> None:
     assert not math.isfinite(losses(model, 100, troubles.BAD_LEARNING_RATE)[-1])
 
 
-def test_the_gpu_of_a_rank_reports_its_phases_and_its_memory(model: Model) -> None:
+def test_the_gpu_of_a_rank_reports_its_phases_and_its_memory(model: SimulatedModel) -> None:
     reported: list[Device] = []
     gpu = SimulatedRankGpu(
         cast("Run", SimpleNamespace(is_open=True, queue=SimpleNamespace(append=lambda _, done: reported.append(done)))),
@@ -82,7 +82,7 @@ def test_the_gpu_of_a_rank_reports_its_phases_and_its_memory(model: Model) -> No
     assert memory.allocated < memory.peak < memory.reserved
 
 
-def test_utilization_is_a_share(model: Model) -> None:
+def test_utilization_is_a_share(model: SimulatedModel) -> None:
     assert 0.3 < utilization(model, 0.1) < 0.4
 
 

@@ -87,7 +87,7 @@ def test_group_directory_and_state_are_those_that_clients_use() -> None:
     for line in (
         f"User={endpoint.GROUP}",
         f"Group={endpoint.GROUP}",
-        f"RuntimeDirectory={discovery.SYSTEM_DIRECTORY.relative_to('/run')}",
+        f"RuntimeDirectory={discovery.SYSTEM_SOCKET_DIRECTORY.relative_to('/run')}",
         f"StateDirectory={paths.SYSTEM_DIRECTORY.relative_to('/var/lib')}",
     ):
         assert f"\n{line}\n" in text

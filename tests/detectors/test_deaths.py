@@ -9,7 +9,7 @@ from detectors.running import Running
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
-from trackside_daemon.detectors.run_view import Clock
+from trackside_daemon.detectors.run_view import RunClock
 from trackside_daemon.model.records import Alert, Event
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ NOW = 1_700_000_000.0
 
 
 @pytest.fixture
-def clock() -> Clock:
-    clock = Clock()
+def clock() -> RunClock:
+    clock = RunClock()
     clock.advance(NOW)
     return clock
 
 
-def die(deaths: Deaths, clock: Clock, run: str, user: str = "mallory", cause: str = "unknown") -> list[Finding]:
+def die(deaths: Deaths, clock: RunClock, run: str, user: str = "mallory", cause: str = "unknown") -> list[Finding]:
     event = Event(run, 0, clock.now, "rank_ended", 0, fields={"state": "lost", "cause": cause})
     return list(deaths.died(event, run, clock, user=user))
 
 
-def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock: Clock) -> None:
+def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock: RunClock) -> None:
     deaths, alerts = Deaths(), ActiveAlerts()
     alone = [finding for number in range(40) for finding in die(deaths, clock, f"fake-{number}")]
     assert [dict(finding.labels)["run"] for finding in alone] == [f"fake-{number}" for number in range(MANY)]
@@ -63,7 +63,7 @@ def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock
     assert (over.labels, over.over) == (many.labels, True)
 
 
-def test_runs_that_die_one_after_another_have_an_alert_each(clock: Clock) -> None:
+def test_runs_that_die_one_after_another_have_an_alert_each(clock: RunClock) -> None:
     deaths = Deaths()
     for number in range(20):
         for second in range(61):
@@ -72,7 +72,7 @@ def test_runs_that_die_one_after_another_have_an_alert_each(clock: Clock) -> Non
     assert all(finding.over for finding in deaths.evaluate(clock))
 
 
-def test_old_deaths_of_many_runs_end(clock: Clock) -> None:
+def test_old_deaths_of_many_runs_end(clock: RunClock) -> None:
     deaths = Deaths()
     for number in range(8):
         die(deaths, clock, f"run-{number}")

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from trackside_daemon.detectors.key_roles import Roles, role
+from trackside_daemon.detectors.key_roles import KeyRoles, role
 from trackside_daemon.detectors.run_detectors import BestLoss
 from trackside_daemon.model.columns import Columns
 
@@ -144,7 +144,7 @@ def test_a_quantity_of_reinforcement_learning_by_its_name_in_a_framework(key: st
 
 
 def test_a_stated_role_comes_before_that_of_the_name_and_a_run_before_the_configuration() -> None:
-    configured = Roles([("loss", "objective"), ("*/q?", "rate"), ("a[1]", "memory")])
+    configured = KeyRoles([("loss", "objective"), ("*/q?", "rate"), ("a[1]", "memory")])
     assert [configured.of(key) for key in ("loss", "a/q1", "a/q12", "a[1]", "a1", "lr")] == [
         *("objective", "rate", "", "memory", "", "rate")
     ]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from detectors.losses import column, falling
-from detectors.test_rank_feed import block, findings_of, ingested, opened
+from detectors.test_rank_watch import block, findings_of, ingested, opened
 from msgspec.structs import replace as replace_fields
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.key_roles import Roles
+from trackside_daemon.detectors.key_roles import KeyRoles
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.run_detectors import BestLoss
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 DIVERGES = [*falling(600), *[6.0] * 200]
 
 
-def read(values: Sequence[float], roles: Roles | None = None, **others: float) -> tuple[set[str], str]:
+def read(values: Sequence[float], roles: KeyRoles | None = None, **others: float) -> tuple[set[str], str]:
     """Return the severities that a loss raises, and why it is read as an objective."""
-    rank = RankDetectors(roles=roles or Roles())
+    rank = RankDetectors(roles=roles or KeyRoles())
     columns = {"loss": column(values), **{key: column([value] * len(values)) for key, value in others.items()}}
     severities: set[str] = {one.finding.severity for one in rank.evaluate(columns) if one.key == "loss"}
     return severities, rank.readings.get("loss", "")
@@ -87,9 +87,9 @@ def test_a_loss_that_changes_its_sign() -> None:
 
 
 def test_a_stated_role_decides() -> None:
-    assert read(DIVERGES, Roles([("loss", "loss")]), reward=1.0) == ({"info", "warning", "critical"}, "")
-    assert read(DIVERGES, Roles([("loss", "objective")])) == (set(), "")
-    assert read([*DIVERGES, nan], Roles([("l*", "objective")])) == ({"critical"}, "")
+    assert read(DIVERGES, KeyRoles([("loss", "loss")]), reward=1.0) == ({"info", "warning", "critical"}, "")
+    assert read(DIVERGES, KeyRoles([("loss", "objective")])) == (set(), "")
+    assert read([*DIVERGES, nan], KeyRoles([("l*", "objective")])) == ({"critical"}, "")
 
 
 def test_a_warm_restart_of_the_learning_rate_explains_a_rise() -> None:
@@ -131,10 +131,10 @@ def test_the_log_has_it_once_for_all_ranks(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_run_states_roles_in_its_hello() -> None:
-    watch, record = RankWatch(roles=Roles([("score", "loss")])), opened()
+    watch, record = RankWatch(roles=KeyRoles([("score", "loss")])), opened()
     record.hello.about = replace_fields(ProcessInfo(), roles={"score": "objective", "x": "none"})
     assert findings_of(watch, record, ingested(block(0, {"score": DIVERGES}))) == []
-    other = RankWatch(roles=Roles([("score", "loss")]))
+    other = RankWatch(roles=KeyRoles([("score", "loss")]))
     assert {one.severity for one in findings_of(other, opened(), ingested(block(0, {"score": DIVERGES})))} >= {
         "critical"
     }

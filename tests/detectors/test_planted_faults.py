@@ -8,7 +8,7 @@ import pytest
 from processes import require
 from tiny_policies import GRPO_FAULTS, ONSET, PPO_FAULTS, grpo, ppo
 
-from trackside_daemon.detectors.replay import Replay, Row
+from trackside_daemon.detectors.replay import PushedRow, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def alerts(train: Training, seed: int, fault: str = "") -> dict[str, int]:
     replay = Replay()
     first: dict[str, int] = {}
     for step, values in enumerate(train(seed, fault)):
-        for one in replay.evaluate(Row(step, 0, 0, step, float(step), "", values)):
+        for one in replay.evaluate(PushedRow(step, 0, 0, step, float(step), "", values)):
             if one.severity != "info" and one.state == "firing":
                 first.setdefault(one.alert, step)
     return first

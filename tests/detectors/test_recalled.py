@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from detectors.losses import falling
 from detectors.running import BEGAN, ID, Running
-from detectors.test_rank_feed import block, findings_of, ingested, opened
+from detectors.test_rank_watch import block, findings_of, ingested, opened
 
 from trackside.wire import Identity
 from trackside_daemon.detectors.base import Column, Past
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.records import Alert
 

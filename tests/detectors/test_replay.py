@@ -8,7 +8,7 @@ import pytest
 
 from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context, Detection
-from trackside_daemon.detectors.replay import Change, Replay, Row, Wanted
+from trackside_daemon.detectors.replay import AlertChange, PushedRow, Replay, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +34,18 @@ def high(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_detectors, "_DETECTORS", {role: {High: {}} for role in rank_detectors._DETECTORS})
 
 
-def pushed(*values: float, key: str = "loss", of: int = 0, attempt: int = 0, phase: str = "") -> Iterator[Row]:
-    return (Row(place, attempt, of, 10 * place, 1.5 * place, phase, {key: one}) for place, one in enumerate(values))
+def pushed(*values: float, key: str = "loss", of: int = 0, attempt: int = 0, phase: str = "") -> Iterator[PushedRow]:
+    return (
+        PushedRow(place, attempt, of, 10 * place, 1.5 * place, phase, {key: one}) for place, one in enumerate(values)
+    )
 
 
-def changes_of(rows: Iterator[Row], wanted: Wanted = Wanted(), replay: Replay | None = None) -> list[Change]:  # noqa: B008
+def changes_of(rows: Iterator[PushedRow], wanted: Wanted = Wanted(), replay: Replay | None = None) -> list[AlertChange]:  # noqa: B008
     replay = replay or Replay(wanted)
     return [change for row in rows for change in replay.evaluate(row)]
 
 
-def states(changes: list[Change]) -> list[tuple[str, str, int]]:
+def states(changes: list[AlertChange]) -> list[tuple[str, str, int]]:
     return [(one.state, one.severity, one.place) for one in changes]
 
 
@@ -104,7 +106,7 @@ def test_the_detectors_receive_the_phase() -> None:
 
 def test_rows_without_a_place_are_counted_by_rank_and_key() -> None:
     rows = [row._replace(place=None) for of in (0, 1) for row in pushed(0, 0, 2, of=of)]
-    rows.insert(1, Row(None, 0, 0, 5, 5.0, "", {"grad_norm": 2.0, "other": 3.0}))
+    rows.insert(1, PushedRow(None, 0, 0, 5, 5.0, "", {"grad_norm": 2.0, "other": 3.0}))
     found = [(one.key, one.rank, one.place) for one in changes_of(iter(rows))]
     assert found == [("grad_norm", 0, 0), ("loss", 0, 2), ("loss", 1, 2)]
 

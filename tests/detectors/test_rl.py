@@ -6,11 +6,11 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from detectors.test_rank_feed import block, findings_of, ingested, opened
+from detectors.test_rank_watch import block, findings_of, ingested, opened
 
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.rank_detectors import RankDetectors
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.detectors.rl import RewardCollapse
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
-from trackside_daemon.detectors.replay import Replay, Row
+from trackside_daemon.detectors.replay import PushedRow, Replay
 from trackside_daemon.detectors.rl import ImportanceRatio, KlBlowup, Mismatch, RewardCollapse, Truncation, ZeroVariance
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
@@ -47,7 +47,7 @@ STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
         (KlBlowup, {"most": "kl_most"}),
         (RewardCollapse, {"share": "reward_collapse_ratio"}),
         (data_loader.DataLoader, {"share": "data_wait_ratio"}),
-        (checkpoints.Checkpoints, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
+        (checkpoints.CheckpointOverdue, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
     ],
 )
 def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict[str, str]) -> None:
@@ -61,7 +61,9 @@ def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
     replay = Replay(thresholds=DetectorThresholds(**thresholds))
     beside = {} if key in {"loss", "reward"} else {"reward": 1.0}
-    rows = (Row(place, 0, 0, place, float(place), "", {key: value, **beside}) for place, value in enumerate(values))
+    rows = (
+        PushedRow(place, 0, 0, place, float(place), "", {key: value, **beside}) for place, value in enumerate(values)
+    )
     return {change.alert for row in rows for change in replay.evaluate(row)}
 
 

@@ -58,6 +58,7 @@ KUSTOMIZE = "tests/deploy/test_kubernetes.py::test_our_reader_of_kustomizations_
 SECRET = "tests/security/test_kubernetes.py::test_the_commands_of_the_page_make_a_secret_that_closes_metrics"
 RULE_TESTS = "tests/deploy/test_rules.py::test_every_rule_fires_when_it_should_and_not_when_it_should_not"
 TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run"
+PLOTS = "tests/cli/test_runs.py::test_a_report_is_written_in_each_format_with_its_plots"
 MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
@@ -114,7 +115,8 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR, .*try: .*trend per 1,000 steps: loss ")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),
     (r"trackside show gpt-small --resources$", Runs(r"gpu utilization .* %")),
-    (r"trackside report gpt-small --plots plots ", Runs(r"written: \d+ charts to plots")),
+    (r"trackside report gpt-small gpt-wide .*--plots plots$", Runs(r"written: \d+ charts to plots")),
+    (r"trackside report gpt-small --plots plots ", Elsewhere(PLOTS)),
     (r"trackside (keys|rules|replay|runs|show|why|report|compare|export|import|silence) ?", Runs()),
     (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/cli/test_doctor.py")),
     (r"promtool test rules \*\.test\.yml$", Elsewhere(RULE_TESTS)),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60
 """The time range that is looked at."""
-PAUSE = 3.0
+PAUSE = 8.0
 """Seconds of scrapes from one round of queries to the next: each round costs the server and the test CPU time."""
 BUILTIN = {
     "__rate_interval": "10s",

@@ -13,7 +13,7 @@ from processes import command, eventually, run
 from trackside.environment.process_info import correlation
 from trackside_daemon.alerts.sinks.alert_json import annotation_texts
 from trackside_daemon.alerts.sinks.apprise.sink import body
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
 from trackside_daemon.model.records import fingerprint
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_notifications_name_the_id() -> None:
     daemon = DaemonInfo("node7")
     one = alert("NonFinite", evidence={"correlation_id": "pipeline-7"})
     assert annotation_texts(one, daemon)["correlation_id"] == "pipeline-7"
-    assert "correlation id pipeline-7" in body(Message("", (one,)), daemon)
+    assert "correlation id pipeline-7" in body(SinkMessage("", (one,)), daemon)
     assert "correlation_id" not in annotation_texts(alert("NonFinite"), daemon)
 
 

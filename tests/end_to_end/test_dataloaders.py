@@ -74,7 +74,7 @@ def await_tick(daemon: Daemon) -> None:
     """Wait for the next sample of the processes."""
     moment = 'trackside_collector_last_success_timestamp_seconds{collector="process"}'
     last = daemon.series()[moment]
-    eventually(lambda: daemon.series()[moment] > last)
+    eventually(lambda: daemon.series().get(moment, last) > last)
 
 
 def send_line(training: Process, line: str) -> None:

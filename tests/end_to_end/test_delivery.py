@@ -15,7 +15,7 @@ from end_to_end.conftest import finish
 from end_to_end.test_history import PATIENT, QUIET, about, counted, stored_samples
 from processes import DEADLINE, eventually
 
-from trackside.transport.spool import Reader
+from trackside.transport.spool import SegmentReader
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 
@@ -71,7 +71,7 @@ STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state=
 # Code of a training whose spools have other limits: bytes of all of them, and of a segment.
 SPOOL_LIMITS = """
 from trackside.transport import session, spool
-session.Session.__init__.__kwdefaults__["limits"] = spool.Limits(spool_bytes={}, segment_bytes={})
+session.Session.__init__.__kwdefaults__["limits"] = spool.SpoolLimits(spool_bytes={}, segment_bytes={})
 """
 
 
@@ -186,7 +186,7 @@ def spooled(spool: Path) -> int:
     values = 0
     for path in spool.glob("*.spool"):
         with suppress(OSError, ValueError):  # it is gone by now, or its head is still being written
-            values += sum(record.values for record in Reader(path))
+            values += sum(record.values for record in SegmentReader(path))
     return values
 
 

@@ -40,12 +40,12 @@ from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.host import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.diagnosis.accounts import goodput_batch
 from trackside_daemon.diagnosis.costs import Begin, LiveCosts
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.families import alerts, derived, training
 from trackside_daemon.model.families import daemon as daemon_families
@@ -59,7 +59,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline.pipeline import STAGES
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
@@ -216,7 +216,7 @@ def _sampled() -> list[Batch]:
 
 
 def _pushed() -> Iterator[Batch]:
-    sessions = Sessions(Runs(Limits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
+    sessions = ClientSessions(Runs(PageLimits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
         for frames in _messages_of(rank):
             yield from sessions.receive(Connection(b"peer"), frames, NOW).batches

@@ -84,8 +84,9 @@ def with_verdicts(daemon: Daemon, runs: Sequence[Planted]) -> dict[str, tuple[di
 
     def all_found() -> bool:
         for one in daemon.api("alerts?firing=true").json()["alerts"]:
-            if "hang" in one["evidence"] and (one["run"], one["alert"]) in expected:
-                assert one["description"].startswith(one["evidence"]["hang"]["text"])
+            text = one["evidence"].get("hang", {}).get("text")
+            # Once a stall that returned is judged again, the next tick writes the description.
+            if text and (one["run"], one["alert"]) in expected and one["description"].startswith(text):
                 found.setdefault(one["run"], (one, time.time() - one["started"]))
         return len(found) == len(runs)
 

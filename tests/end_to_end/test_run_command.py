@@ -97,7 +97,7 @@ def fails(*_):
     raise KeyError("odd")
 starts, command_daemon.SharedDaemon._start = command_daemon.SharedDaemon._start, fails
 ended = [session.run(["sh", "-c", "exit 5"], load(Config), [])]
-command_daemon.SharedDaemon._start, session.Summary.report = starts, fails
+command_daemon.SharedDaemon._start, session.CommandSummary.report = starts, fails
 print([*ended, session.run(["sh", "-c", "exit 6"], load(Config), [])])
 """
 

@@ -68,7 +68,7 @@ def test_the_biggest_page_of_a_node_with_eight_gpus_is_within_the_limits(
                 {"loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "tokens": 1, "samples": 1, **dict.fromkeys(keys, 1.0)},
                 step=1,
             )
-        page = eventually(lambda: full(daemon))
+        page = eventually(lambda: full(daemon), pause=1)  # it takes the daemon much of a second
         [job] = shipped("prometheus.yml")["scrape_configs"]
         prometheus = start_prometheus(daemon.url, **{key: job[key] for key in job if key.endswith("_limit")})
         prometheus.shows("up", 1)

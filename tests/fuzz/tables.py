@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history import schema
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.store import RecordStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ class Tables:
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         schema.migrate(self.connection)
-        self.store = Store(self.connection)
+        self.store = RecordStore(self.connection)
 
     @contextmanager
     def transaction(self) -> Iterator[Tables]:
         """Begin with empty tables, and empty them at the end."""
         self.connection.execute("BEGIN")
-        self.store = Store(self.connection)
+        self.store = RecordStore(self.connection)
         try:
             yield self
         finally:
@@ -45,7 +45,7 @@ class Tables:
             self.store.apply(record)
         self.store.write_progress()
 
-    def call(self, work: Callable[[Store], Any]) -> Future[Any]:
+    def call(self, work: Callable[[RecordStore], Any]) -> Future[Any]:
         """Do some work, as `Writer.call`."""
         future: Future[Any] = Future()
         try:

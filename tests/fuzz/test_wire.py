@@ -19,12 +19,12 @@ from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.attempts import stored_session
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.service.finding_sources import finding_sources
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.history_access import encode_json
 from trackside_daemon.web.exposition import render
@@ -219,7 +219,7 @@ def run_through(data: bytes) -> None:
     state = State()
     sources = finding_sources(state, AlertsSection(), [], lambda: moment(after).monotonic, lambda: moment(after).wall)
     stages = Pipeline(state, history, sources, ActiveAlerts(), wall=lambda: moment(after).wall)
-    sessions = Sessions(Runs(Limits(), 60.0), lambda id_: stored_session(history.connection, id_))
+    sessions = ClientSessions(Runs(PageLimits(), 60.0), lambda id_: stored_session(history.connection, id_))
     for number, frames in enumerate(islice(messages(data), MESSAGES)):
         check_body(frames)
         after += 0.4
@@ -229,7 +229,7 @@ def run_through(data: bytes) -> None:
             stages.accept(batch)
             if batch.receipt is not None:
                 sessions.committed(batch.receipt)
-    assert not any(stages._failures.values())
+    assert not any(stages.failures.values())
     read(state, after)
 
 

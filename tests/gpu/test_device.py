@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from client.router import Router, pushed, unsent_rows
+from gpu.occupying import occupy
 from processes import DEADLINE, clean_environ
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def runtime_calls(profile: torch.profiler.profile, region: str) -> Counter[str]:
 
 def test_a_push_returns_while_the_device_is_still_at_work(run: trackside.Run) -> None:
     run.push(step=0, loss=on_gpu(0.0))
-    torch.cuda._sleep(LONG)
+    occupy(LONG)
     for step in range(1, 51):
         run.push(step=step, loss=torch.full((), float(step), device="cuda"))
     assert not torch.cuda.current_stream().query()
@@ -112,7 +113,7 @@ def test_a_push_returns_while_the_device_is_still_at_work(run: trackside.Run) ->
 
 
 def test_a_value_is_the_one_of_its_push_whatever_happens_to_the_tensor_or_its_memory_after(run: trackside.Run) -> None:
-    torch.cuda._sleep(LONG // 4)
+    occupy(LONG // 4)
     running = torch.zeros((), device="cuda")
     for step in range(STEPS):
         running += 1

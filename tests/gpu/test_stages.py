@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from client.router import unsent_rows
+from gpu.occupying import occupy
 
 from trackside.pytorch.step_stages import StepStages
 
@@ -31,12 +32,12 @@ class Sleeping(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-        torch.cuda._sleep(SLEEP)
+        occupy(SLEEP)
         return x.clone()
 
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
-        torch.cuda._sleep(3 * SLEEP)
+        occupy(3 * SLEEP)
         return grad
 
 
@@ -57,10 +58,10 @@ def no_sync(gpu: None) -> Iterator[None]:
 
 def seconds_of_sleep() -> float:
     """Return the seconds of `SLEEP` cycles, once an idle GPU has raised its clocks."""
-    torch.cuda._sleep(100 * SLEEP)
+    occupy(100 * SLEEP)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
-    torch.cuda._sleep(SLEEP)
+    occupy(SLEEP)
     last.record()
     torch.cuda.synchronize()
     return float(first.elapsed_time(last)) / 1000

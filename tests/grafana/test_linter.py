@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,19 +14,26 @@ from grafana.samples import GOOD, sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from grafana.linter import Finding
+
 LINT = yaml.safe_load((DASHBOARDS / ".lint").read_text(encoding="utf-8"))
 BOARDS = committed()
+
+
+@cache
+def findings_of(uid: str) -> list[Finding]:
+    return findings(BOARDS[uid])
 
 
 @pytest.mark.parametrize("uid", BOARDS)
 def test_a_dashboard_keeps_the_rules(uid: str) -> None:
     board = BOARDS[uid]
-    assert [one for one in findings(board) if not excluded(one, board["title"], LINT)] == []
+    assert [one for one in findings_of(uid) if not excluded(one, board["title"], LINT)] == []
 
 
 def test_each_exclusion_has_a_reason_and_excludes_something() -> None:
     assert set(LINT) == {"exclusions"}
-    found = [(one, board["title"]) for board in BOARDS.values() for one in findings(board)]
+    found = [(one, board["title"]) for uid, board in BOARDS.items() for one in findings_of(uid)]
     for rule, what in LINT["exclusions"].items():
         assert rule in RULES
         assert what["reason"].endswith(".")

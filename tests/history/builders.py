@@ -18,7 +18,7 @@ from trackside_daemon.history.codec import BLOCK, decode_axis
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.record.packing import LIMITS, Packing
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.records import (
@@ -104,7 +104,7 @@ class Bench:
         self.place = place
         self.more = more
         self.database = Database(place, **more)
-        self.store = Store(self.database.connection)
+        self.store = RecordStore(self.database.connection)
         self.pushed: dict[tuple[int, str], list[Sample]] = {}
         self.numbers: dict[bytes, int] = {}
         self.packing: Packing | None = None
@@ -114,7 +114,7 @@ class Bench:
         """Open the file anew, as after a restart."""
         self.database.close()
         self.database = Database(self.place, **self.more)
-        self.store = Store(self.database.connection)
+        self.store = RecordStore(self.database.connection)
         self.packing = None
 
     def close(self) -> None:

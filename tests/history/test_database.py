@@ -18,7 +18,7 @@ from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, ClosedError, Database, is_damage
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read import charts, reader, series
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.salvage import set_aside
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def test_readers_see_one_moment_while_the_writer_writes(
     exclusive: bool, place: Path, count: Callable[[int, int], int]
 ) -> None:
     database = Database(place, exclusive=exclusive)
-    store = Store(database.connection)
+    store = RecordStore(database.connection)
     with database.transaction() as connection:
         connection.execute("CREATE TABLE pair (a INTEGER, b INTEGER)")
         connection.execute("INSERT INTO pair VALUES (0, 0)")

@@ -16,7 +16,7 @@ from trackside.media.png import encode
 from trackside.wire import MediaItem
 from trackside_daemon.history.media import index
 from trackside_daemon.history.media.store import MediaStore, Quotas
-from trackside_daemon.history.record.maintenance import Intervals
+from trackside_daemon.history.record.maintenance import WriterIntervals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,7 @@ def test_on_a_full_disk_they_are_counted_and_nothing_else_fails(
 
 @pytest.fixture
 def history(place: Path) -> Iterator[History]:
-    made = History(place / "history", intervals=Intervals(trim=0.0))
+    made = History(place / "history", intervals=WriterIntervals(trim=0.0))
     yield made
     made.close()
 

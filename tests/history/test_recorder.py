@@ -12,7 +12,7 @@ from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Event, Record, RunState
 
@@ -28,15 +28,15 @@ SPREAD = Metric("trackside_host_spread", "histogram", "S.", buckets=(1.0,))
 
 
 @pytest.fixture
-def start(place: Path) -> Iterator[Callable[..., Recorder]]:
+def start(place: Path) -> Iterator[Callable[..., HistoryRecorder]]:
     """A function that starts histories in one directory, one after another."""
-    started: list[Recorder] = []
+    started: list[HistoryRecorder] = []
 
-    def make(**more: Any) -> Recorder:
+    def make(**more: Any) -> HistoryRecorder:
         for before in started:
             before.stop()
             before.close()
-        started[:] = [Recorder(place, Bounds(0), machine=("gpu", "cpu"), **more)]
+        started[:] = [HistoryRecorder(place, Bounds(0), machine=("gpu", "cpu"), **more)]
         started[0].start()
         return started[0]
 
@@ -47,22 +47,22 @@ def start(place: Path) -> Iterator[Callable[..., Recorder]]:
 
 
 @pytest.fixture
-def recorder(start: Callable[..., Recorder]) -> Recorder:
+def recorder(start: Callable[..., HistoryRecorder]) -> HistoryRecorder:
     return start()
 
 
-def write(recorder: Recorder, *records: Record) -> None:
+def write(recorder: HistoryRecorder, *records: Record) -> None:
     """Have them written."""
     recorder.accept(Batch("ingest", records=records))
     settle(recorder)
 
 
-def settle(recorder: Recorder) -> None:
+def settle(recorder: HistoryRecorder) -> None:
     """Wait until all accepted records are written."""
     recorder.writer.call(lambda _: None).result(DEADLINE)
 
 
-def tick(recorder: Recorder, after: float) -> None:
+def tick(recorder: HistoryRecorder, after: float) -> None:
     """Record a tick of GPU and CPU."""
     heat, work = Sample(HEAT, ("0",), 50 + after), Sample(WORK, (), after)
     recorder.accept(
@@ -72,7 +72,7 @@ def tick(recorder: Recorder, after: float) -> None:
     recorder.accept(Batch("sampler", [Sample(HEAT, ("9",), 0.0)], complete=True, time=BEGIN + after))
 
 
-def machine(recorder: Recorder, run: str = "a") -> dict[str, list[float]]:
+def machine(recorder: HistoryRecorder, run: str = "a") -> dict[str, list[float]]:
     """Return the stored values of GPU and host, by series."""
     settle(recorder)
     with recorder.database.reading() as connection:
@@ -84,20 +84,20 @@ def machine(recorder: Recorder, run: str = "a") -> dict[str, list[float]]:
     }
 
 
-def state(recorder: Recorder, run: str) -> tuple[str, str, float | None]:
+def state(recorder: HistoryRecorder, run: str) -> tuple[str, str, float | None]:
     settle(recorder)
     with recorder.database.reading() as connection:
         known = reader.run(connection, run)
     return known["state"], known["cause"], known["ended"]
 
 
-def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callable[..., Recorder]) -> None:
+def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callable[..., HistoryRecorder]) -> None:
     committed: list[tuple[int, StoredSession | None]] = []
 
     def acknowledge(number: int) -> None:
         committed.append((number, history.session(session("a"))))
 
-    history: Recorder = start(acknowledge=acknowledge)
+    history: HistoryRecorder = start(acknowledge=acknowledge)
     history.accept(Batch("ingest", records=[opened("a")]))
     for number in (1, 2, 3):
         history.accept(Batch("ingest", records=[column("a", ["loss"], 4, number=number)], receipt=number))
@@ -109,13 +109,13 @@ def test_a_receipt_is_acknowledged_after_its_commit_and_not_before(start: Callab
 
 
 def test_a_batch_that_is_not_yet_written_is_not_known(place: Path) -> None:
-    recorder = Recorder(place, Bounds(0))  # never started
+    recorder = HistoryRecorder(place, Bounds(0))  # never started
     recorder.accept(Batch("ingest", records=[opened("a"), column("a", ["loss"], 4)], receipt=1))
     assert recorder.session(session("a")) is None
     recorder.close()
 
 
-def test_the_number_the_attempt_and_the_end_of_a_session_are_known(recorder: Recorder) -> None:
+def test_the_number_the_attempt_and_the_end_of_a_session_are_known(recorder: HistoryRecorder) -> None:
     write(recorder, opened("a", attempt=2), column("a", ["loss"], 4, number=7, attempt=2))
     assert recorder.session(session("a", 2)) == StoredSession(7, 2, unowned="a", run="a")
     assert recorder.session(session("b")) is None
@@ -129,7 +129,7 @@ def test_the_number_the_attempt_and_the_end_of_a_session_are_known(recorder: Rec
     assert recorder.session(session("a", 2)) == StoredSession(7, 2, ended=True, unowned="a", run="a")
 
 
-def test_the_last_attempt_of_a_run_and_its_end_are_known(recorder: Recorder) -> None:
+def test_the_last_attempt_of_a_run_and_its_end_are_known(recorder: HistoryRecorder) -> None:
     assert recorder.last_attempt("a") is None
     write(recorder, opened("a"))
     assert recorder.last_attempt("a") == (0, None)
@@ -144,7 +144,7 @@ def everybody(_: Identity) -> bool:
 
 
 def test_runs_of_an_earlier_daemon_without_a_process_are_lost_when_they_last_pushed(
-    start: Callable[..., Recorder],
+    start: Callable[..., HistoryRecorder],
 ) -> None:
     first = start()
     for run in ("gone", "lives", "ended"):
@@ -158,7 +158,7 @@ def test_runs_of_an_earlier_daemon_without_a_process_are_lost_when_they_last_pus
     assert state(second, "ended") == ("finished", "", BEGIN + 60)
 
 
-def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., Recorder]) -> None:
+def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., HistoryRecorder]) -> None:
     write(start(), opened("a", rank=0, world=2), opened("a", rank=1, world=2))
     second = start()
     alive = iter([True, False])
@@ -166,7 +166,7 @@ def test_a_run_of_which_one_process_lives_is_not_lost(start: Callable[..., Recor
     assert state(second, "a")[0] == "starting"
 
 
-def test_a_run_that_has_come_back_is_not_lost(start: Callable[..., Recorder]) -> None:
+def test_a_run_that_has_come_back_is_not_lost(start: Callable[..., HistoryRecorder]) -> None:
     write(start(), opened("a"))
     second = start()
     write(second, opened("a"))
@@ -174,7 +174,7 @@ def test_a_run_that_has_come_back_is_not_lost(start: Callable[..., Recorder]) ->
     assert state(second, "a")[0] == "starting"
 
 
-def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable[..., Recorder]) -> None:
+def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable[..., HistoryRecorder]) -> None:
     write(start(), opened("a"))
     second = start()
     second.abandon(everybody)
@@ -187,12 +187,14 @@ def test_a_run_that_comes_back_after_it_was_given_up_lives_again(start: Callable
     assert state(second, "a")[0] == "running"
 
 
-def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callable[..., Recorder], place: Path) -> None:
+def test_a_run_that_was_given_up_has_ended_before_that_is_written(
+    start: Callable[..., HistoryRecorder], place: Path
+) -> None:
     first = start()
     write(first, opened("a"))
     first.stop()
     first.close()
-    second = Recorder(place, Bounds(0))  # never started, as on a disk that is full
+    second = HistoryRecorder(place, Bounds(0))  # never started, as on a disk that is full
     second.abandon(everybody)
     assert second.last_attempt("a") == (0, 0.0)
     second.abandon(everybody)
@@ -201,7 +203,7 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
 
 
 def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_end(
-    start: Callable[..., Recorder],
+    start: Callable[..., HistoryRecorder],
 ) -> None:
     recorder = start(interval=10.0)
     tick(recorder, 0.0)
@@ -217,7 +219,9 @@ def test_gpu_and_host_are_stored_once_an_interval_while_a_run_lives_and_at_its_e
     }
 
 
-def test_samples_that_come_more_seldom_than_the_interval_are_stored_each_time(start: Callable[..., Recorder]) -> None:
+def test_samples_that_come_more_seldom_than_the_interval_are_stored_each_time(
+    start: Callable[..., HistoryRecorder],
+) -> None:
     recorder = start(interval=1.0)
     write(recorder, opened("a"))
     for second in (0.0, 60.0, 120.0):
@@ -225,7 +229,7 @@ def test_samples_that_come_more_seldom_than_the_interval_are_stored_each_time(st
     assert [len(values) for values in machine(recorder).values()] == [3, 3]
 
 
-def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: Recorder) -> None:
+def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: HistoryRecorder) -> None:
     write(recorder, opened("a"), opened("b"), finished("a"))
     tick(recorder, 0.0)
     write(recorder, finished("b"))
@@ -236,14 +240,14 @@ def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: 
     assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 20.0, 40.0]
 
 
-def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:
+def test_labels_are_written_as_on_the_page(recorder: HistoryRecorder) -> None:
     write(recorder, opened("a"))
     recorder.accept(Batch("gpu", [Sample(HEAT, ('a "b"\\\n',), 1.0)], time=BEGIN))
     assert list(machine(recorder)) == ['trackside_gpu_temperature_celsius{gpu="a \\"b\\"\\\\\\n"}']
 
 
 def test_an_unreadable_history_leaves_the_ends_of_runs_undecided(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
+    recorder: HistoryRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(recorder, opened("a"))
     recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(DEADLINE)

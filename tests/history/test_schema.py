@@ -302,7 +302,7 @@ def acknowledge(receipt):
 
 database = Database(place, migrations=MORE[:steps])
 writer = module.Writer(
-    database, Bounds(6_000_000), acknowledge=acknowledge, intervals=maintenance.Intervals(trim=0.02)
+    database, Bounds(6_000_000), acknowledge=acknowledge, intervals=maintenance.WriterIntervals(trim=0.02)
 )
 writer.start()
 numbers = []

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from history.builders import SHIFT, WALL, Bench, block, check_tables, opened, read, session_id
-from processes import DEADLINE, eventually
+from processes import DEADLINE, eventually, is_running
 from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import HistoryError, lock_history
 from trackside_daemon.history.record import maintenance
-from trackside_daemon.history.record.maintenance import Intervals
+from trackside_daemon.history.record.maintenance import WriterIntervals
 from trackside_daemon.history.record.queue import GROUP_BYTES, QUEUE_ITEMS, Queue
 from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
@@ -42,16 +42,18 @@ ROOM = Bounds(2**33)
 class House:
     """A running writer, and the numbers that it acknowledged."""
 
-    def __init__(self, place: Path, *, serves: bool = False, **more: Any) -> None:
+    def __init__(self, place: Path, *, serves: bool = False, queue: Queue | None = None, **more: Any) -> None:
         self.acknowledged: list[Any] = []
         self.read_when_acknowledged: list[tuple[int, int]] | None = None  # no list: nothing is read, and cached
         self.renounced = threading.Event()
         self.database = Database(place, serves=serves)
+        self.queue = Queue() if queue is None else queue
         self.writer = Writer(
             self.database,
             ROOM,
             acknowledge=self.acknowledge,
             request_resend=lambda _: self.renounced.set(),
+            queue=self.queue,
             **more,
         )
 
@@ -71,7 +73,7 @@ class House:
 
     def limit(self, pages: int | None) -> None:
         """Limit the file to its present size plus so many pages; None removes the limit."""
-        with self.writer._queue._changed:
+        with self.queue._changed:
             now = self.database.connection.execute("PRAGMA page_count").fetchone()[0]
             most = 2**30 if pages is None else now + pages
             self.database.connection.execute(f"PRAGMA max_page_count = {most}").fetchone()
@@ -86,11 +88,11 @@ def house(place: Path, request: pytest.FixtureRequest) -> Iterator[House]:
     """A writer that has not started yet, with a session and short retries, or with the group and arguments of its parameter."""
     given = getattr(request, "param", {})
     queue = Queue(group=given.get("group", GROUP_BYTES))
-    more = {"intervals": Intervals(retry=0.01), **{name: one for name, one in given.items() if name != "group"}}
+    more = {"intervals": WriterIntervals(retry=0.01), **{name: one for name, one in given.items() if name != "group"}}
     made = House(place, queue=queue, **more)
     made.writer.put([opened(ONE)])
     yield made
-    if made.writer._thread.is_alive():
+    if is_running("trackside-history"):
         made.writer.stop()
     made.database.close()
 
@@ -151,7 +153,7 @@ def test_it_ends_while_the_disk_is_full(house: House) -> None:
         house.put(number, *BIG)
     eventually(lambda: house.writer.stuck)
     house.writer.stop()
-    assert not house.writer._thread.is_alive()
+    assert not is_running("trackside-history")
     assert len(house.acknowledged) < 299
     assert len(house.read()) == 3000 * len(house.acknowledged)
 
@@ -287,15 +289,16 @@ def test_what_a_reader_finds_damaged_is_replaced_and_what_was_acknowledged_is_in
     assert house.writer.failures["history"] == 1
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(replace=DEADLINE)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(replace=DEADLINE)}], indirect=True)
 def test_nothing_is_acknowledged_into_a_file_that_is_known_to_be_damaged(house: House) -> None:
-    house.writer._replaced_at = time.monotonic()  # so that it waits before it replaces the file
     house.writer.start()
     house.put(1, 1.0)
     eventually(lambda: house.acknowledged == [1])
+    house.database.report("malformed")  # so that it has just replaced the file, and waits before the next time
+    assert house.renounced.wait(DEADLINE)
     house.database.report("malformed")
     house.put(2, 2.0)
-    eventually(lambda: house.writer.failures["history"] == 1)
+    eventually(lambda: house.writer.failures["history"] == 2)
     house.writer.stop()
     assert house.acknowledged == [1]
     house.database.close()
@@ -332,7 +335,7 @@ database = Database(place)
 if how == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
 acknowledge = lambda number: print("ack", number, flush=True)
-writer = module.Writer(database, Bounds(2**33), acknowledge=acknowledge, intervals=module.Intervals(retry=0.02))
+writer = module.Writer(database, Bounds(2**33), acknowledge=acknowledge, intervals=module.WriterIntervals(retry=0.02))
 writer.start()
 one = session_id(1)
 writer.put([opened(one)])
@@ -474,7 +477,7 @@ def test_a_session_that_no_table_accepts_costs_only_itself(house: House) -> None
     assert house.read(2) == [1.0], "only the hardware is missing"
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, trim=0.05)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(retry=0.01, trim=0.05)}], indirect=True)
 def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_acknowledged(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,7 +498,7 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
 def served(place: Path) -> Iterator[House]:
     """A writer of a daemon, whose directory is not the test's own."""
     (place / "history").mkdir()
-    made = House(place / "history", serves=True, intervals=Intervals(retry=0.01))
+    made = House(place / "history", serves=True, intervals=WriterIntervals(retry=0.01))
     made.writer.put([opened(ONE)])
     made.writer.start()
     yield made
@@ -536,7 +539,7 @@ def test_while_a_directory_cannot_be_made_again_the_writer_waits_and_logs_it_onc
     eventually(lambda: served.writer.stuck)
     with pytest.raises(sqlite3.OperationalError, match="is not a directory"), served.database.reading():
         pass
-    served.writer._queue.pause(0.2)  # some twenty tries
+    served.queue.pause(0.2)  # some twenty tries
     (place / "history").unlink()
     served.writer.put([opened(ONE)])
     served.put(30, 1.0)
@@ -582,7 +585,7 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
         used = len(list(small_disk.iterdir())) + 1
         options = options.replace("nr_inodes=1", f"nr_inodes={used}")
         subprocess.run(["mount", "-o", options, str(small_disk)], check=True)
-    served = House(small_disk, serves=True, intervals=Intervals(retry=0.01, trim=0.05))
+    served = House(small_disk, serves=True, intervals=WriterIntervals(retry=0.01, trim=0.05))
     served.writer.start()
     served.writer.put([Alert("DiskFilling", "warning", 1.0, "", {}, "full", "full")])
     served.writer.put([opened(ONE)])
@@ -605,7 +608,7 @@ def test_a_daemon_that_starts_without_room_reads_what_it_can_and_writes_as_soon_
     assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1, caplog.text
 
 
-@pytest.mark.parametrize("house", [{"intervals": Intervals(retry=0.01, recount=0.05)}], indirect=True)
+@pytest.mark.parametrize("house", [{"intervals": WriterIntervals(retry=0.01, recount=0.05)}], indirect=True)
 def test_a_failure_that_lasts_is_counted_again_so_that_its_alert_lasts(house: House) -> None:
     house.writer.start()
     house.writer.call(lambda _: None).result(10)
@@ -624,7 +627,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path) -
         checks.append(1)
         return now + 3 * 365 * 86400
 
-    house = House(place, clock=ahead, intervals=Intervals(trim=0.0))
+    house = House(place, clock=ahead, intervals=WriterIntervals(trim=0.0))
     house.writer.set_bounds(Bounds(2**33, 90 * 86400.0))
     for number in range(3):
         run = f"run {number}"

@@ -13,9 +13,9 @@ from wire_messages import RunsHarness
 
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.greeting import SESSIONS
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.end_state import Exit
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class SessionsHarness:
-    """`Sessions` with a `RunsHarness`; a test decides when accepted messages are committed.
+    """`ClientSessions` with a `RunsHarness`; a test decides when accepted messages are committed.
 
     Attributes:
         kept: The sessions in the history.
@@ -58,7 +58,7 @@ class SessionsHarness:
         self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
         owners = RunOwners(spooled=lambda _: os.getuid())
-        self.sessions = Sessions(
+        self.sessions = ClientSessions(
             self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners, limits=messages, most=most
         )
         self.receipts: list[Receipt] = []

@@ -378,7 +378,7 @@ def test_a_number_that_can_be_no_group_is_reported(place: Path) -> None:
 @pytest.fixture
 def system(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that counts as the system's, on a machine whose group trackside is this user's."""
-    monkeypatch.setattr("trackside_daemon.ingest.endpoint.SYSTEM_DIRECTORY", place)
+    monkeypatch.setattr("trackside_daemon.ingest.endpoint.SYSTEM_SOCKET_DIRECTORY", place)
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.directories", lambda *_: iter([place]))
     monkeypatch.setattr(grp, "getgrnam", {"trackside": OWN}.__getitem__)
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(place))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import eventually
 
-from trackside_daemon.ingest.channel import Channel, Kind, pair
+from trackside_daemon.ingest.channel import Channel, RecordKind, pair
 from trackside_daemon.ingest.worker.worker import FLUSH_BYTES, WAITING_BYTES, MessageQueue
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Passed:
         self.names: list[bytes] = []
 
     def send(self, owner: str, name: bytes, size: int = FLUSH_BYTES) -> None:
-        self.queue.add(owner, Kind.MESSAGE, [name, bytes(size)])
+        self.queue.add(owner, RecordKind.MESSAGE, [name, bytes(size)])
 
     def read(self, number: int) -> list[bytes]:
         """Return the first parts of so many records in all."""
@@ -76,7 +76,7 @@ def test_a_flood_has_an_end_and_leaves_room_for_others(passed: Passed) -> None:
     parts = [b"alice", bytes(1 << 20)]
     accepted = 0
     while passed.queue.has_room("alice", parts):
-        passed.queue.add("alice", Kind.MESSAGE, parts)
+        passed.queue.add("alice", RecordKind.MESSAGE, parts)
         accepted += 1
     assert accepted == WAITING_BYTES // len(parts[1]) - 1
     assert passed.queue.has_room("bob", [bytes(2 * WAITING_BYTES)]), (
@@ -88,7 +88,7 @@ def test_a_flood_has_an_end_and_leaves_room_for_others(passed: Passed) -> None:
 
 
 def test_a_connection_that_ends_is_reported_after_its_messages(passed: Passed) -> None:
-    passed.queue.add("alice", Kind.CONNECTED, [b"connected"])
+    passed.queue.add("alice", RecordKind.CONNECTED, [b"connected"])
     passed.send("alice", b"message")
-    passed.queue.add("alice", Kind.DISCONNECTED, [b"ended"])
+    passed.queue.add("alice", RecordKind.DISCONNECTED, [b"ended"])
     assert passed.read(3) == [b"connected", b"message", b"ended"]

@@ -8,7 +8,7 @@ from trackside.wire import Envelope, open_envelope
 from trackside_daemon.ingest.client_session import ClientSession, Shared
 from trackside_daemon.ingest.messages import MessageLimits
 from trackside_daemon.ingest.requests import Pacing
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 
 
@@ -32,7 +32,7 @@ def test_a_busy_daemon_lets_its_clients_collect_for_longer_until_it_is_not_busy(
 
 
 def test_only_clients_that_have_another_time_get_a_message() -> None:
-    shared = Shared({}, Runs(Limits(), 60.0), MessageLimits())
+    shared = Shared({}, Runs(PageLimits(), 60.0), MessageLimits())
     pacing, first, second = Pacing(), ClientSession(bytes(16), shared), ClientSession(bytes(15) + b"2", shared)
     first.peer = b"one"
     assert pacing.messages([first, second]) == []

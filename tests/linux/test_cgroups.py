@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trackside_daemon.linux.cgroups import Cgroup, Cgroups, Mount, directory_of
+from trackside_daemon.linux.cgroups import Cgroup, CgroupMount, Cgroups, directory_of
 
 PID = 7
 V2 = "30 23 0:26 {root} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -42,7 +42,7 @@ def found(tmp_path: Path, cgroup: str, mountinfo: str, **where: Path) -> Any:
 )
 def test_a_cgroup_is_where_the_mount_shows_it(root: str, cgroup: str, directory: str | None) -> None:
     expected = None if directory is None else Path(directory)
-    assert directory_of(Mount(Path("/cg"), root), cgroup, PID) == expected
+    assert directory_of(CgroupMount(Path("/cg"), root), cgroup, PID) == expected
 
 
 def test_names_that_the_namespace_hides_are_found_by_the_process(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_names_that_the_namespace_hides_are_found_by_the_process(tmp_path: Path)
         directory = tmp_path / "host" / slice_ / "pod2" / "train[1]"
         directory.mkdir(parents=True)
         (directory / "cgroup.procs").write_text(pids)
-    mount = Mount(tmp_path / "host", "/../../..")
+    mount = CgroupMount(tmp_path / "host", "/../../..")
     assert directory_of(mount, "/../../pod2/train[1]", PID) == tmp_path / "host" / "kubepods[0]" / "pod2" / "train[1]"
     assert directory_of(mount, "/../../pod2/train[1]", 8) is None
 

@@ -11,7 +11,7 @@ import pytest
 from processes import DEADLINE, eventually
 
 from trackside_daemon.linux import worker_call
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SERVE = """
 import os, time
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 
 def work(number):
     print("a library writes", number)
@@ -35,22 +35,22 @@ def work(number):
         pass
     return 2 * number
 
-serve(int, work, lambda number: Limits(cpu_seconds=1), (ValueError,))
+serve(int, work, lambda number: WorkLimits(cpu_seconds=1), (ValueError,))
 """
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worker[int]]:
+def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CallWorker[int]]:
     """Make a worker that runs a program instead of a module."""
 
-    def make(program: str = SERVE, python: str = sys.executable, memory: int | None = None) -> Worker[int]:
+    def make(program: str = SERVE, python: str = sys.executable, memory: int | None = None) -> CallWorker[int]:
         monkeypatch.setattr(worker_call, "own_module", lambda *_, **__: [python, "-c", program])
-        return Worker("any", int, name="its process", memory=memory)
+        return CallWorker("any", int, name="its process", memory=memory)
 
     return make
 
 
-def test_it_answers_and_what_libraries_print_is_no_answer(worker: Callable[..., Worker[int]]) -> None:
+def test_it_answers_and_what_libraries_print_is_no_answer(worker: Callable[..., CallWorker[int]]) -> None:
     with worker() as one:
         assert [one.ask(number, DEADLINE) for number in (1, 2, 3)] == [2, 4, 6]
         assert one.pid is not None
@@ -58,7 +58,7 @@ def test_it_answers_and_what_libraries_print_is_no_answer(worker: Callable[..., 
     assert one.pid is None
 
 
-def test_failed_work_is_one_line_and_the_process_continues(worker: Callable[..., Worker[int]]) -> None:
+def test_failed_work_is_one_line_and_the_process_continues(worker: Callable[..., CallWorker[int]]) -> None:
     with worker(memory=1 << 29) as one:
         assert one.ask(1, DEADLINE) == 2
         pid = one.pid
@@ -78,7 +78,7 @@ def test_failed_work_is_one_line_and_the_process_continues(worker: Callable[...,
     ],
 )
 def test_a_process_that_ends_is_one_line_and_the_next_request_starts_another(
-    worker: Callable[..., Worker[int]], number: int, reason: str
+    worker: Callable[..., CallWorker[int]], number: int, reason: str
 ) -> None:
     with worker() as one:
         with pytest.raises(WorkerFailed) as failed:
@@ -96,7 +96,7 @@ def test_a_process_that_ends_is_one_line_and_the_next_request_starts_another(
     ],
 )
 def test_a_process_that_does_not_answer_is_killed(
-    worker: Callable[..., Worker[int]], program: str, reason: str
+    worker: Callable[..., CallWorker[int]], program: str, reason: str
 ) -> None:
     one = worker(program)
     with pytest.raises(WorkerFailed, match=f"^its process failed: {reason}"):
@@ -104,13 +104,13 @@ def test_a_process_that_does_not_answer_is_killed(
     assert (one.pid, one.busy) == (None, False)
 
 
-def test_a_program_that_cannot_be_started_is_one_line(worker: Callable[..., Worker[int]]) -> None:
+def test_a_program_that_cannot_be_started_is_one_line(worker: Callable[..., CallWorker[int]]) -> None:
     with pytest.raises(WorkerFailed, match=r"^its process failed: it cannot be started: .*No such file"):
         worker(python="/nonexistent").ask(1, DEADLINE)
 
 
 def test_a_request_that_is_given_up_ends_the_process(
-    worker: Callable[..., Worker[int]], monkeypatch: pytest.MonkeyPatch
+    worker: Callable[..., CallWorker[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_call, "POLL_SECONDS", 0.01)
     one = worker("import sys; sys.stdin.read()")
@@ -119,7 +119,7 @@ def test_a_request_that_is_given_up_ends_the_process(
     assert one.pid is None
 
 
-def test_a_process_without_work_ends(worker: Callable[..., Worker[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_work_ends(worker: Callable[..., CallWorker[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     with worker() as one:
         assert one.ask(1, DEADLINE) == 2
         assert one.poll() is None
@@ -129,7 +129,7 @@ def test_a_process_without_work_ends(worker: Callable[..., Worker[int]], monkeyp
         assert one.ask(2, DEADLINE) == 4
 
 
-def test_a_poll_waits_no_longer_than_it_is_asked_to(worker: Callable[..., Worker[int]]) -> None:
+def test_a_poll_waits_no_longer_than_it_is_asked_to(worker: Callable[..., CallWorker[int]]) -> None:
     with worker("import sys; sys.stdin.read()") as one:
         one.begin(1)
         begun = time.monotonic()

@@ -19,7 +19,6 @@ from scripted_workers import (
     number,
     pid,
     reap,
-    status,
     unavailable_reason,
 )
 
@@ -305,4 +304,4 @@ def test_close_ends_a_worker_that_listens_to_its_input_and_kills_one_that_listen
         number(nvml)
         last = child(nvml)
         nvml.close()
-        assert status(last) == ended
+        assert last.status == ended

@@ -18,7 +18,6 @@ from scripted_workers import (
     number,
     pid,
     reap,
-    status,
     unavailable_reason,
 )
 
@@ -32,7 +31,7 @@ def test_a_pause_ends_the_worker_and_reports_until_when(worker: Workers, clock: 
     nvml = worker(COUNTS)
     number(nvml)
     assert nvml.pause(60)
-    assert status(child(nvml)) is not None
+    assert child(nvml).status is not None
     end = WALL + clock.now + 60
     assert nvml.paused_until == end
     with pytest.raises(NvmlPaused) as caught:
@@ -82,7 +81,7 @@ def test_a_worker_that_hangs_is_ended_by_a_pause_too(worker: Workers) -> None:
     nvml = worker(HANGING)
     unavailable_reason(nvml, 0.01)
     assert nvml.pause(60)
-    assert status(child(nvml)) is not None
+    assert child(nvml).status is not None
     assert "paused until" in unavailable_reason(nvml)
 
 

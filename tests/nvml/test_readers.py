@@ -94,15 +94,6 @@ def test_margins_are_the_degrees_left_until_each_threshold(library: Any) -> None
     assert gpu.unsupported["thermal_margin_celsius{memory_max} from field 195"] == UNSUPPORTED
 
 
-def test_fans_are_ratios_that_may_exceed_one(library: Any) -> None:
-    library.values |= {
-        "nvmlDeviceGetNumFans": 2,
-        ("nvmlDeviceGetFanSpeed_v2", 0): 30,
-        ("nvmlDeviceGetFanSpeed_v2", 1): 104,
-    }
-    assert of(read(), "fan_") == {"fan_speed_ratio:0": 0.3, "fan_speed_ratio:1": 1.04}
-
-
 def test_a_gpu_without_fans_has_no_fan_speed(library: Any) -> None:
     library.values["nvmlDeviceGetNumFans"] = 0
     gpu = read()
@@ -126,21 +117,6 @@ def test_power_of_the_field_costs_no_call_of_the_function(library: Any) -> None:
     reading = Driver(pynvml).read()
     assert of(reading.gpus[0], "power_watts") == {"power_watts": 398.25}
     assert "nvmlDeviceGetPowerUsage" not in reading.calls
-
-
-def test_clocks_are_in_hertz(library: Any) -> None:
-    library.values |= {
-        ("nvmlDeviceGetClockInfo", 0): 1980,
-        ("nvmlDeviceGetClockInfo", 1): 1975,
-        ("nvmlDeviceGetClockInfo", 2): 2619,
-        ("nvmlDeviceGetMaxClockInfo", 1): 1980,
-    }
-    assert of(read(), "clock_") == {
-        "clock_hertz:graphics": 1.98e9,
-        "clock_hertz:sm": 1.975e9,
-        "clock_hertz:memory": 2.619e9,
-        "clock_max_hertz:sm": 1.98e9,
-    }
 
 
 @pytest.mark.parametrize(
@@ -175,42 +151,9 @@ def test_reasons_have_older_names_in_older_drivers(library: Any) -> None:
     assert of(read(), "clock_limit_active") == {"clock_limit_active:hw_thermal": 1}
 
 
-def test_ecc_errors_are_counted_by_kind_for_life_and_since_the_driver(library: Any) -> None:
-    library.values |= {
-        ("nvmlDeviceGetTotalEccErrors", 0, 0): 1,
-        ("nvmlDeviceGetTotalEccErrors", 1, 0): 2,
-        ("nvmlDeviceGetTotalEccErrors", 0, 1): 3,
-        ("nvmlDeviceGetTotalEccErrors", 1, 1): 4,
-    }
-    assert of(read(), "ecc_") == {
-        "ecc_volatile_errors_total:corrected": 1,
-        "ecc_volatile_errors_total:uncorrected": 2,
-        "ecc_errors_total:corrected": 3,
-        "ecc_errors_total:uncorrected": 4,
-    }
-
-
 def test_the_sram_threshold_is_a_flag(library: Any) -> None:
     library.values["nvmlDeviceGetSramEccErrorStatus"] = {"bThresholdExceeded": 1}
     assert of(read(), "sram_") == {"sram_threshold_exceeded": 1}
-
-
-def test_remapped_rows_and_their_banks(library: Any) -> None:
-    library.values |= {
-        "nvmlDeviceGetRemappedRows": (3, 1, 1, 0),
-        "nvmlDeviceGetRowRemapperHistogram": {"max": 637, "high": 2, "partial": 1, "low": 0, "none": 0},
-    }
-    gpu = read()
-    assert of(gpu, "remapped_") == {"remapped_rows_total:correctable": 3, "remapped_rows_total:uncorrectable": 1}
-    assert of(gpu, "row_remap_") == {
-        "row_remap_pending": 1,
-        "row_remap_failed": 0,
-        "row_remap_banks:max": 637,
-        "row_remap_banks:high": 2,
-        "row_remap_banks:partial": 1,
-        "row_remap_banks:low": 0,
-        "row_remap_banks:none": 0,
-    }
 
 
 def test_calls_that_mig_does_not_support_cost_no_others(library: Any) -> None:

@@ -15,7 +15,7 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.families import alerts, daemon
 from trackside_daemon.model.finding import Finding
@@ -82,9 +82,9 @@ def acknowledged() -> Acknowledged:
 
 
 @pytest.fixture
-def history(place: Path, acknowledged: Acknowledged) -> Iterator[Recorder]:
+def history(place: Path, acknowledged: Acknowledged) -> Iterator[HistoryRecorder]:
     """A started history, which stops with the test."""
-    made = Recorder(place, Bounds(0), acknowledge=acknowledged)
+    made = HistoryRecorder(place, Bounds(0), acknowledge=acknowledged)
     made.start()
     yield made
     made.stop()
@@ -92,7 +92,7 @@ def history(place: Path, acknowledged: Acknowledged) -> Iterator[Recorder]:
 
 
 @pytest.fixture
-def pipeline(state: Watched, history: Recorder) -> Iterator[Pipeline]:
+def pipeline(state: Watched, history: HistoryRecorder) -> Iterator[Pipeline]:
     """A started pipeline, which stops with the test."""
     made = Pipeline(state, history)
     made.start()
@@ -197,7 +197,7 @@ def test_a_tick_never_waits_and_the_oldest_gives_way(pipeline: Pipeline, state: 
 
 
 def test_a_stop_stores_and_acknowledges_what_is_queued(
-    pipeline: Pipeline, history: Recorder, state: Watched, acknowledged: Acknowledged
+    pipeline: Pipeline, history: HistoryRecorder, state: Watched, acknowledged: Acknowledged
 ) -> None:
     hold(pipeline, state)
     pipeline.push([Batch("s", receipt=number) for number in range(100)])
@@ -210,7 +210,7 @@ def test_a_stop_stores_and_acknowledges_what_is_queued(
 
 
 def test_what_is_pushed_after_the_end_neither_waits_nor_is_acknowledged(
-    pipeline: Pipeline, history: Recorder, acknowledged: Acknowledged
+    pipeline: Pipeline, history: HistoryRecorder, acknowledged: Acknowledged
 ) -> None:
     pipeline.stop()
     pipeline.push([Batch("s", receipt=number) for number in range(PUSHES_WAITING + 1)])
@@ -221,7 +221,7 @@ def test_what_is_pushed_after_the_end_neither_waits_nor_is_acknowledged(
 
 
 def test_a_full_history_leaves_no_room_without_waiting(state: Watched, place: Path) -> None:
-    history = Recorder(place, Bounds(0))  # never started: nothing leaves its queue
+    history = HistoryRecorder(place, Bounds(0))  # never started: nothing leaves its queue
     pipeline = Pipeline(state, history)
     pipeline.start()
     for number in range(QUEUE_ITEMS):
@@ -242,7 +242,7 @@ def test_a_history_that_fails_once_continues_and_is_counted(state: Watched, plac
             raise RuntimeError("no socket")
         reported.append(receipt)
 
-    history = Recorder(place, Bounds(0), acknowledge=acknowledge)
+    history = HistoryRecorder(place, Bounds(0), acknowledge=acknowledge)
     made = Pipeline(state, history)
     history.start()
     made.start()
@@ -256,7 +256,7 @@ def test_a_history_that_fails_once_continues_and_is_counted(state: Watched, plac
 
 
 def test_while_ranks_are_restored_batches_have_the_first_seconds_and_then_half_of_the_time(
-    state: Watched, history: Recorder, monkeypatch: pytest.MonkeyPatch
+    state: Watched, history: HistoryRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = 100.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment, time=time.time))
@@ -306,7 +306,7 @@ class Nags:
         return [Finding("Nag", "warning", (), 1.0, batch.source, over=over)] if batch.source != "nothing" else []
 
 
-def test_findings_of_watchers_follow_the_same_path_as_all_else(state: Watched, history: Recorder) -> None:
+def test_findings_of_watchers_follow_the_same_path_as_all_else(state: Watched, history: HistoryRecorder) -> None:
     now = [1000.0]
     made = Pipeline(state, history, [Nags()], ActiveAlerts(), wall=lambda: now[0])
     labels = ("Nag", "warning", *[""] * 6)
@@ -332,7 +332,7 @@ class Measures(RunWatch):
         return [Batch("measured")]
 
 
-def test_a_clock_that_is_set_back_stops_no_measurements(state: Watched, history: Recorder) -> None:
+def test_a_clock_that_is_set_back_stops_no_measurements(state: Watched, history: HistoryRecorder) -> None:
     now = iter((1000.0, 500.0))
     made = Pipeline(state, history, [Measures()], ActiveAlerts(), wall=lambda: next(now))
     made.accept(Batch("nothing"))
@@ -340,7 +340,7 @@ def test_a_clock_that_is_set_back_stops_no_measurements(state: Watched, history:
     assert state.accepted.count("measured") == 2
 
 
-def test_a_watcher_that_fails_is_counted_and_blocks_no_other(state: Watched, history: Recorder) -> None:
+def test_a_watcher_that_fails_is_counted_and_blocks_no_other(state: Watched, history: HistoryRecorder) -> None:
     made = Pipeline(state, history, [Nags(), Nags()], ActiveAlerts())
     made.accept(Batch("worse"))
     made.accept(Batch("wrong"))

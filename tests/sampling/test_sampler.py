@@ -8,17 +8,19 @@ import logging
 import os
 import queue
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE
+from processes import DEADLINE, is_running
+from scripted_workers import pid
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.reading import WorkerSettings
-from trackside_daemon.sampling.collector_threads import CollectorPass, Running
+from trackside_daemon.sampling.collector_threads import CollectorPass
 from trackside_daemon.sampling.sampler import SUCCESSES_TO_LOG, Sampler, deadline
 
 if TYPE_CHECKING:
@@ -71,10 +73,14 @@ class Hangs(Collects):
             self.released.wait()
         return answer
 
-    def answer(self, sampled: Sampler) -> None:
-        """Release the collector, and wait until its pass is finished."""
+    def wait_until_it_hangs(self) -> None:
+        """Wait until a call of `collect` hangs."""
         assert self._hangs.wait(DEADLINE)
         self._hangs.clear()
+
+    def answer(self, sampled: Sampler) -> None:
+        """Release the collector, and wait until its pass is finished."""
+        self.wait_until_it_hangs()
         self.released.set()
         self.is_done(sampled)
 
@@ -431,8 +437,7 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
 
     def read() -> list[Sample]:
         assert len(nvml.read(60.0).gpus) == 1
-        assert nvml._child is not None
-        workers.append(nvml._child.pid)
+        workers.append(pid(nvml))
         return []
 
     stuck.released.set()
@@ -452,13 +457,16 @@ def test_a_child_outlives_the_turns_of_the_threads_that_collectors_run_in(stuck:
 
 
 def test_a_daemon_that_stood_still_gives_up_no_collector(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = Collects("a")
+    collector = Hangs("a", clock, 3600)
     begun = CollectorPass([collector], clock, clock)
-    begun._running = Running(collector, clock.now)
-    clock.now += 3600
+    thread = threading.Thread(target=begun.run, daemon=True)
+    thread.start()
+    collector.wait_until_it_hangs()
     polls = iter((False, True))
     monkeypatch.setattr(begun.finished, "wait", lambda _seconds: next(polls))
     assert begun.wait(0.5) is None
+    collector.released.set()
+    thread.join()
 
 
 @pytest.mark.parametrize(("interval", "seconds"), [(0.1, 0.25), (1.0, 0.5), (4.0, 2.0), (300.0, 5.0)])
@@ -472,7 +480,7 @@ def test_the_thread_ticks_until_it_is_stopped() -> None:
     sampled.start()
     assert [delivered.get(timeout=DEADLINE)[0].source for _ in range(3)] == ["a", "a", "a"]
     sampled.stop()
-    assert not sampled._thread.is_alive()
+    assert not is_running("sampler")
 
 
 def test_stop_does_not_wait_for_the_next_tick() -> None:
@@ -481,7 +489,7 @@ def test_stop_does_not_wait_for_the_next_tick() -> None:
     sampled.start()
     delivered.get(timeout=DEADLINE)
     sampled.stop()
-    assert not sampled._thread.is_alive()
+    assert not is_running("sampler")
 
 
 def test_a_new_interval_holds_from_the_next_tick_on() -> None:
@@ -492,7 +500,7 @@ def test_a_new_interval_holds_from_the_next_tick_on() -> None:
     sampled.interval = 50.0
     while True:
         (batch, _) = delivered.get(timeout=DEADLINE)
-        if batch.until is not None and batch.until > sampled._clock() + 50:
+        if batch.until is not None and batch.until > time.monotonic() + 50:
             break
     sampled.stop()
 

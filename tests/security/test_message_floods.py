@@ -47,8 +47,7 @@ def connect(served: ServedSocket) -> Iterator[Callable[[int], zmq.Socket[bytes]]
 
 def rests(served: ServedSocket) -> Callable[[], bool]:
     """Return a function that returns whether the worker has used no time since its last call."""
-    assert served.worker._process is not None
-    file, before = Path(f"/proc/{served.worker._process.pid}/stat"), [""]
+    file, before = Path(f"/proc/{served.worker.pid}/stat"), [""]
 
     def is_idle() -> bool:
         used = file.read_text().rpartition(")")[2].split()[11:13]

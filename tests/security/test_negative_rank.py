@@ -10,7 +10,7 @@ from wire_messages import FakeSession
 
 from trackside.log_once import LogOnce
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.state import State
@@ -48,7 +48,7 @@ class Failing(State):
 
 @pytest.fixture
 def pipeline(place: Path) -> Iterator[Pipeline]:
-    history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
+    history = HistoryRecorder(place, Bounds(0), acknowledge=lambda _: None)
     history.start()
     yield Pipeline(Failing(), history)
     history.stop()
@@ -63,7 +63,7 @@ def test_each_kind_of_failure_of_a_stage_is_logged_once(pipeline: Pipeline, capl
         for source in ("value 1", "key", "other value")
     ]
     assert caplog.messages == logged
-    assert pipeline._failures["state"] == 6
+    assert pipeline.failures["state"] == 6
 
 
 def test_so_many_kinds_are_logged_and_no_more(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from contextlib import ExitStack, closing
@@ -16,7 +17,7 @@ from processes import eventually
 
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import apprise_sinks
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,14 +62,14 @@ def sent(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         bodies.append(data.decode() if isinstance(data, bytes) else str(data))
         response = requests.Response()
         response.status_code = 200
-        response._content = b"ok"
+        response.raw = io.BytesIO(b"ok")
         return response
 
     monkeypatch.setattr(requests.Session, "request", post)
     file = directory / "urls"
     file.write_text(url)
     (sink,) = apprise_sinks(AppriseSection(urls_file=str(file)), DaemonInfo("node1"))
-    sink.send(Message("id", (alert(run=TEXT, summary=f"{PLAIN} {TEXT}", description=TEXT),)))
+    sink.send(SinkMessage("id", (alert(run=TEXT, summary=f"{PLAIN} {TEXT}", description=TEXT),)))
     (body,) = bodies
     return json.dumps(json.loads(body), ensure_ascii=False)
 
@@ -87,7 +88,7 @@ def test_a_service_of_apprise_gets_neither_mentions_nor_links(
 def test_ordinary_comparisons_stay(tmp_path: Path) -> None:
     from trackside_daemon.alerts.sinks.apprise import sink as message_text
 
-    text = message_text.body(Message("id", (alert(summary=PLAIN),)), DaemonInfo("node1"))
+    text = message_text.body(SinkMessage("id", (alert(summary=PLAIN),)), DaemonInfo("node1"))
     assert PLAIN in text
 
 

@@ -13,7 +13,7 @@ import pytest
 from certificate_authorities import hashed
 from starlette.responses import PlainTextResponse
 
-from trackside_daemon.web.http.auth_config import FairQueue, FullError, Source, WebConfigMiddleware
+from trackside_daemon.web.http.auth_config import FairQueue, QueueFullError, RequestOrigin, WebConfigMiddleware
 from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def test_guesses_of_one_password_keep_no_other_user_of_the_address_out(app: WebC
 def test_the_queue_is_bounded_and_fair() -> None:
     queue: FairQueue[str] = FairQueue(3, 4)
     for number in range(3):
-        assert queue.put(Source("a", "x"), f"ax{number}") is None
-    with pytest.raises(FullError):
-        queue.put(Source("a", "x"), "ax3")
-    assert queue.put(Source("a", "y"), "ay0") is None
-    assert queue.put(Source("b", "x"), "bx0") == "ax2"
-    assert queue.put(Source("c", "x"), "cx0") == "ax1"
-    with pytest.raises(FullError):
-        queue.put(Source("a", "z"), "az0")
+        assert queue.put(RequestOrigin("a", "x"), f"ax{number}") is None
+    with pytest.raises(QueueFullError):
+        queue.put(RequestOrigin("a", "x"), "ax3")
+    assert queue.put(RequestOrigin("a", "y"), "ay0") is None
+    assert queue.put(RequestOrigin("b", "x"), "bx0") == "ax2"
+    assert queue.put(RequestOrigin("c", "x"), "cx0") == "ax1"
+    with pytest.raises(QueueFullError):
+        queue.put(RequestOrigin("a", "z"), "az0")
     assert [queue.get() for _ in range(5)] == ["ax0", "bx0", "cx0", "ay0", None]

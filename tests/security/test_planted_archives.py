@@ -11,7 +11,7 @@ import pytest
 from bridges.archives import files, write
 from histories import column, finished, history, opened
 
-from trackside_daemon.bridges.parquet.store import UNFINISHED, Store
+from trackside_daemon.bridges.parquet.store import UNFINISHED, FileStore
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
@@ -67,17 +67,17 @@ def test_no_file_is_written_behind_a_link(place: Path, filled: Path, data: Path,
 def test_what_replaces_an_unfinished_file_is_not_written(
     place: Path, filled: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unfinished = Store.unfinished
+    unfinished = FileStore.unfinished
 
     @contextmanager
-    def replaced(store: Store, name: str) -> Iterator[Any]:
+    def replaced(store: FileStore, name: str) -> Iterator[Any]:
         with unfinished(store, name) as file:
             own = Path(file.path)
             own.unlink()
             own.symlink_to(data / "a.parquet")
             yield file
 
-    monkeypatch.setattr(Store, "unfinished", replaced)
+    monkeypatch.setattr(FileStore, "unfinished", replaced)
     with pytest.raises(SendError, match="rows were written"):
         write(filled, place / "out")
     assert (data / "a.parquet").read_bytes() == b"precious"

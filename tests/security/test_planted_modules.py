@@ -18,7 +18,7 @@ from trackside_daemon.documents import request as report
 from trackside_daemon.history.salvage import salvage
 from trackside_daemon.linux.child_process import ChildProcess
 from trackside_daemon.linux.own_module import import_warnings, own_module
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_an_empty_entry_of_pythonpath_is_not_the_directory_of_a_worker(
     planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", ":/nonexistent")
-    with Worker(audit.MODULE, str) as worker, pytest.raises(WorkerFailed, match="it exited"):
+    with CallWorker(audit.MODULE, str) as worker, pytest.raises(WorkerFailed, match="it exited"):
         worker.ask({}, DEADLINE)
     assert not planted.exists()
 

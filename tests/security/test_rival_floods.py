@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from wire_messages import FakeSession
 
 from trackside.wire import ProcessInfo
+from trackside_daemon.model.records import SessionOpened
 
 if TYPE_CHECKING:
     import pytest
@@ -45,7 +46,8 @@ def test_a_hello_costs_the_same_however_many_live_and_ended_runs_have_its_id(mon
         rivals._sessions = Sessions(desk.sessions._sessions)  # type: ignore[assignment]
         body = replace(session.hello(), about=ProcessInfo(parents=((os.getpid(), 1),)))
         assert desk.receive(*session.frames("hello", body))
-        got.append(desk.sessions._sessions[session.id].ref.run)
+        got.append(next(one.hello.identity.run for one in desk.house.records if isinstance(one, SessionOpened)))
+        desk.house.records.clear()
     assert got == ["train", *(f"train~{number}" for number in range(3, 2 * RIVALS + 1, 2))]
     assert len(checked) == RIVALS
     assert len(ended) == len({*ended})

@@ -22,13 +22,13 @@ from unprivileged_users import launcher
 from wire_messages import WALL, FakeSession
 
 from trackside.transport.orphaned_spool import orphaned_sessions
-from trackside.transport.spool import Record, Spool
+from trackside.transport.spool import Spool, SpooledMessage
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.families import daemon as daemon_families
 from trackside_daemon.model.records import RunState, SessionOpened
@@ -230,9 +230,9 @@ def test_of_long_ids_the_end_stays(desk: SessionsHarness) -> None:
     assert opened(desk) == ["x" * 256, "x" * (256 - len(f"~{MALLORY.owner}")) + f"~{MALLORY.owner}"]
 
 
-def stored(directory: Path, session: FakeSession, *more: RunState, **columns: Any) -> Recorder:
+def stored(directory: Path, session: FakeSession, *more: RunState, **columns: Any) -> HistoryRecorder:
     """Return a history, to be closed, with a session of a run from before owners."""
-    history = Recorder(directory, Bounds(0))
+    history = HistoryRecorder(directory, Bounds(0))
     history.start()
     desk = SessionsHarness()
     greet(desk, ALICE, session)
@@ -248,7 +248,7 @@ def test_a_training_from_before_owners_goes_on_and_no_other_user_gets_its_run(tm
     with closing(stored(tmp_path, session)) as history:
         assert history.session(session.id) == StoredSession(0, 0, unowned="id-1", run="id-1")
         desk = SessionsHarness()
-        desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+        desk.sessions = ClientSessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
         greet(desk, MALLORY, FakeSession())
         greet(desk, ALICE, session)
         greet(desk, ALICE, FakeSession(rank=1))
@@ -263,7 +263,7 @@ def test_an_ended_or_imported_run_without_an_owner_is_the_users_of_the_daemon(
     ended = [] if columns else [RunState("id-1", 0, "finished", "", WALL)]
     with closing(stored(tmp_path, session, *ended, **columns)) as history:
         desk = SessionsHarness()
-        desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+        desk.sessions = ClientSessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
         greet(desk, MALLORY, FakeSession())
         greet(desk, MALLORY, session)
         greet(desk, Connection(b"own", os.getuid()), FakeSession())
@@ -290,7 +290,7 @@ def test_a_run_of_the_same_name_removes_no_run_of_another_user(desk: SessionsHar
 @needs_users
 def test_a_spool_that_the_daemon_reads_belongs_to_the_user_that_wrote_it(desk: SessionsHarness, spool: Path) -> None:
     spools = OrphanedSpools(["ipc:///nowhere"])
-    desk.sessions = Sessions(desk.house.runs, desk.kept.get, owners=RunOwners(spooled=spools.writer))
+    desk.sessions = ClientSessions(desk.house.runs, desk.kept.get, owners=RunOwners(spooled=spools.writer))
     own = Connection(b"self", os.getuid())
     greet(desk, ALICE, FakeSession())
     forged = FakeSession()
@@ -307,7 +307,7 @@ def test_a_spool_that_the_daemon_reads_belongs_to_the_user_that_wrote_it(desk: S
 def leave(spool: Path, session: FakeSession, user: int) -> None:
     """Leave the spool of an ended process of a user, with one message."""
     left = Spool(session.id, spool)
-    left.append(Record(1, 1, 1, session.batch(1)), lambda: session.frames("hello", session.hello()))
+    left.append(SpooledMessage(1, 1, 1, session.batch(1)), lambda: session.frames("hello", session.hello()))
     left.close()
     for file in spool.glob(f"{session.id.hex()}.*"):
         os.chown(file, user, -1)
@@ -334,7 +334,7 @@ def test_a_file_of_another_user_in_a_spool_is_not_read(spool: Path, name: str) -
 
 
 def test_the_writer_of_a_spool_that_the_daemon_has_not_opened_is_unknown(desk: SessionsHarness) -> None:
-    desk.sessions = Sessions(desk.house.runs, desk.kept.get)
+    desk.sessions = ClientSessions(desk.house.runs, desk.kept.get)
     own = Connection(b"self", os.getuid())
     greet(desk, own, FakeSession())
     greet(desk, own, FakeSession(), late=True)

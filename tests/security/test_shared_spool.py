@@ -12,11 +12,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from client.messages import CLOCK, push
+from client.messages import CLOCK, forget_process_info, push
 from processes import DEADLINE, ROOT, clean_environ
 from unprivileged_users import launcher
 
-from trackside.environment import process_info as info_module
 from trackside.redact import REDACTED, redact_json
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.session import Session
@@ -141,10 +140,10 @@ def test_a_lock_that_leads_to_another_file_of_the_user_opens_it_to_no_other(plac
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command line with secrets."""
-    info_module._process_info.cache_clear()
+    forget_process_info()
     monkeypatch.setattr(sys, "orig_argv", ["python", "t.py", "--password", SECRETS[1], f"--key={SECRETS[3]}", "--lr=1"])
     yield
-    info_module._process_info.cache_clear()
+    forget_process_info()
 
 
 def test_neither_the_spool_nor_a_message_has_a_secret(spool: Path, command: None) -> None:

@@ -17,10 +17,12 @@ from scripted_recorder import CapturesHarness
 
 from trackside.wire import ProfilePlan
 from trackside_daemon.captures.automatic import PlannedCaptures
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.profile import started, summarize
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, AuditRequest
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
+from trackside_daemon.model.families import training as f
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 
@@ -42,7 +44,7 @@ def harness(tmp_path: Path) -> Iterator[CapturesHarness]:
 
 
 def audited(path: Path) -> Audited:
-    with Worker(MODULE, Audited, memory=WORKER) as worker:
+    with CallWorker(MODULE, Audited, memory=WORKER) as worker:
         return worker.ask(AuditRequest(str(path)), DEADLINE)
 
 
@@ -104,7 +106,7 @@ def test_a_trace_of_too_many_events_is_refused_before_it_becomes_gigabytes(tmp_p
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a cgroup")
 def test_the_kernel_kills_the_worker_and_not_the_daemon_when_memory_is_short(tmp_path: Path) -> None:
     with memory_cgroup(f"trackside-bombs-{os.getpid()}") as join:
-        process = Worker(MODULE, Audited, memory=2 * MEMORY_BYTES)
+        process = CallWorker(MODULE, Audited, memory=2 * MEMORY_BYTES)
         path = tmp_path / "step-1.safetensors"
         path.write_bytes(header("objects"))
         process.begin(AuditRequest(str(path)), DEADLINE)
@@ -115,15 +117,14 @@ def test_the_kernel_kills_the_worker_and_not_the_daemon_when_memory_is_short(tmp
 
 
 def test_a_person_may_capture_while_automatic_captures_of_all_users_run(harness: CapturesHarness) -> None:
-    owners = {f"run{number}": f"uid:{number}" for number in range(9)}
+    harness.owners = {f"run{number}": f"uid:{number}" for number in range(9)}
     captures = harness.captures
-    captures._owner = lambda run: owners[run]
     for number in range(3):
-        captures.ask(Request(f"run{number}", 0, trigger="plan"))
+        captures.begin(CaptureRequest(f"run{number}", 0, trigger="plan"))
     for run in ("run1", "run5"):
         with pytest.raises(CaptureError, match="another automatic capture"):
-            captures.ask(Request(run, 0, trigger="alert"))
-    captures.ask(Request("run1", 0, trigger="person"))
+            captures.begin(CaptureRequest(run, 0, trigger="alert"))
+    captures.begin(CaptureRequest("run1", 0, trigger="person"))
 
 
 @pytest.mark.parametrize(("owner", "of_others", "asked"), [("own", False, 1), ("uid:1", False, 0), ("", False, 0), ("uid:1", True, 1)])  # fmt: skip
@@ -133,9 +134,9 @@ def test_only_the_daemons_user_plans_profiles_unless_a_setting_opens_them(
     plan = ProfilePlan(steps=1)
     owner = f"uid:{os.getuid()}" if owner == "own" else owner
     process = RankProcess("run", "run", 0, 0, 0, "", 1, plan=plan, owner=owner)
-    requests: list[Request] = []
+    requests: list[CaptureRequest] = []
     state = State(4)
+    state.update(Batch("training", [Sample(f.STEPS, ("run", "0"), 1000.0)]))
     planned = PlannedCaptures(requests.append, lambda: [process], state, None, of_others=of_others)  # type: ignore[arg-type]
-    planned._is_due = lambda *_: True  # type: ignore[method-assign]
     planned.tick()
     assert len(requests) == asked

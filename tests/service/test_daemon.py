@@ -312,9 +312,9 @@ def test_a_head_has_no_body_and_gzip_is_used_over_a_real_socket(daemon: Daemon) 
 
 def test_a_part_that_dies_ends_the_daemon(place: Path) -> None:
     script = (
-        "from trackside_daemon.ingest.protocol import Sessions\n"
+        "from trackside_daemon.ingest.client_sessions import ClientSessions\n"
         "def tick(self, now): raise RuntimeError('broken')\n"
-        "Sessions.tick = tick\n"
+        "ClientSessions.tick = tick\n"
         "from trackside_daemon.__main__ import main; main()\n"
     )
     ended = processes.run([sys.executable, "-c", script, "daemon", *flags_of(place)])

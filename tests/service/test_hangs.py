@@ -10,9 +10,9 @@ import pytest
 from processes import eventually
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.collectors.process.process import Process
-from trackside_daemon.model.capture import AlertLink, Answer
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
+from trackside_daemon.collectors.process.process import TrainingProcess
+from trackside_daemon.model.capture import AlertLink, RankAnswer
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, AlertNote
@@ -41,8 +41,8 @@ class Scene:
         self.state = State()
         self.answers: dict[int, list[Flight]] = {}
         self.notes: list[AlertNote] = []
-        self.requests: list[Request] = []
-        self.processes: list[Process] = []
+        self.requests: list[CaptureRequest] = []
+        self.processes: list[TrainingProcess] = []
         self.hangs = Hangs(
             cast("AskRanks", self.ask),
             self.state,
@@ -59,12 +59,12 @@ class Scene:
 
     def ask(
         self, kind: str, run: str, ranks: frozenset[int] | None = None, *_: Any, **__: Any
-    ) -> tuple[frozenset[int], Sequence[Answer]]:
+    ) -> tuple[frozenset[int], Sequence[RankAnswer]]:
         assert (kind, run) == ("flight?", "net-1")
         self.push()
         found = {rank: each.pop(0) if len(each) > 1 else each[0] for rank, each in self.answers.items() if each}
         asked = frozenset(self.answers) if ranks is None else ranks
-        return asked, [Answer(rank, 0.0, body) for rank, body in found.items() if rank in asked]
+        return asked, [RankAnswer(rank, 0.0, body) for rank, body in found.items() if rank in asked]
 
     def push(self) -> None:
         """Report the next time of the last push of each rank, the last one for ever."""
@@ -72,7 +72,7 @@ class Scene:
         samples = [Sample(f.LAST_STEP, ("net", str(rank)), at) for rank, at in times.items()]
         self.state.update(Batch("push", samples))
 
-    def capture(self, request: Request) -> None:
+    def capture(self, request: CaptureRequest) -> None:
         self.requests.append(request)
         raise CaptureError("4 captures run already")
 
@@ -177,7 +177,7 @@ def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherw
 def test_the_state_of_a_silent_process_is_a_reason(scene: Scene, state: str, reason: str) -> None:
     scene.ranks(r1="stalled")
     scene.answers = {0: [flight(32)]}
-    scene.processes = [Process(7, 1, "rank", "python", state, "net", "net-1", 1, 0, 0.0, 1, None)]
+    scene.processes = [TrainingProcess(7, 1, "rank", "python", state, "net", "net-1", 1, 0, 0.0, 1, None)]
     found = scene.verdict()
     assert found is not None
     assert found["text"].startswith(f"Rank 1 did not answer within 3 s: {reason}; all_reduce number 32")

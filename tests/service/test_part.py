@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from trackside_daemon.service.daemon import Part, PartList
+from trackside_daemon.service.daemon import PartList, StartAndStop
 
 
 def fail(calls: list[str], name: str) -> None:
@@ -18,7 +18,11 @@ def test_parts_stop_in_the_reverse_order_of_their_start() -> None:
     calls: list[str] = []
     add = calls.append
     parts = PartList(
-        [Part(stop=partial(add, "a-")), Part(partial(add, "b+"), partial(add, "b-")), Part(partial(add, "c+"))]
+        [
+            StartAndStop(stop=partial(add, "a-")),
+            StartAndStop(partial(add, "b+"), partial(add, "b-")),
+            StartAndStop(partial(add, "c+")),
+        ]
     )
     parts.start()
     parts.stop()
@@ -30,10 +34,10 @@ def test_parts_that_did_not_start_are_not_stopped() -> None:
     add = calls.append
     parts = PartList(
         [
-            Part(partial(add, "a+"), partial(add, "a-")),
-            Part(partial(fail, calls, "b+"), partial(add, "b-")),
-            Part(stop=partial(add, "open-")),
-            Part(partial(add, "c+"), partial(add, "c-")),
+            StartAndStop(partial(add, "a+"), partial(add, "a-")),
+            StartAndStop(partial(fail, calls, "b+"), partial(add, "b-")),
+            StartAndStop(stop=partial(add, "open-")),
+            StartAndStop(partial(add, "c+"), partial(add, "c-")),
         ]
     )
     with pytest.raises(RuntimeError, match=r"b\+"):
@@ -44,7 +48,7 @@ def test_parts_that_did_not_start_are_not_stopped() -> None:
 
 def test_what_is_open_from_the_beginning_is_stopped_without_a_start() -> None:
     calls: list[str] = []
-    PartList([Part(stop=partial(calls.append, "open-")), Part(partial(calls.append, "a+"))]).stop()
+    PartList([StartAndStop(stop=partial(calls.append, "open-")), StartAndStop(partial(calls.append, "a+"))]).stop()
     assert calls == ["open-"]
 
 
@@ -52,7 +56,11 @@ def test_a_part_that_fails_to_stop_leaves_no_other_running() -> None:
     calls: list[str] = []
     add = calls.append
     parts = PartList(
-        [Part(stop=partial(add, "a-")), Part(stop=partial(fail, calls, "b-")), Part(stop=partial(add, "c-"))]
+        [
+            StartAndStop(stop=partial(add, "a-")),
+            StartAndStop(stop=partial(fail, calls, "b-")),
+            StartAndStop(stop=partial(add, "c-")),
+        ]
     )
     with pytest.raises(RuntimeError, match="b-"):
         parts.stop()

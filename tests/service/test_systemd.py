@@ -135,7 +135,7 @@ def test_a_part_that_was_late_once_beats_again_before_the_watchdog_bites() -> No
     [
         ("pipeline.pipeline", "Pipeline.accept", "pipeline"),
         ("sampling.sampler", "Sampler.tick", "sampler"),
-        ("ingest.protocol", "Sessions.tick", "ingest"),
+        ("ingest.client_sessions", "ClientSessions.tick", "ingest"),
         ("web.http.server", "_Server._clear_probe", "web"),
     ],
 )

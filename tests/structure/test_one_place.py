@@ -12,6 +12,7 @@ import pytest
 
 from trackside import limits
 from trackside_daemon.causes.engine import CAUSES
+from trackside_daemon.questions import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,3 +197,22 @@ def test_no_module_gives_a_name_to_two_things() -> None:
             if found := [name for name, count in names.items() if count > 1]:
                 twice[str(path)] = found
     assert twice == {}
+
+
+CALLBACKS = {"TracksideCallback"}  # each framework's own, under one name in the documentation
+
+
+def test_a_class_has_its_name_alone() -> None:
+    """A question has the name of what it returns, and is asked as an attribute of the table."""
+    places: dict[str, list[str]] = {}
+    for root in PRODUCT:
+        for path in root.rglob("*.py"):
+            names = [
+                node.name
+                for node in ast.parse(path.read_text(encoding="utf-8")).body
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            ]
+            questions = table.__all__ if path.parent.name == "questions" else []
+            for name in set(names) - CALLBACKS - set(questions):
+                places.setdefault(name, []).append(str(path.relative_to(root)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -10,7 +10,8 @@ from processes import DEADLINE
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.terminal.app import Top
-from trackside_daemon.terminal.frame import Frame
+from trackside_daemon.terminal.frame import ScreenFrame
+from trackside_daemon.terminal.panes import Pane
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,8 +45,8 @@ def plotted(app: Top) -> bool:
 
 def text(app: Top, *panes: str) -> str:
     """Return the text of some panes, or of the whole screen."""
-    names = panes or [name for name in (*Frame._fields, "status") if app._panes[name].display]
-    return "\n".join(str(app._panes[name].content) for name in names)
+    names = panes or [name for name in (*ScreenFrame._fields, "status") if app.query_one(f"#{name}").display]
+    return "\n".join(str(app.query_one(f"#{name}", Pane).content) for name in names)
 
 
 async def until(pilot: Pilot[None], check: Callable[[], Any]) -> None:

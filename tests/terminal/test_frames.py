@@ -12,10 +12,10 @@ from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 
 from trackside_daemon.terminal.frame import DaemonData, render_frame, render_gpus
 from trackside_daemon.terminal.histories import render_histories
-from trackside_daemon.terminal.plot import Curve, Point, loss_curve, plot, throughput_curve
+from trackside_daemon.terminal.plot import PlottedCurve, Point, loss_curve, plot, throughput_curve
 from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
-from trackside_daemon.terminal.view import View, Window
+from trackside_daemon.terminal.view import StepWindow, View
 
 
 def drawn(answered: dict[str, Any], width: int = 80, height: int | None = 23, **style: Any) -> list[Line]:
@@ -87,14 +87,14 @@ def test_a_time_that_is_no_number_is_none(reported: str) -> None:
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 4), min_size=1, max_size=20))
 def test_any_finite_numbers_are_a_curve(numbers: list[tuple[float, float, float, float]]) -> None:
     dots = [Point(step, *sorted(values)) for step, *values in numbers]
-    lines = plot(Curve("loss", [Point(one.step, one.low, one.last, one.high) for one in dots]), 40, 8)
+    lines = plot(PlottedCurve("loss", [Point(one.step, one.low, one.last, one.high) for one in dots]), 40, 8)
     assert {line_width(line) for line in lines} == {40}
     assert any(0x2800 < ord(letter) <= 0x28FF for line in lines for letter in to_text(line))
 
 
 def test_a_curve_is_drawn_where_its_values_are() -> None:
     rising = [Point(step, step, step, step) for step in range(9)]
-    lines = [to_text(line) for line in plot(Curve("loss 8", rising), 12, 5)]
+    lines = [to_text(line) for line in plot(PlottedCurve("loss 8", rising), 12, 5)]
     assert lines[0] == "loss 8"
     assert lines[1].startswith("8 ")
     assert lines[3].startswith("0 ")
@@ -198,15 +198,15 @@ def test_colours_are_the_terminal_s_own_and_end_with_the_text() -> None:
 
 
 def test_a_window_narrows_moves_and_continues_with_the_newest_step() -> None:
-    half = Window().scaled(1000, 0.5)
+    half = StepWindow().scaled(1000, 0.5)
     assert half.parameters(1000) == {"from": 500}
     assert half.parameters(1200) == {"from": 700}
     back = half.moved(1000, -0.5)
     assert back.parameters(5000) == {"from": 250, "to": 750}
     assert back.moved(1000, -9).parameters(1000) == {"from": 0, "to": 500}
     assert back.moved(1000, 0.5) == half
-    assert half.scaled(1000, 2) == Window()
-    assert Window().moved(1000, -0.5) == Window()
+    assert half.scaled(1000, 2) == StepWindow()
+    assert StepWindow().moved(1000, -0.5) == StepWindow()
 
 
 def test_histories_rise_from_nothing_to_the_limit() -> None:

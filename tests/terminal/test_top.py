@@ -16,7 +16,7 @@ from textual.geometry import Region
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
-from trackside_daemon.terminal.panes import Confirmation, Help, Report
+from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, ReportPane
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
@@ -137,7 +137,7 @@ def test_a_filter_is_typed_retained_and_ended(fake: Fake) -> None:
         assert "gpt-small" not in text(app, "runs")
         assert chosen(app) == "gpt-wide"
         await pilot.press("enter")
-        assert app._filter.display is False
+        assert app.query_one(FilterLine).display is False
         assert "filter 'WIDE'" in text(app, "status")
         await pilot.press("slash", *"qs")  # letters here, not keys
         await pilot.pause()
@@ -170,14 +170,14 @@ def test_c_records_the_chosen_run_once_and_shows_the_summary_which_scrolls(fake:
         await pilot.press("c", "c")
         assert "records 10 steps of gpt-small" in text(app, "status")
         fake.recorded = True
-        await until(pilot, lambda: isinstance(app.screen, Report))
+        await until(pilot, lambda: isinstance(app.screen, ReportPane))
         assert len(fake.begun) == 1
         scroll = app.screen.query_one(ScrollableContainer)
         await until(pilot, lambda: scroll.max_scroll_y > 10)
         await pilot.press("pagedown")
         await until(pilot, lambda: scroll.scroll_y > 0)
         await pilot.press("escape")
-        assert not isinstance(app.screen, Report)
+        assert not isinstance(app.screen, ReportPane)
         await until(pilot, lambda: "q quit" in text(app, "status"))
 
     driven(fake, play)
@@ -275,7 +275,7 @@ PALETTE = {"critical": 1, "warning": 3, "info": 6, "running": 2}
 def colours(app: Top, word: str) -> set[int | None]:
     """Return the numbers of the colours of a word on the screen; None stands for the terminal's default."""
     found = set()
-    for pane in app._panes.values():
+    for pane in app.query(Pane):
         for strip in pane.render_lines(Region(0, 0, *pane.size)):
             for text_, style, _ in strip:
                 if style is not None and word in text_:

@@ -9,12 +9,12 @@ from wire_messages import FakeSession, moment, pushed
 
 from trackside.wire import Identity, Pushes
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.rank import RankStatus
 from trackside_daemon.training.run import RankSession, RunStatus
 from trackside_daemon.training.runs import Runs
@@ -68,9 +68,9 @@ def test_a_norm_that_a_rank_pushes_itself_is_not_made_and_what_waits_is_bounded(
 
 
 def test_the_norm_is_stored_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
-    sessions = Sessions(Runs(Limits(), 60.0))
+    sessions = ClientSessions(Runs(PageLimits(), 60.0))
     ranks = [FakeSession(rank=rank, world=2) for rank in range(2)]
-    history = Recorder(tmp_path, Bounds(0))
+    history = HistoryRecorder(tmp_path, Bounds(0))
     history.start()
     batches: list[Any] = []
     for one in ranks:

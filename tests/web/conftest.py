@@ -17,12 +17,12 @@ from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.checkpoints.audit.request import MODULE, Audited, Scanned
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.state import State
 
@@ -104,18 +104,18 @@ class Site:
         self.reloads = 0
         self.nvml = Nvml()
         self.forgotten = 0
-        self.processes: tuple[Process, ...] = ()
+        self.processes: tuple[TrainingProcess, ...] = ()
         state.update(Batch("cpu", [Sample(host.CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
-        self.history = Recorder(directory, Bounds(0))
+        self.history = HistoryRecorder(directory, Bounds(0))
         self.recorded = CapturesHarness(self.history.database, self.history.writer)
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointFollower(
             CheckpointSection(),
             "",
             tuple,
             self.pushed.append,
-            auditing=Worker(MODULE, Audited),
-            scanning=Worker(MODULE, Scanned),
+            auditing=CallWorker(MODULE, Audited),
+            scanning=CallWorker(MODULE, Scanned),
         )
         self.silences = Silences()
         self.trial = AlertTester()

@@ -210,15 +210,21 @@ def test_any_password_may_be_tried(password: str) -> None:
     passwords.close()
 
 
-def test_the_hash_for_an_unknown_user_costs_what_that_of_a_user_does() -> None:
-    assert module._dummy_hash({"a": "$2b$12$x", "b": "$2y$09$x"}).startswith("$2b$12$")
+def test_the_hash_for_an_unknown_user_costs_what_that_of_a_user_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[bytes] = []
+    monkeypatch.setattr(bcrypt, "checkpw", lambda _, stored: checked.append(stored))
+    passwords = Passwords()
+    assert not asyncio.run(passwords.verify({"a": "$2b$12$x", "b": "$2y$09$x"}, "eve", b"x"))
+    assert [stored[:7] for stored in checked] == [b"$2b$12$"]
+    passwords.close()
 
 
 def test_no_stored_form_has_the_password() -> None:
     passwords = Passwords()
-    assert asyncio.run(passwords.verify({"ada": hashed("lovelace")}, "ada", b"lovelace"))
+    users = {"ada": hashed("lovelace")}
+    assert asyncio.run(passwords.verify(users, "ada", b"lovelace"))
+    assert passwords.is_cached(users, "ada", b"lovelace")
     assert b"lovelace" not in repr(vars(passwords)).encode()
-    assert list(passwords._cache) == ["ada"]
     passwords.close()
 
 

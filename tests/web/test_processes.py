@@ -12,7 +12,7 @@ import pytest
 from processes import DEADLINE, eventually
 from unprivileged_users import launcher
 
-from trackside_daemon.collectors.process.process import Process
+from trackside_daemon.collectors.process.process import TrainingProcess
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.metric import Batch, Sample
 
@@ -22,7 +22,9 @@ UNUSED_PID = 4_200_000  # above the kernel's limit of pids
 def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:
     client = site.client()
     assert client.get("/api/v1/processes", headers=site.key).json() == {"processes": []}
-    rank = Process(UNUSED_PID, 1, "rank", "python3", "R", "char-model", "id-7", 0, 4096, 2.5, 12, 1_760_000_000.5)
+    rank = TrainingProcess(
+        UNUSED_PID, 1, "rank", "python3", "R", "char-model", "id-7", 0, 4096, 2.5, 12, 1_760_000_000.5
+    )
     worker = rank._replace(
         pid=UNUSED_PID + 1, parent=UNUSED_PID, role="dataloader", comm="pt_data_worker", state="S", started=None
     )
@@ -60,7 +62,7 @@ def test_the_processes_are_not_shown_without_the_token(site: Any) -> None:
 def test_a_process_on_a_gpu_is_listed_and_one_of_a_training_is_ended_if_it_is_the_same(site: Any) -> None:
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "--password=geheim"])
     started = psutil.Process(sleeper.pid).create_time()
-    one = Process(sleeper.pid, 1, "rank", "sleep", "S", "r", "r-1", 3, 1, 0.0, 1, started)
+    one = TrainingProcess(sleeper.pid, 1, "rank", "sleep", "S", "r", "r-1", 3, 1, 0.0, 1, started)
     site.processes = (one,)
     memory = gpu.PROCESS_MEMORY
     samples = [Sample(memory, ("0", "u0", str(pid)), 7.0) for pid in (sleeper.pid, os.getpid())]
@@ -93,7 +95,7 @@ def test_a_process_of_another_user_below_a_training_is_not_ended(site: Any) -> N
     try:
         eventually(lambda: psutil.Process(rank.pid).uids().real == 61032)
         started = {one.pid: psutil.Process(one.pid).create_time() for one in (rank, child)}
-        first = Process(rank.pid, 1, "rank", "python3", "S", "r", "r-1", 0, 1, 0.0, 1, started[rank.pid])
+        first = TrainingProcess(rank.pid, 1, "rank", "python3", "S", "r", "r-1", 0, 1, 0.0, 1, started[rank.pid])
         site.processes = (first, first._replace(pid=child.pid, role="other", started=started[child.pid]))
         path, body = f"/api/v1/processes/{child.pid}/end", {"started": started[child.pid]}
         answer = site.client().ask("POST", path, json=body, headers=site.key)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 REASON_LENGTH = 200
 
-hooks: dict[str, Hook] = {}
+hooks: dict[str, LibraryHook] = {}
 """All hooks of this process, by name."""
 
 failures: list[tuple[str, str]] = []
@@ -25,7 +25,7 @@ failures: list[tuple[str, str]] = []
 _run: AutoRun | None = None
 
 
-class Hook:
+class LibraryHook:
     """A call from another library into trackside, which never raises.
 
     Args:

@@ -8,7 +8,7 @@ from functools import reduce, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trackside.auto.hooks import Hook, auto_run, report_failure
+from trackside.auto.hooks import LibraryHook, auto_run, report_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ def after(work: Callable[..., object]) -> Callable[[Any, str], Any]:
     """Make a replacement that calls *work* with a method's arguments after each call that does not raise."""
 
     def replace(original: Any, hook: str) -> Any:
-        call = Hook(hook, work)
+        call = LibraryHook(hook, work)
 
         @wraps(original)
         def called(*given: Any, **named: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from trackside.auto.hooks import Hook, auto_run
+from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
 from trackside.checkpoints.file_names import checkpoint_of, final_name, is_accessory
@@ -99,11 +99,11 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
     """Call a hook after each step of all optimizers."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    hook = Hook(name, _watch().stepped)
+    hook = LibraryHook(name, _watch().stepped)
 
     def after_step(optimizer: Any, given: Any, named: Any) -> None:
         if hook.is_on:
-            try:  # as `Hook` does, with a call less in each step
+            try:  # as `LibraryHook` does, with a call less in each step
                 hook.work(optimizer, given, named)
             except Exception as error:  # noqa: BLE001  training must go on
                 hook.fail(error)
@@ -114,7 +114,7 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
 
 def backward(original: Any, name: str) -> Any:
     """Call a hook before each backward pass."""
-    hook = Hook(name, _watch().backward)
+    hook = LibraryHook(name, _watch().backward)
 
     @wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
@@ -130,7 +130,7 @@ def backward(original: Any, name: str) -> Any:
 
 def scale(original: Any, name: str) -> Any:
     """Call a hook with each loss that a gradient scaler scales, and the product."""
-    hook = Hook(name, _watch().scaled)
+    hook = LibraryHook(name, _watch().scaled)
 
     @wraps(original)
     def scale(self: Any, outputs: Any) -> Any:
@@ -144,7 +144,7 @@ def scale(original: Any, name: str) -> Any:
 def scaler_step(original: Any, name: str) -> Any:
     """Call a hook after each step of a gradient scaler."""
     watch = _watch()
-    hook = Hook(name, watch.scaler_stepped)
+    hook = LibraryHook(name, watch.scaler_stepped)
 
     @wraps(original)
     def step(self: Any, optimizer: Any, *given: Any, **named: Any) -> Any:
@@ -177,14 +177,17 @@ def save(original: Any, name: str) -> Any:
 def next_batch(original: Any, name: str) -> Any:
     """Call hooks before and after each wait for a batch."""
     watch = _watch()
-    begins, ends = Hook("torch: begin of a wait for data", watch.waits), Hook("torch: batch", watch.waited)
-    fails = Hook("torch: end of the data", watch.ran_out)
+    begins, ends = (
+        LibraryHook("torch: begin of a wait for data", watch.waits),
+        LibraryHook("torch: batch", watch.waited),
+    )
+    fails = LibraryHook("torch: end of the data", watch.ran_out)
 
     @wraps(original)
     def next_batch(self: Any) -> Any:
         since = 0
         if begins.is_on:
-            try:  # as `Hook` does, with a result
+            try:  # as `LibraryHook` does, with a result
                 since = begins.work()
             except Exception as error:  # noqa: BLE001  the same
                 begins.fail(error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class StepCounter:
+class TrackerSteps:
     """The steps of trackers that count them by themselves, by the tracker's run."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class StepCounter:
         return run not in self._next
 
 
-_steps = StepCounter()
+_steps = TrackerSteps()
 
 
 @after

@@ -24,7 +24,7 @@ from trackside.auto.hooks import auto_run
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
-from trackside.totals.phases import WAITED, WAITS, Mark
+from trackside.totals.phases import WAITED, WAITS, PhaseMark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,8 @@ OTHERS = 10  # steps of another optimizer after which it is the one whose steps 
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
 
-_EVALUATES = Mark(enters=True, phase="eval", automatic=True)
-_EVALUATED = Mark(enters=False, phase="eval", automatic=True)
+_EVALUATES = PhaseMark(enters=True, phase="eval", automatic=True)
+_EVALUATED = PhaseMark(enters=False, phase="eval", automatic=True)
 
 
 class TrainingWatch:

@@ -1,7 +1,7 @@
 """The process that measures: ``python -m trackside.benchmark``.
 
-Standard input has a `Request` as a line of JSON; another line, or its end, ends the measurement. Standard output has a
-`Finding` a line, as an ``answer``. The user's own output goes to standard error.
+Standard input has a `ProcessRequest` as a line of JSON; another line, or its end, ends the measurement. Standard output has a
+`ProcessAnswer` a line, as an ``answer``. The user's own output goes to standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from time import monotonic, sleep
 import msgspec
 
 from trackside.benchmark.in_process import findings
-from trackside.benchmark.messages import Finding, Request
+from trackside.benchmark.messages import ProcessAnswer, ProcessRequest
 
 WRITE_SECONDS = 0.5  # between two writes
 ENDING_SECONDS = 2.0  # from the request to end until the process ends in the middle of a call
@@ -33,7 +33,7 @@ class _Writer:
         self._lines = b""
         self._written = monotonic()
 
-    def write(self, finding: Finding) -> None:
+    def write(self, finding: ProcessAnswer) -> None:
         """Write a finding, some time later unless it is the end."""
         with self._lock:
             self._lines += msgspec.json.encode({"answer": finding}) + b"\n"
@@ -50,13 +50,13 @@ def main() -> int:
     os.dup2(2, 1)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=ProcessRequest)
     Thread(target=_await_end, args=(writer, stop), daemon=True).start()
     for finding in findings(request):
         writer.write(finding)
         if stop.is_set():
             break
-    writer.write(Finding(end=True))
+    writer.write(ProcessAnswer(end=True))
     return 0
 
 
@@ -65,7 +65,7 @@ def _await_end(writer: _Writer, stop: Event) -> None:
     os.read(0, 1)
     stop.set()
     sleep(ENDING_SECONDS)
-    writer.write(Finding(end=True))
+    writer.write(ProcessAnswer(end=True))
     os._exit(0)
 
 

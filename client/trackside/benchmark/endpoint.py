@@ -30,7 +30,7 @@ EACH = 4  # requests of each connection in a round
 FAILED_ROUNDS = 3  # rounds without an answer after which an endpoint is given up
 
 
-class Answer(NamedTuple):
+class RequestOutcome(NamedTuple):
     """The outcome of a request, and if it completed, its times by measure; *tokens* counts what was generated."""
 
     outcome: str
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-class Endpoint:
+class ModelEndpoint:
     """An endpoint that requests are sent to.
 
     Args:
@@ -82,14 +82,14 @@ class Endpoint:
             raise TargetError(f"{self._url.geturl()}: {answers[-1].reason}")
         return self._samples(answers, perf_counter() - begun)
 
-    def _samples(self, answers: Sequence[Answer], seconds: float) -> Samples:
+    def _samples(self, answers: Sequence[RequestOutcome], seconds: float) -> Samples:
         completed = [answer for answer in answers if answer.outcome == "completed"]
         samples = {name: [one.times[name] for one in completed if name in one.times] for name in (LATENCY, TTFT, TPOT)}
         samples[TOKENS] = [sum(answer.tokens for answer in completed) / seconds]
         samples[REQUESTS] = [len(completed) / seconds]
         return samples | {name: [float(sum(one.outcome == name for one in answers))] for name in OUTCOMES}
 
-    def _send(self) -> Answer:
+    def _send(self) -> RequestOutcome:
         """Send one request on a new connection, whose making is no part of its times; read its answer."""
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=self._requests.timeout)
@@ -101,35 +101,35 @@ class Endpoint:
             connection.request("POST", self._path, self._body(), headers)
             return self._read(connection.getresponse(), begun, times)
         except TimeoutError:
-            return Answer("timeout", reason=f"no complete answer within {self._requests.timeout:g} s")
+            return RequestOutcome("timeout", reason=f"no complete answer within {self._requests.timeout:g} s")
         except (OSError, HTTPException, ValueError, AttributeError, TypeError) as error:
             outcome = "cut" if times or isinstance(error, IncompleteRead) else "error"
-            return Answer(outcome, reason=f"{type(error).__name__}: {error}")
+            return RequestOutcome(outcome, reason=f"{type(error).__name__}: {error}")
         finally:
             connection.close()
 
-    def _read(self, response: HTTPResponse, begun: float, times: list[float]) -> Answer:
+    def _read(self, response: HTTPResponse, begun: float, times: list[float]) -> RequestOutcome:
         """Read an answer; *times* receives the time of each part of its text.
 
         Raises:
             TimeoutError: It lasts too long.
         """
         if response.status != 200:
-            return Answer("error", reason=f"HTTP {response.status}: {_first_line(response.read(500))}")
+            return RequestOutcome("error", reason=f"HTTP {response.status}: {_first_line(response.read(500))}")
         finished, stated = False, 0
         for event in _events(response):
             if perf_counter() - begun > self._requests.timeout:
                 raise TimeoutError
             if "error" in event:
-                return Answer("error", reason=_first_line(json.dumps(event["error"]).encode()))
+                return RequestOutcome("error", reason=_first_line(json.dumps(event["error"]).encode()))
             stated = (event.get("usage") or {}).get("completion_tokens") or stated
             choice = (event.get("choices") or [{}])[0]
             if (choice.get("delta") or {}).get("content"):
                 times.append(perf_counter())
             finished = finished or bool(choice.get("finish_reason"))
         if not finished:
-            return Answer("cut", reason="the stream ended without finish_reason")
-        return _completed(begun, times, stated) if times else Answer("error", reason="the answer has no text")
+            return RequestOutcome("cut", reason="the stream ended without finish_reason")
+        return _completed(begun, times, stated) if times else RequestOutcome("error", reason="the answer has no text")
 
     def _body(self) -> bytes:
         prompt = self._requests.prompts[next(self._numbers) % len(self._requests.prompts)]
@@ -138,13 +138,13 @@ class Endpoint:
         return json.dumps({**fields, "stream_options": {"include_usage": True}, "messages": messages}).encode()
 
 
-def _completed(begun: float, times: Sequence[float], stated: int) -> Answer:
+def _completed(begun: float, times: Sequence[float], stated: int) -> RequestOutcome:
     """Return a complete answer; without a *stated* number of tokens, each part is one. A single part has no TPOT."""
     tokens = max(stated, len(times))
     measured = {LATENCY: times[-1] - begun, TTFT: times[0] - begun}
     if len(times) > 1:
         measured[TPOT] = (times[-1] - times[0]) / (tokens - 1)
-    return Answer("completed", measured, tokens)
+    return RequestOutcome("completed", measured, tokens)
 
 
 def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -12,14 +12,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.benchmark.messages import Failure, Finding
-from trackside.benchmark.results import Measured, publish, results, sentence
+from trackside.benchmark.messages import Failure, ProcessAnswer
+from trackside.benchmark.results import Measurements, publish, results, sentence
 from trackside.benchmark.rounds import Function, TargetError, measure, reason, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trackside.benchmark.messages import Load, Request, Spec
+    from trackside.benchmark.messages import Load, ProcessRequest, Spec
 
 
 SEED = 0  # so that a factory returns the same weights and the same inputs for each variant
@@ -43,9 +43,9 @@ def build(spec: Spec, device: str = "") -> Function:
     variant = "" if "variant" in taken else spec.variant
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
-        from trackside.benchmark.torch_model import Model
+        from trackside.benchmark.torch_model import EvaluatedModel
 
-        return Model(model, inputs, variant, device)
+        return EvaluatedModel(model, inputs, variant, device)
     if not callable(model):
         raise TargetError(
             f"{spec.target} returned {type(model).__name__}; return a function, a torch module, or (either, inputs)"
@@ -109,23 +109,23 @@ def _seed() -> bool:
     return torch is not None
 
 
-def findings(request: Request) -> Iterator[Finding]:
+def findings(request: ProcessRequest) -> Iterator[ProcessAnswer]:
     """Do the work of a request."""
     if request.specs[0].is_endpoint:
-        from trackside.benchmark.endpoint import Endpoint
+        from trackside.benchmark.endpoint import ModelEndpoint
 
-        endpoints = {spec.name: Endpoint(spec.target, request.requests).begin for spec in request.specs}
+        endpoints = {spec.name: ModelEndpoint(spec.target, request.requests).begin for spec in request.specs}
         yield from measure(endpoints, request.loads, request.seconds)
         return
     targets = {}
     for spec in request.specs:
         try:
             if request.mode == "alone":
-                yield Finding(facts={spec.name: alone(spec, request.loads[0], request.device)})
+                yield ProcessAnswer(facts={spec.name: alone(spec, request.loads[0], request.device)})
             else:
                 targets[spec.name] = build(spec, request.device)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
-            yield Finding(failed=Failure(spec.name, None, reason(error)))
+            yield ProcessAnswer(failed=Failure(spec.name, None, reason(error)))
     is_compared = request.mode == "compare" and request.specs[0].name in targets
     yield from _findings(targets, request.loads, request.seconds, is_compared=is_compared)
 
@@ -135,10 +135,10 @@ def benchmark(
 ) -> dict[str, Any]:
     """See `trackside.Run.benchmark`."""
     targets = dict(_variants(model, inputs, variants))
-    measured, ended = Measured(list(targets)), ""
+    measured, ended = Measurements(list(targets)), ""
     measured.begin()
     try:
-        measured.add(Finding(facts={name: target.facts() for name, target in targets.items()}))
+        measured.add(ProcessAnswer(facts={name: target.facts() for name, target in targets.items()}))
         for finding in _findings(targets, loads, seconds):
             measured.add(finding)
     except KeyboardInterrupt:
@@ -151,7 +151,7 @@ def benchmark(
 
 def _findings(
     targets: Mapping[str, Any], loads: Sequence[Load], seconds: float, *, is_compared: bool = True
-) -> Iterator[Finding]:
+) -> Iterator[ProcessAnswer]:
     if is_compared and len(targets) > 1 and not any(type(one) is Function for one in targets.values()):
         from trackside.benchmark.torch_model import agreements
 
@@ -166,8 +166,11 @@ def _variants(model: Any, inputs: Any, variants: Sequence[str]) -> Iterator[tupl
             raise TypeError(f"variants are those of a torch module, not of a {type(model).__name__}")
         yield "original", Function(model, inputs)
         return
-    from trackside.benchmark.torch_model import Model
+    from trackside.benchmark.torch_model import EvaluatedModel
 
     for variant in variants or ("",):
         # A variant changes the model, and the training goes on with it.
-        yield variant or "original", Model(copy.deepcopy(model), inputs, variant, str(next(model.parameters()).device))
+        yield (
+            variant or "original",
+            EvaluatedModel(copy.deepcopy(model), inputs, variant, str(next(model.parameters()).device)),
+        )

@@ -36,7 +36,7 @@ class Interval(NamedTuple):
     reason: str = ""
 
 
-class Effect(NamedTuple):
+class VariantRatio(NamedTuple):
     """The ratio of two variants.
 
     Attributes:
@@ -117,19 +117,19 @@ def _at_rank(samples: Sequence[float], rank: float) -> float:
     return samples[below - 1] + (rank - below) * (samples[above - 1] - samples[below - 1])
 
 
-def paired(values: Sequence[float], others: Sequence[float]) -> Effect:
+def paired(values: Sequence[float], others: Sequence[float]) -> VariantRatio:
     """Return the ratio of positive values of the same rounds of one process."""
     shifts = sorted(log(one / other) for one, other in zip(values, others, strict=True))
     center = median(shifts)
     if len(shifts) < needed(0.5):
-        return Effect(center, inf, len(shifts))
+        return VariantRatio(center, inf, len(shifts))
     low, high = _ends(shifts, 0.5)
-    return Effect(center, max(high - center, center - low) + PLACEMENT, len(shifts))
+    return VariantRatio(center, max(high - center, center - low) + PLACEMENT, len(shifts))
 
 
-def pooled(effects: Sequence[Effect]) -> Effect:
+def pooled(effects: Sequence[VariantRatio]) -> VariantRatio:
     """Return the effect over several processes: both what differs between them and the noise within each count."""
     effects = [effect for effect in effects if isfinite(effect.noise)] or effects
     shifts = [effect.shift for effect in effects]
     within = sqrt(fmean(effect.noise**2 for effect in effects) / len(effects))
-    return Effect(fmean(shifts), max(within, _half_width(shifts)), sum(effect.rounds for effect in effects))
+    return VariantRatio(fmean(shifts), max(within, _half_width(shifts)), sum(effect.rounds for effect in effects))

@@ -84,7 +84,7 @@ class Requests(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProcessRequest(msgspec.Struct, frozen=True):
     """Work of a process.
 
     Attributes:
@@ -113,7 +113,7 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Finding(msgspec.Struct, omit_defaults=True):
+class ProcessAnswer(msgspec.Struct, omit_defaults=True):
     """An answer; the last one is the *end*.
 
     Attributes:

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean, paired, percentile, pooled
-from trackside.benchmark.messages import LATENCY, OUTCOMES, PERCENTILES, REQUESTS, TOKENS, Failure, Finding, Load, Round
+from trackside.benchmark.messages import (
+    LATENCY,
+    OUTCOMES,
+    PERCENTILES,
+    REQUESTS,
+    TOKENS,
+    Failure,
+    Load,
+    ProcessAnswer,
+    Round,
+)
 from trackside.benchmark.rounds import settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside.benchmark.intervals import Effect
+    from trackside.benchmark.intervals import VariantRatio
 
 HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "tpot_p50_seconds", "throughput")
 FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
@@ -26,7 +36,7 @@ FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
 Contents = dict[str, Any]
 
 
-class Measured:
+class Measurements:
     """All that processes have measured; each begins with `begin`.
 
     Args:
@@ -51,7 +61,7 @@ class Measured:
         """Begin the measurements of one more process."""
         self._processes.append({})
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: ProcessAnswer) -> None:
         """Add a finding of the process; the same failure of several processes counts once."""
         self.facts |= finding.facts
         self.agreement |= finding.agreement
@@ -77,7 +87,7 @@ class Measured:
         return {kind: int(sum(one[kind][0] for one in rounds)) for kind in OUTCOMES if rounds and kind in rounds[0]}
 
 
-def results(measured: Measured) -> Contents:
+def results(measured: Measurements) -> Contents:
     """Return ``variants``, ``comparisons``, ``failures`` and ``notes``, as docs/benchmark.md describes them."""
     reference, *others = measured.names
     return {
@@ -90,14 +100,14 @@ def results(measured: Measured) -> Contents:
     }
 
 
-def _variant(measured: Measured, name: str) -> Contents:
+def _variant(measured: Measurements, name: str) -> Contents:
     loads = [one for load in measured.loads if (one := _load(measured, load, name))]
     facts = measured.facts.get(name, {})
     first = loads[0] if loads else {}
     return {"name": name, **first, **facts, "agreement": measured.agreement.get(name, {}), "loads": loads}
 
 
-def _load(measured: Measured, load: Load, name: str) -> Contents | None:
+def _load(measured: Measurements, load: Load, name: str) -> Contents | None:
     rounds = measured.rounds(load, name)
     if not rounds:
         return None
@@ -138,7 +148,7 @@ def _mean(series: Sequence[Sequence[float]]) -> Interval:
     return mean(center, means, f"{len(means)} of {LEAST_PARTS} processes", least=center / 1e3)
 
 
-def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> Iterator[Contents]:
+def _comparisons(measured: Measurements, load: Load, name: str, reference: str) -> Iterator[Contents]:
     rounds = measured.rounds(load, reference, name)
     for measure in rounds[0][0][name] if rounds else ():
         if measure.endswith("_seconds"):
@@ -152,7 +162,7 @@ def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> I
                 yield {**found, "measure": measure, **_compared(pooled(effects))}
 
 
-def _compared(effect: Effect) -> Contents:
+def _compared(effect: VariantRatio) -> Contents:
     value, low, high, reason = effect.ratio()
     verdict = "no difference shown"
     if low is None or high is None:

@@ -10,7 +10,7 @@ from math import inf
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.benchmark.messages import LATENCY, Failure, Finding, Load, Samples
+from trackside.benchmark.messages import LATENCY, Failure, Load, ProcessAnswer, Samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,20 +112,22 @@ def timed(prepare: Callable[[Load], Callable[[], object]]) -> Prepared:
 
 def measure(
     subjects: Mapping[str, Prepared], loads: Sequence[Load], seconds: float, seed: int = 0
-) -> Iterator[Finding]:
+) -> Iterator[ProcessAnswer]:
     """Measure variants for *seconds* under each load; yield their rounds and failures. One that fails is left out of a load."""
     order = random.Random(seed)  # noqa: S311  no secret
     for load in loads:
         yield from _measured(subjects, load, seconds, order)
 
 
-def _measured(subjects: Mapping[str, Prepared], load: Load, seconds: float, order: random.Random) -> Iterator[Finding]:
+def _measured(
+    subjects: Mapping[str, Prepared], load: Load, seconds: float, order: random.Random
+) -> Iterator[ProcessAnswer]:
     sampled: dict[str, Sampled] = {}
     for name, prepared in subjects.items():
         try:
             sampled[name] = prepared(load)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
-            yield Finding(failed=Failure(name, load, reason(error)))
+            yield ProcessAnswer(failed=Failure(name, load, reason(error)))
     sampling, until = Sampling(), inf
     for number in range(1, MOST_ROUNDS + 1):
         values: Round = {}
@@ -134,9 +136,9 @@ def _measured(subjects: Mapping[str, Prepared], load: Load, seconds: float, orde
                 values[name] = sampled[name](sampling)
             except (Exception, SystemExit) as error:  # noqa: BLE001  the same
                 del sampled[name]
-                yield Finding(failed=Failure(name, load, reason(error)))
+                yield ProcessAnswer(failed=Failure(name, load, reason(error)))
         if values:
-            yield Finding(load, [values])
+            yield ProcessAnswer(load, [values])
         if number == LEAST_WARM_UP:
             sampling, until = _sampling(values), perf_counter() + seconds
         if not sampled or perf_counter() >= until:

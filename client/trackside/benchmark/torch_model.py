@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean
-from trackside.benchmark.messages import Finding, Load
+from trackside.benchmark.messages import Load, ProcessAnswer
 from trackside.benchmark.rounds import Function, TargetError, arguments, reason
 from trackside.distributions import proportion_interval
 
@@ -27,7 +27,7 @@ NAMES = ("fp32", "bf16", "fp16", "bf16-weights", "fp16-weights", "int8-dynamic",
 COMPILED = "+compile"
 
 
-class Model(Function):
+class EvaluatedModel(Function):
     """A model in evaluation mode.
 
     Args:
@@ -159,7 +159,7 @@ ROWS, BATCH = 64, 4  # inputs, and those of a call
 FEWEST = 59  # inputs of which 95 % of all stay below the largest with 95 % confidence (Wilks 1941)
 
 
-def outputs(model: Model, inputs: Any) -> list[torch.Tensor]:
+def outputs(model: EvaluatedModel, inputs: Any) -> list[torch.Tensor]:
     """Return the outputs of a model for each row of its inputs."""
     found: list[torch.Tensor] = []
     placed = model.placed(inputs)
@@ -170,7 +170,7 @@ def outputs(model: Model, inputs: Any) -> list[torch.Tensor]:
     return found
 
 
-def agreements(models: Mapping[str, Model], length: int, rows: int = ROWS) -> Iterator[Finding]:
+def agreements(models: Mapping[str, EvaluatedModel], length: int, rows: int = ROWS) -> Iterator[ProcessAnswer]:
     """Yield the `agreement` of each model with the first one, or in one line why it has none."""
     reference: list[torch.Tensor] | None = None
     inputs: Any = None
@@ -181,10 +181,10 @@ def agreements(models: Mapping[str, Model], length: int, rows: int = ROWS) -> It
             own = outputs(model, inputs)
             if reference is not None:
                 found = agreement(reference, own)
-                yield Finding(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
+                yield ProcessAnswer(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
             reference = reference or own
         except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
-            yield Finding(note=f"{name}: its outputs cannot be compared: {reason(error)}")
+            yield ProcessAnswer(note=f"{name}: its outputs cannot be compared: {reason(error)}")
             if reference is None:
                 return
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trackside.wire import Body, ModulesQuestion, ProfileQuestion
 
 
-class Answer(NamedTuple):
+class AnswerKind(NamedTuple):
     """The answer to one kind of questions.
 
     Attributes:
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     refusal: Body = None
 
 
-BUSY = "its client makes another capture"
+OTHER_CAPTURE = "its client makes another capture"
 
 
 def profile(question: ProfileQuestion) -> Profile:
@@ -59,11 +59,11 @@ def cancel_profile() -> None:
 
 
 ANSWERS = {
-    "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
-    "flight?": Answer("flight", lambda _: flight()),
-    "steps?": Answer("steps", lambda question: optimizer_steps(question.seconds)),
-    "profile?": Answer("profile", profile, is_slow=True, refusal=Profile(error=BUSY)),
-    "modules?": Answer("modules", modules, is_slow=True, refusal=ModuleCalls(error=BUSY)),
-    "memory?": Answer("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [BUSY])),
-    "ping": Answer("pong", lambda _: None),
+    "stacks?": AnswerKind("stacks", lambda _: Stacks(stacks())),
+    "flight?": AnswerKind("flight", lambda _: flight()),
+    "steps?": AnswerKind("steps", lambda question: optimizer_steps(question.seconds)),
+    "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=OTHER_CAPTURE)),
+    "modules?": AnswerKind("modules", modules, is_slow=True, refusal=ModuleCalls(error=OTHER_CAPTURE)),
+    "memory?": AnswerKind("memory", lambda _: memory(), is_slow=True, refusal=MemorySnapshot([], [OTHER_CAPTURE])),
+    "ping": AnswerKind("pong", lambda _: None),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
 TESTED = ("2.10", "2.13", "2.15")
 
-
+BUSY = "a profiler is active in it already"  # the reason for which neither PyTorch nor the client records
 SOCKET = "dynolog"  # PyTorch's name for the socket of its daemon
 CONFIG = "kineto.conf"
 OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon

@@ -17,7 +17,7 @@ UNWATCHED = "it watches no model; run.watch(model) or `trackside run --auto` doe
 NO_STEP = "its optimizer made no step in {:.0f} s"
 
 
-class Recording(Protocol):
+class CallRecording(Protocol):
     """A recording of one model; *over* is set when it is complete, or to end it."""
 
     over: Event
@@ -29,12 +29,12 @@ class Recording(Protocol):
 class Watching(Protocol):
     """A watcher of a model, whose training's thread records."""
 
-    def record_modules(self, steps: int) -> Recording | None:
+    def record_modules(self, steps: int) -> CallRecording | None:
         """Begin at the end of the present step; return None if the model is no longer watched."""
 
 
 WATCHERS: WeakSet[Watching] = WeakSet()
-_recordings: list[Recording] = []
+_recordings: list[CallRecording] = []
 
 
 def end() -> None:

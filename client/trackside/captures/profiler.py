@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside.captures.kineto import is_ending, is_tested
+from trackside.captures.kineto import BUSY, is_ending, is_tested
 from trackside.limits import PROFILE_SECONDS
 from trackside.wire import MESSAGE_BYTES, Profile
 
@@ -39,7 +39,6 @@ LOG_LEVEL = (
 )
 OTHER_THREAD = b"ERROR: External init callback must run in same thread as registerClient"  # has no consequence here
 
-BUSY = "a profiler is active in it already"
 CANCELLED = "the process ended or began a profile of its own, or the capture was cancelled"
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from builtins import list as list_  # the class has a method of this name
     from collections.abc import Iterator, Mapping
 
-    from trackside.checkpoints.folder import Folder, Saved, Writer
+    from trackside.checkpoints.folder import CheckpointFolder, CheckpointWriter, Saved
 
 SPARE_BYTES = 1024 * 1024  # what stays free on the disk after a checkpoint
 
@@ -193,7 +193,7 @@ class Checkpoints:
         return next((one for one in ordered if complete[one.path].is_whole), None)
 
     def _write(self, step: int, encoded: state.Encoded, metrics: Mapping[str, float]) -> tuple[Saved, int]:
-        writer = folder.Writer(self.directory, step)
+        writer = folder.CheckpointWriter(self.directory, step)
         try:
             _require_room(self.directory, encoded.size)
             return self._end(writer, encoded, metrics)
@@ -201,7 +201,7 @@ class Checkpoints:
             writer.discard()
             raise
 
-    def _end(self, writer: Writer, encoded: state.Encoded, metrics: Mapping[str, float]) -> tuple[Saved, int]:
+    def _end(self, writer: CheckpointWriter, encoded: state.Encoded, metrics: Mapping[str, float]) -> tuple[Saved, int]:
         """Write the state, give the checkpoint its name, and delete those that are too many."""
         with writer.file(encoded.file) as file:
             state.write(file, encoded)
@@ -228,7 +228,7 @@ class Checkpoints:
                 elif one.saved is not None:
                     yield one.saved
 
-    def _folders(self, skipped: list_[str]) -> list_[Folder]:
+    def _folders(self, skipped: list_[str]) -> list_[CheckpointFolder]:
         try:
             return folder.folders(self.directory)
         except OSError as error:

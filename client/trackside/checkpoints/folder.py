@@ -53,7 +53,7 @@ class Saved(NamedTuple):
     bytes: int
 
 
-class Folder(NamedTuple):
+class CheckpointFolder(NamedTuple):
     """A folder that has the name of a checkpoint.
 
     Attributes:
@@ -82,7 +82,7 @@ class Folder(NamedTuple):
             return False
 
 
-def folders(directory: Path) -> list[Folder]:
+def folders(directory: Path) -> list[CheckpointFolder]:
     """Return the folders that have the name of a checkpoint, in the order in which they were saved.
 
     Raises:
@@ -95,19 +95,21 @@ def folders(directory: Path) -> list[Folder]:
     return sorted(map(_folder, named), key=itemgetter(0, 1))
 
 
-def _folder(path: Path) -> Folder:
+def _folder(path: Path) -> CheckpointFolder:
     try:
         about = _manifest(path)
         files = dict(about["files"])
         size = sum(files.values()) + (path / MANIFEST).stat().st_size
         saved = Saved(path, int(about["step"]), float(about["time"]), dict(about["metrics"]), size)
         # Versions without a sequence wrote the time alone.
-        return Folder(int(about.get("sequence", saved.time * 1e6)), path, saved, files, str(about.get("writer", "")))
+        return CheckpointFolder(
+            int(about.get("sequence", saved.time * 1e6)), path, saved, files, str(about.get("writer", ""))
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):  # not complete
         try:
-            return Folder(path.lstat().st_mtime_ns // 1000, path)
+            return CheckpointFolder(path.lstat().st_mtime_ns // 1000, path)
         except OSError:  # another process has just deleted it
-            return Folder(0, path)
+            return CheckpointFolder(0, path)
 
 
 def defect(path: Path) -> str:
@@ -142,7 +144,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / MANIFEST).read_bytes()))
 
 
-class Writer:
+class CheckpointWriter:
     """A new checkpoint in the making: a hidden folder among the others.
 
     Args:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.checkpoints import state
-from trackside.checkpoints.folder import Writer
+from trackside.checkpoints.folder import CheckpointWriter
 from trackside.os_errors import os_error_text
 
 if TYPE_CHECKING:
@@ -31,12 +31,12 @@ def others(live: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in live.items() if not (_is_sharded_model(part) or hasattr(part, "param_groups"))}
 
 
-def save(directory: Path, step: int, live: Mapping[str, Any], finish: Callable[[Writer], T]) -> T:
+def save(directory: Path, step: int, live: Mapping[str, Any], finish: Callable[[CheckpointWriter], T]) -> T:
     """Save a checkpoint; the first rank makes its folder and calls *finish*, whose result is returned on all."""
-    writers: list[Writer] = []
+    writers: list[CheckpointWriter] = []
 
     def begin() -> str:
-        writers.append(Writer(directory, step))
+        writers.append(CheckpointWriter(directory, step))
         return str(writers[0].path)
 
     path = Path(from_first(begin))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SOCKET = "push.sock"
-SYSTEM_DIRECTORY = Path("/run/trackside")
+SYSTEM_SOCKET_DIRECTORY = Path("/run/trackside")
 _TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
 
 # Failures that starting a daemon would cure.
@@ -38,7 +38,7 @@ def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     if not (runtime and os.access(runtime, os.W_OK | os.X_OK)):
         yield Path(f"/run/user/{uid}/trackside")
         yield Path(f"/tmp/trackside-{uid}")  # noqa: S108  its owner and mode are checked before it is used
-    yield SYSTEM_DIRECTORY
+    yield SYSTEM_SOCKET_DIRECTORY
 
 
 def named_endpoint(explicit: str | None, environ: Mapping[str, str]) -> str:
@@ -53,7 +53,7 @@ def origin(endpoint: str, explicit: str | None, environ: Mapping[str, str]) -> s
     if environ.get("TRACKSIDE_ENDPOINT"):
         return "named by $TRACKSIDE_ENDPOINT"
     directory = Path(endpoint.removeprefix("ipc://")).parent
-    if directory == SYSTEM_DIRECTORY:
+    if directory == SYSTEM_SOCKET_DIRECTORY:
         return "the system's daemon; this user has none"
     if environ.get("XDG_RUNTIME_DIR") and directory == Path(environ["XDG_RUNTIME_DIR"]) / "trackside":
         return "in $XDG_RUNTIME_DIR"
@@ -89,7 +89,7 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
     failures: list[str] = []
     for directory in dict.fromkeys(directories(environ, uid)):  # $XDG_RUNTIME_DIR is usually /run/user/UID, too
         path = directory / SOCKET
-        reason = _unfit(path, None if directory == SYSTEM_DIRECTORY else uid)
+        reason = _unfit(path, None if directory == SYSTEM_SOCKET_DIRECTORY else uid)
         if not reason:
             return f"ipc://{path}", failures
         failures.append(f"{path} ({reason})")

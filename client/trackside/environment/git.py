@@ -26,7 +26,7 @@ HASHED_BYTES = 1024 * 1024  # limit of a file that is read to compare its conten
 # Limits of what `commit` reads, in the training's own thread: a few ms at most.
 LINE_BYTES = 4096  # of HEAD, a reference, and a file that names a directory
 PACKED_BYTES = 1024 * 1024  # of packed-refs, sorted by name: the branches come first
-CONFIG_BYTES = 1024 * 1024
+GIT_CONFIG_BYTES = 1024 * 1024
 
 # Entry up to its path; the times, numbers and owners that are not compared are skipped.
 _HEADER = struct.Struct(">4sII")
@@ -158,7 +158,7 @@ class _Entry(msgspec.Struct):
 
 def _differs(tree: Path, git: Path, deadline: float) -> bool | None:
     config = _common(git) / "config"
-    if os.path.lexists(config) and re.search(_SHA256, _read(config, CONFIG_BYTES)):
+    if os.path.lexists(config) and re.search(_SHA256, _read(config, GIT_CONFIG_BYTES)):
         return None
     with open_regular(git / "index") as file:
         status = os.fstat(file.fileno())

@@ -12,7 +12,7 @@ from trackside.redact import redact, redact_text
 from trackside.wire import MediaItem
 
 
-class Unsent:
+class UnsentMedia:
     """An image, a text or a table on its way to the sender thread.
 
     Args:

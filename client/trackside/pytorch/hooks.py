@@ -15,7 +15,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 WRAPPERS = 8  # limit of nested optimizer wrappers: an object that answers to any name would unwrap without end
 
 
-class Hook:
+class ModuleHook:
     """A hook that never raises and does nothing while PyTorch compiles.
 
     A copy or a pickle of the hooked model gets a function in its place that does nothing.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from trackside.pytorch.hooks import Hook, remove_all
+from trackside.pytorch.hooks import ModuleHook, remove_all
 from trackside.pytorch.observer import uncompiled_modules
 from trackside.pytorch.parameters import local_values
 from trackside.wire import ModuleCall, ModuleCalls
@@ -77,7 +77,7 @@ class ModuleRecording:
         remove_all(self._handles)
 
     def result(self, until: float) -> ModuleCalls:
-        """Return the calls; see `trackside.captures.modules.Recording`. Nothing waits for a GPU but this thread."""
+        """Return the calls; see `trackside.captures.modules.CallRecording`. Nothing waits for a GPU but this thread."""
         found = self._found
         calls, marks = list(found.calls), list(self._marks)
         while any(last is not None and not last.query() for _, last in marks[-1:]) and time.monotonic() < until + 1:
@@ -105,8 +105,8 @@ class ModuleRecording:
         for place, (name, module) in enumerate(seen):
             found.names.append((name or type(module).__name__)[:NAME])
             found.classes.append(type(module).__name__[:NAME])
-            enter = Hook(lambda *_, place=place: self._enter(place), self._fail)
-            leave = Hook(lambda _, given, output, place=place: self._leave(place, given, output), self._fail)
+            enter = ModuleHook(lambda *_, place=place: self._enter(place), self._fail)
+            leave = ModuleHook(lambda _, given, output, place=place: self._leave(place, given, output), self._fail)
             self._handles.append(module.register_forward_pre_hook(enter))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside.numbers import is_on_device
 from trackside.packing import text_of
 from trackside.pytorch.histograms import Histograms
-from trackside.pytorch.hooks import Hook, remove_all
+from trackside.pytorch.hooks import ModuleHook, remove_all
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
 from trackside.rows import Measured
@@ -137,12 +137,12 @@ class Observer:
             return
         self._activations = self._heads = None
         for place, (_, module) in enumerate(self._outputs):
-            hook = Hook(lambda _, __, output, place=place: self._output(place, output), self._fail)
+            hook = ModuleHook(lambda _, __, output, place=place: self._output(place, output), self._fail)
             self._handles.append(module.register_forward_hook(hook))
         for name, module in self._attentions:
-            enter = Hook(lambda module, _, name=name: self._enter(name, module), self._fail)
+            enter = ModuleHook(lambda module, _, name=name: self._enter(name, module), self._fail)
             self._handles.append(module.register_forward_pre_hook(enter))
-            leave = Hook(lambda *_: self._leave(), self._fail)
+            leave = ModuleHook(lambda *_: self._leave(), self._fail)
             self._handles.append(module.register_forward_hook(leave, always_call=True))
 
     def measure_gradients(self, trained: Named, skips: Any) -> None:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.packing import text_of
 from trackside.pytorch.cuda_timer import EVENTS, CudaDevices, CudaTimer
-from trackside.pytorch.hooks import Hook, gradient_nodes, remove_all, unwrapped
+from trackside.pytorch.hooks import ModuleHook, gradient_nodes, remove_all, unwrapped
 from trackside.pytorch.memory import GpuMemory
 from trackside.pytorch.overhead_budget import StepSampler
-from trackside.totals.phases import TIMED, Mark
+from trackside.totals.phases import TIMED, PhaseMark
 from trackside.wire import Device
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from trackside.row_queue import RowQueue
 
 STAGES = ("forward", "backward", "optimizer")
-_ENTER = {stage: Mark(enters=True, phase=stage, automatic=True) for stage in STAGES}
-_LEAVE = {stage: Mark(enters=False, phase=stage, automatic=True) for stage in STAGES}
+_ENTER = {stage: PhaseMark(enters=True, phase=stage, automatic=True) for stage in STAGES}
+_LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage in STAGES}
 
-_TIMED = Mark(enters=True, phase=TIMED, automatic=True)
-_UNTIMED = Mark(enters=False, phase=TIMED, automatic=True)
+_TIMED = PhaseMark(enters=True, phase=TIMED, automatic=True)
+_UNTIMED = PhaseMark(enters=False, phase=TIMED, automatic=True)
 
 SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
 
@@ -236,8 +236,8 @@ class StepStages:
         if compiled is not None:
             setattr(model, COMPILED_CALL, self._around(compiled))
 
-    def _hook(self, work: Callable[..., None]) -> Hook:
-        return Hook(work, self._fail)
+    def _hook(self, work: Callable[..., None]) -> ModuleHook:
+        return ModuleHook(work, self._fail)
 
     def _hook_model(self, model: Any) -> None:
         self._model_handles += [

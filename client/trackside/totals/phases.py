@@ -28,7 +28,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-class Mark(NamedTuple):
+class PhaseMark(NamedTuple):
     """A row without values: the training enters or leaves a phase.
 
     Attributes:
@@ -52,11 +52,11 @@ class Mark(NamedTuple):
     left_out: int = 0
 
 
-_WAIT_BEGINS = Mark(enters=True, phase="data")
-_WAIT_ENDS = Mark(enters=False, phase="data")
+_WAIT_BEGINS = PhaseMark(enters=True, phase="data")
+_WAIT_ENDS = PhaseMark(enters=False, phase="data")
 
-WAITS = Mark(enters=True, phase="data", automatic=True)  # of waits that nobody has marked
-WAITED = Mark(enters=False, phase="data", automatic=True)
+WAITS = PhaseMark(enters=True, phase="data", automatic=True)  # of waits that nobody has marked
+WAITED = PhaseMark(enters=False, phase="data", automatic=True)
 
 
 class Phase(ContextDecorator):
@@ -70,12 +70,12 @@ class Phase(ContextDecorator):
         TypeError: The name is not a string, for example in ``@run.phase`` without parentheses.
     """
 
-    def __init__(self, accept: Callable[[int, Mark], None], name: str) -> None:
+    def __init__(self, accept: Callable[[int, PhaseMark], None], name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f'a phase needs a name, as in phase("eval"), not {name!r}')
         self._accept = accept
-        self._enter = Mark(enters=True, phase=name)
-        self._leave = Mark(enters=False, phase=name)
+        self._enter = PhaseMark(enters=True, phase=name)
+        self._leave = PhaseMark(enters=False, phase=name)
         self._fail = self._leave._replace(failed=True)
 
     def __call__(self, function: F) -> F:
@@ -116,7 +116,7 @@ class TimedLoader(Generic[T]):
         loader: The loader.
     """
 
-    def __init__(self, accept: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
+    def __init__(self, accept: Callable[[int, PhaseMark], None], loader: Iterable[T]) -> None:
         self._accept = accept
         self._loader = loader
         self._begun = False
@@ -157,7 +157,7 @@ class _TimedIterator(Generic[T]):
             first batch has been delivered.
     """
 
-    def __init__(self, accept: Callable[[int, Mark], None], batches: Iterator[T], before: int | None) -> None:
+    def __init__(self, accept: Callable[[int, PhaseMark], None], batches: Iterator[T], before: int | None) -> None:
         self._accept = accept
         self._batches = batches
         self._before = before
@@ -176,7 +176,7 @@ class _TimedIterator(Generic[T]):
         now = monotonic_ns()
         before, self._before = self._before, None
         waited = now - since + (before or 0)
-        self._accept(now, Mark(enters=False, phase="data", waited=waited, first=before is not None))
+        self._accept(now, PhaseMark(enters=False, phase="data", waited=waited, first=before is not None))
         return batch
 
 
@@ -232,7 +232,7 @@ class PhaseTimes:
         """Seconds by phase up to the last `advance`; empty until a phase is entered."""
         return {name: spent / 1e9 for name, spent in self._nanoseconds.items()} if self.is_used else {}
 
-    def accept(self, time: int, mark: Mark) -> bool:
+    def accept(self, time: int, mark: PhaseMark) -> bool:
         """Apply a mark at *time* in monotonic nanoseconds; return False for the end of a phase that is not open."""
         self.advance(time)
         if mark.automatic and mark.phase == TIMED:
@@ -280,7 +280,7 @@ class PhaseTimes:
                 left -= share
         self._nanoseconds[users] += left
 
-    def _set_timed(self, mark: Mark) -> None:
+    def _set_timed(self, mark: PhaseMark) -> None:
         """Begin or end the timing of steps."""
         self._estimates = not mark.enters
         if mark.enters:

@@ -6,9 +6,8 @@ import os
 from math import inf
 from pathlib import Path
 
+from trackside.environment.exit_status import SHM
 from trackside.wire import ResourceUsage
-
-SHM = "/dev/shm"  # noqa: S108  only its size is read
 
 REPORT_SECONDS = 10.0  # interval of reports
 GROWN = 0.1  # growth of shared memory, as a share of its size, that is reported at once

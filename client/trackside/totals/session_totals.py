@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from trackside.totals.flops import Flops
-    from trackside.totals.phases import Mark
+    from trackside.totals.phases import PhaseMark
     from trackside.wire import Clock
 
 
@@ -244,7 +244,7 @@ class SessionTotals:
             self.last.update((key, number) for key, number in values.items() if _has_room(self.last, key))
         return place, values
 
-    def mark(self, time: int, mark: Mark) -> None:
+    def mark(self, time: int, mark: PhaseMark) -> None:
         """Count the begin or end of a phase, at *time* in monotonic nanoseconds."""
         was_saving = self.phases.is_saving
         applied = self.phases.accept(time, mark)
@@ -281,7 +281,7 @@ class SessionTotals:
             self.totals.device.flops = self._flops.done(self.totals.steps, self.totals.tokens)
             self.totals.device.peak_flops = self._flops.peak
 
-    def _count_checkpoint(self, time: int, mark: Mark) -> None:
+    def _count_checkpoint(self, time: int, mark: PhaseMark) -> None:
         if self.phases.is_saving:
             self._checkpoints.begins(time)
         else:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trackside.environment.paths import spool_directories
 from trackside.transport.outbox import Outbox
-from trackside.transport.spool import Reader, Spool
+from trackside.transport.spool import SegmentReader, Spool
 from trackside.transport.spool_access import acquire_lock
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
 
@@ -134,7 +134,7 @@ def _open(lock: Path, files: Iterable[Path], machine: str | None) -> OrphanedSes
         raise
 
 
-def _first(lock: Path, files: Iterable[Path]) -> Reader:
+def _first(lock: Path, files: Iterable[Path]) -> SegmentReader:
     """Return a reader of a session's first segment whose head is intact, of the user who made its lock.
 
     In a shared directory others can add files of that name. They cannot replace the lock, which the process makes first.
@@ -142,12 +142,12 @@ def _first(lock: Path, files: Iterable[Path]) -> Reader:
     user = lock.lstat().st_uid if lock.exists() else os.geteuid()  # that makes it now
     for path in sorted(path for path in files if path.lstat().st_uid == user):
         with suppress(ValueError):  # the next one may be a segment
-            if (reader := Reader(path)).hello:
+            if (reader := SegmentReader(path)).hello:
                 return reader
     raise ValueError(f"{lock} has no segment with a hello")
 
 
-def _acquire(lock: Path, first: Reader) -> int:
+def _acquire(lock: Path, first: SegmentReader) -> int:
     """Acquire the lock of a session, and return its descriptor.
 
     Raises:

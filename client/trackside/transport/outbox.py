@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside.transport.spool import Record, spanned
+from trackside.transport.spool import SpooledMessage, spanned
 from trackside.wire import Envelope, Skip, Totals, encode
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Outbox(ABC):
             self.size -= self._unspooled.popleft().size
 
     def _spool_message(self, message: Pending, clock: Clock) -> bool:
-        record = Record(message.first, message.number, message.values, message.frames)
+        record = SpooledMessage(message.first, message.number, message.values, message.frames)
         message.spooled = self.spool.append(record, lambda: self.hello(clock), message.steps)
         self.totals.spooled += message.spooled
         if message.spooled and (dropped := self.spool.drop_excess(self._sent)) is not None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from trackside.captures.answers import Answer
+    from trackside.captures.answers import AnswerKind
     from trackside.transport.connection import Unpatched
 
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
@@ -57,7 +57,7 @@ IDLE_SECONDS = 60.0  # interval of turns without a session
 SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
 
 
-class Intervals(NamedTuple):
+class SenderIntervals(NamedTuple):
     """Intervals of a sender, in seconds.
 
     Attributes:
@@ -74,7 +74,7 @@ class Intervals(NamedTuple):
     no_daemon: float = 5.0
 
 
-INTERVALS = Intervals()
+INTERVALS = SenderIntervals()
 
 
 class Sender:
@@ -85,7 +85,7 @@ class Sender:
         spools: Directories from which spools of ended processes are sent. A training's sender has none, and sends those
             of its user if the daemon belongs to another user and cannot read them.
         machine: Id of the machine that wrote those spools; None for all.
-        intervals: See `Intervals`.
+        intervals: See `SenderIntervals`.
 
     Attributes:
         connected: A daemon has answered on this connection.
@@ -104,7 +104,7 @@ class Sender:
         *,
         spools: Iterable[Path] = (),
         machine: str | None = None,
-        intervals: Intervals = INTERVALS,
+        intervals: SenderIntervals = INTERVALS,
     ) -> None:
         self.connected = False
         self.swept = threading.Event()
@@ -481,12 +481,12 @@ class Sender:
             if not answer.is_slow:
                 self._send(encode(envelope, answer.make(body)))
             elif self._answering is None or not self._answering.is_alive():
-                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-capture")
+                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-answer")
                 self._answering.start()
             elif answer.refusal is not None:
                 self._send(encode(envelope, answer.refusal))
 
-    def _make_answer(self, envelope: Envelope, answer: Answer, body: Any) -> None:
+    def _make_answer(self, envelope: Envelope, answer: AnswerKind, body: Any) -> None:
         """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""
         self._answers.append(encode(envelope, answer.make(body)))
         self._waker.wake()

@@ -18,7 +18,7 @@ from trackside.limits import BATCH_MESSAGES
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
 from trackside.totals.flops import NONE
-from trackside.totals.phases import WAITED, Mark
+from trackside.totals.phases import WAITED, PhaseMark
 from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.training_log import warn
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from trackside.media.unsent import Unsent
+    from trackside.media.unsent import UnsentMedia
     from trackside.rows import Row
     from trackside.totals.flops import Flops
-    from trackside.transport.spool import Limits, Steps
+    from trackside.transport.spool import SpoolLimits, Steps
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
@@ -104,7 +104,7 @@ class Session(Outbox):
         profile: ProfilePlan | None = None,
         about: ProcessInfo | None = None,
         resources: ResourceMonitor | None = None,
-        limits: Limits = LIMITS,
+        limits: SpoolLimits = LIMITS,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool, limits))
@@ -366,7 +366,7 @@ class Session(Outbox):
     def _handle_message(self, time: int, message: object) -> None:
         if isinstance(message, int):
             self._counts.mark(time, WAITED._replace(waited=message))
-        elif isinstance(message, Mark):
+        elif isinstance(message, PhaseMark):
             self._counts.mark(time, message)
         elif isinstance(message, Device):
             self._counts.add_device(message)
@@ -382,9 +382,9 @@ class Session(Outbox):
         elif isinstance(message, Measured):
             self._accept_distributions(message)
         else:
-            self._accept_media(cast("Unsent", message))
+            self._accept_media(cast("UnsentMedia", message))
 
-    def _accept_media(self, unsent: Unsent) -> None:
+    def _accept_media(self, unsent: UnsentMedia) -> None:
         """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""
         self.media_out += unsent.size
         self._used.add("media")

@@ -42,7 +42,7 @@ SPOOL_BYTES = (
 SEARCH_BYTES = SEGMENT_BYTES + 2 * MESSAGE_BYTES  # how far the next record is searched behind a damaged one
 
 
-class Limits(NamedTuple):
+class SpoolLimits(NamedTuple):
     """Limits of the messages that a session keeps.
 
     Attributes:
@@ -57,7 +57,7 @@ class Limits(NamedTuple):
     stuck_seconds: float = 1.0
 
 
-LIMITS = Limits()
+LIMITS = SpoolLimits()
 
 MAGIC = b"trackside spool 1\n"
 FRAMES = 3  # frames of a message
@@ -70,7 +70,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
-class Record(NamedTuple):
+class SpooledMessage(NamedTuple):
     """A message in a segment.
 
     Attributes:
@@ -108,7 +108,7 @@ class Spool:
     Args:
         session: Id of the session.
         directory: Directory of the files; None for `trackside.environment.paths.spool_directory`.
-        limits: See `Limits`.
+        limits: See `SpoolLimits`.
 
     Attributes:
         failure: Why the last write failed; empty if it succeeded.
@@ -118,7 +118,7 @@ class Spool:
         user: The user of the lock of an ended process; segments of other users are not read. None if the process lives.
     """
 
-    def __init__(self, session: bytes, directory: Path | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(self, session: bytes, directory: Path | None = None, limits: SpoolLimits = LIMITS) -> None:
         self.limits = limits
         self.failure = ""
         self.damage: dict[tuple[Path, int], str] = {}
@@ -129,7 +129,7 @@ class Spool:
         self._segments: deque[Segment] = deque()
         self._lock = self._file = -1
         self._begun = False
-        self._reader: Reader | None = None
+        self._reader: SegmentReader | None = None
 
     @property
     def last(self) -> int:
@@ -154,7 +154,7 @@ class Spool:
                 segment.values += record.values
             self._segments.append(segment)
 
-    def append(self, record: Record, hello: Callable[[], list[bytes]], steps: Steps = None) -> bool:
+    def append(self, record: SpooledMessage, hello: Callable[[], list[bytes]], steps: Steps = None) -> bool:
         """Append a message with a higher number than all before; return False and set `failure` if that fails.
 
         Args:
@@ -178,7 +178,7 @@ class Spool:
         self.failure = ""
         return True
 
-    def next_after(self, number: int) -> Record | None:
+    def next_after(self, number: int) -> SpooledMessage | None:
         """Return the message that follows *number*, or None. Calls with growing numbers read each segment once."""
         while True:
             segment = next((each for each in self._segments if each.last > number), None)
@@ -241,7 +241,7 @@ class Spool:
             hole.path.unlink(missing_ok=True)
             file, _ = self._create(hole.path, hello)
             try:
-                _write(file, _record(Record(hole.first, hole.last, 0, skip)))
+                _write(file, _record(SpooledMessage(hole.first, hole.last, 0, skip)))
             finally:
                 os.close(file)
             self._segments.insert(sum(each.last < hole.first for each in self._segments), hole)
@@ -288,7 +288,7 @@ class Spool:
         file = os.open(path, flags, 0o600)
         try:
             share(file, self._directory)
-            head = MAGIC + _record(Record(0, 0, 0, [machine_id().encode(), *hello()]))
+            head = MAGIC + _record(SpooledMessage(0, 0, 0, [machine_id().encode(), *hello()]))
             _write(file, head)
         except OSError:
             os.close(file)
@@ -296,7 +296,7 @@ class Spool:
             raise
         return file, len(head)
 
-    def _write_record(self, record: Record) -> None:
+    def _write_record(self, record: SpooledMessage) -> None:
         data, segment = _record(record), self._segments[-1]
         try:
             _write(self._file, data)
@@ -339,14 +339,14 @@ class Spool:
                 excess -= size
         return excess > 0
 
-    def _read(self, path: Path) -> Reader | None:
+    def _read(self, path: Path) -> SegmentReader | None:
         """Return a reader of a segment; None if there is nothing to read any more, or if it is another user's.
 
         Raises:
             OSError: Too few file descriptors are free.
         """
         try:
-            reader = Reader(path, self.damage)
+            reader = SegmentReader(path, self.damage)
         except ValueError:
             return None
         except OSError as error:
@@ -364,7 +364,7 @@ class Spool:
         return self._directory / f"{self._name}.{end}"
 
 
-class Reader:
+class SegmentReader:
     """Reads the records of a segment that are intact.
 
     Args:
@@ -400,7 +400,7 @@ class Reader:
             self._file.close()
             raise ValueError(f"{path} is not a segment of a spool")
 
-    def next(self) -> Record | None:
+    def next(self) -> SpooledMessage | None:
         """Return the next record; None at the end."""
         self.lost = 0
         while True:
@@ -440,7 +440,7 @@ class Reader:
             left -= self._file.tell() - place
         return None
 
-    def _message(self) -> Record | None:
+    def _message(self) -> SpooledMessage | None:
         """Return the message here, with its numbers as its own envelope has them, which the checksum covers; None if it is damaged."""
         record = self._record()
         with suppress(WireError):
@@ -451,7 +451,7 @@ class Reader:
                     return record._replace(first=first, number=envelope.number)
         return None
 
-    def _record(self) -> Record | None:
+    def _record(self) -> SpooledMessage | None:
         header = self._file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             return None
@@ -460,10 +460,10 @@ class Reader:
         payload = self._file.read(length) if length <= 2 * MESSAGE_BYTES else b""
         if len(payload) == length and crc32(payload) == checksum:
             with suppress(msgspec.MsgspecError):
-                return Record(first, number, values, _decode(payload))
+                return SpooledMessage(first, number, values, _decode(payload))
         return None
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[SpooledMessage]:
         while (record := self.next()) is not None:
             yield record
 
@@ -500,7 +500,7 @@ def _discard(path: Path) -> bool:
     return True
 
 
-def _record(record: Record) -> bytes:
+def _record(record: SpooledMessage) -> bytes:
     payload = _encode(record.frames)
     return _HEADER.pack(len(payload), crc32(payload), record.first, record.number, record.values) + payload
 

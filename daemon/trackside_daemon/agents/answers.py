@@ -43,7 +43,7 @@ class NotLiveError(Exception):
     """The question needs a running daemon."""
 
 
-class Live(Protocol):
+class LiveWork(Protocol):
     """Work that only a running daemon can do."""
 
     async def wait(self, run: str, arguments: WaitArguments) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Answers:
         live: The running daemon; None if none runs.
     """
 
-    def __init__(self, ask: Ask, live: Live | None = None) -> None:
+    def __init__(self, ask: Ask, live: LiveWork | None = None) -> None:
         self._ask = ask
         self._live = live
 
@@ -158,7 +158,7 @@ class Answers:
     async def _resolve(self, run: str) -> str:
         return str((await self._ask(Head(id=unmark(run))))["id"])
 
-    def _running(self) -> Live:
+    def _running(self) -> LiveWork:
         if self._live is None:
             raise NotLiveError(
                 "no daemon runs here, so there is nothing to wait for and nothing to record; start one with trackside daemon"

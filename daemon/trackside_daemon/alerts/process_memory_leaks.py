@@ -88,9 +88,11 @@ class ProcessLeaks:
         grew: float = DEFAULTS.leak_ratio,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        most: int = MOST,
     ) -> None:
         self._state = state
         self._grew = grew
+        self._most = most
         self._clock = clock
         self._wall = wall
         self._next = -FORGET
@@ -154,7 +156,7 @@ class ProcessLeaks:
         key = (use.alert, use.rank, use.pid, use.gpu)
         followed = self._followed.get(key)
         if followed is None:
-            if len(self._followed) >= MOST:
+            if len(self._followed) >= self._most:
                 return
             # The limit of a rank is estimated as its memory plus an equal share of the available memory.
             limit = use.used + available if use.alert == HOST and available else inf

@@ -19,7 +19,7 @@ from trackside_daemon.alerts.active_alert import OCCURRENCES
 from trackside_daemon.alerts.stages import RestorableSource
 from trackside_daemon.detectors.base import Column, Past, PastLayers
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 from trackside_daemon.history.read.layers import last_frames
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
     from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.detectors.key_roles import KeyRoles
     from trackside_daemon.history.layer_rows import LayerFrame
     from trackside_daemon.history.read.latest_samples import LiveStream, Samples
     from trackside_daemon.history.read.series import Readable
@@ -164,7 +164,7 @@ class PastRanks:
         all_steps: See `ALL_STEPS`.
     """
 
-    def __init__(self, history: Readable, roles: Roles = BY_NAME, all_steps: int = ALL_STEPS) -> None:
+    def __init__(self, history: Readable, roles: KeyRoles = BY_NAME, all_steps: int = ALL_STEPS) -> None:
         self._roles = roles
         self._snapshot = ExitStack()
         self._left: deque[LiveStream] = deque()

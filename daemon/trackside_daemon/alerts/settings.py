@@ -11,7 +11,7 @@ from trackside.roles import ROLES, is_role
 from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
-from trackside_daemon.detectors.key_roles import Roles
+from trackside_daemon.detectors.key_roles import KeyRoles
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
 from trackside_daemon.model.text import size_bytes
@@ -234,6 +234,6 @@ class AlertsSection(Section):
     ] = ()
 
 
-def key_roles(section: AlertsSection) -> Roles:
+def key_roles(section: AlertsSection) -> KeyRoles:
     """Return the roles of keys for runs that do not state others."""
-    return Roles([(pattern, role) for pattern, _, role in (value.rpartition("=") for value in section.roles)])
+    return KeyRoles([(pattern, role) for pattern, _, role in (value.rpartition("=") for value in section.roles)])

@@ -17,7 +17,7 @@ LONGEST = 30 * 86400.0  # longest duration of a silence, in seconds
 MOST = 100  # most silences at a time: each alert is compared with all of them
 
 
-class TooManyError(Exception):
+class TooManySilencesError(Exception):
     """The limit of silences is reached; the message states it."""
 
 
@@ -42,7 +42,9 @@ class Silences:
             # Ended silences are dropped here, so the dict stays bounded.
             active = {other.id: other for other in self._silences.values() if other.until > silence.started}
             if len(active.keys() - {silence.id}) >= MOST:
-                raise TooManyError(f"{MOST} silences are active already; end one with trackside silence --end ID")
+                raise TooManySilencesError(
+                    f"{MOST} silences are active already; end one with trackside silence --end ID"
+                )
             self._silences = {**active, silence.id: silence}
 
     def end(self, id_: str, now: float) -> Silence | None:

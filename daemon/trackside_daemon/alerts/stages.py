@@ -1,17 +1,12 @@
-"""Protocols of the pipeline's stages for findings and alerts, and the list of finding sources over pushed values."""
+"""Protocols of the pipeline's stages for findings and alerts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from trackside_daemon.alerts.settings import key_roles
-from trackside_daemon.detectors.rank_feed import RankWatch
-from trackside_daemon.detectors.run_watch import RunWatch
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.detectors.base import Past
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
@@ -43,33 +38,3 @@ class BatchListener(Protocol):
 
     def accept(self, batch: Batch) -> None:
         """Handle a batch: any, or one of the active alerts, with the `records.Alert`s that began, got worse or ended."""
-
-
-def sources(
-    section: AlertsSection,
-    fired: Sequence[Alert] = (),
-    attempt: Callable[[str], int] = lambda _: 0,
-    report: Callable[[str], str] = lambda _: "",
-) -> list[FindingSource]:
-    """Return the finding sources over pushed values.
-
-    Args:
-        section: The settings.
-        fired: Alerts that fired when the earlier daemon ended.
-        attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
-        report: See `RunWatch`.
-    """
-    roles = key_roles(section)
-    ranks = RankWatch(section.thresholds, roles)
-    runs = RunWatch(
-        stall_after=section.stall_after,
-        straggler_window=section.straggler_window,
-        thresholds=section.thresholds,
-        slow_steps=ranks.slow_steps,
-        readings=ranks.readings,
-        roles=roles,
-        report=report,
-    )
-    for alert in fired:
-        runs.restore(alert, attempt(alert.run))
-    return [ranks, runs]

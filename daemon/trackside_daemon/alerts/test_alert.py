@@ -20,7 +20,7 @@ MOST = 10  # most test alerts within `WITHIN_SECONDS`; each is a series for a qu
 WITHIN_SECONDS = 120.0
 
 
-class TooManyError(Exception):
+class TooManyTestAlertsError(Exception):
     """The limit of test alerts is reached; the message states it."""
 
 
@@ -61,7 +61,7 @@ class AlertTester:
             # A clock that was set back must not block further requests.
             self._recent = [requested for requested in self._recent if 0 <= now - requested < WITHIN_SECONDS]
             if len(self._recent) >= MOST:
-                raise TooManyError(
+                raise TooManyTestAlertsError(
                     f"{MOST} test alerts were raised in the last {WITHIN_SECONDS:.0f} s; wait and try again"
                 )
             self._recent.append(now)

@@ -12,7 +12,7 @@ from trackside_daemon.bridges.yaml_file import read_yaml
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.items import STEP, TIME, Clock, FormatError, Push
+from trackside_daemon.history.files.items import STEP, TIME, FormatError, ItemClock, Push
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import NO_NUMBER
 from trackside_daemon.history.files.run_file import open_run_file
@@ -96,7 +96,7 @@ class CsvRun(_FileRun):
         """See `ForeignRun`."""
         self.config = self._hyperparameters()
         with open_foreign(self._path) as file:
-            clock = Clock(os.fstat(file.fileno()).st_mtime)
+            clock = ItemClock(os.fstat(file.fileno()).st_mtime)
             try:
                 for item in read_csv(file, self.place, clock, self.left_out, final=final):
                     if isinstance(item, Push):
@@ -126,7 +126,7 @@ class JsonRun(_FileRun):
     def read(self, *, final: bool = True) -> Iterator[Push]:
         """See `ForeignRun`."""
         with open_foreign(self._path) as file:
-            clock = Clock(os.fstat(file.fileno()).st_mtime)
+            clock = ItemClock(os.fstat(file.fileno()).st_mtime)
             text = file.read(DOCUMENT_BYTES + 1)
         if len(text) > DOCUMENT_BYTES:
             raise ForeignRunError(f"{self.place}: longer than {DOCUMENT_BYTES >> 20} MiB; write it as JSON lines")

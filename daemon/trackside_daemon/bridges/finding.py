@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trackside.os_errors import file_error_text
 from trackside.packing import writable
 from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
-from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, Folder, event_files
+from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, EventFolder, event_files
 from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
     with open_foreign(path) if root else path.open("rb") as file:
         head = file.read(PEEK_BYTES)
     if _EVENT_FILE.match(head) or "tfevents" in path.name:  # its head may be damaged
-        return [EventDirectory(id_of("event file", path), path.resolve().parent.name, [Folder("", path.parent)], path)]
+        return [
+            EventDirectory(id_of("event file", path), path.resolve().parent.name, [EventFolder("", path.parent)], path)
+        ]
     if head.startswith(MAGIC) or _LOG.fullmatch(path.name):
         return [_log_run(path.stem.removeprefix("run-"), [path])]
     if head.startswith(sqlite_file.MAGIC):
@@ -208,7 +210,7 @@ def _event_runs(root: Path, directories: Sequence[Path]) -> Iterator[EventDirect
     """Yield the runs in directories with event files; those of one process that lie in one another are one run."""
     writers = {path: {_WRITER.search(file.name) for file in event_files(path)} for path in directories}
     names = {path: {match.groups() for match in found if match} for path, found in writers.items()}
-    runs: dict[Path, list[Folder]] = {}
+    runs: dict[Path, list[EventFolder]] = {}
     homes: dict[Path, Path] = {}
     for path in directories:  # parents come first
         parent = path.parent
@@ -217,6 +219,6 @@ def _event_runs(root: Path, directories: Sequence[Path]) -> Iterator[EventDirect
             homes[path] = homes.get(parent, parent)
         home = homes.get(path, path)
         below = "" if home == path or _TIME.fullmatch(path.name) else writable(f"{path.relative_to(home)}/")
-        runs.setdefault(home, []).append(Folder(below, path))
+        runs.setdefault(home, []).append(EventFolder(below, path))
     for home, folders in runs.items():
         yield EventDirectory(id_of("tensorboard", home), name_of(home.resolve(), root.resolve()), folders)

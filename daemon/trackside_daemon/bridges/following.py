@@ -41,6 +41,7 @@ class Follower:
         warn: Receives a line about each problem.
         since: Only runs that were written at this Unix time or later.
         name: Name of the runs; empty for that of each.
+        find_seconds: See `FIND_SECONDS`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Follower:
         *,
         since: float = 0.0,
         name: str = "",
+        find_seconds: float = FIND_SECONDS,
     ) -> None:
         self._places = places
         self._environ = environ
@@ -59,6 +61,7 @@ class Follower:
         self._warn = warn
         self._since = since
         self._name = name
+        self._find_seconds = find_seconds
         self._runs: dict[str, _FollowedRun] = {}
         self._find_at = 0.0
         self._warned = LogOnce(100)
@@ -71,7 +74,7 @@ class Follower:
         """
         if time.monotonic() >= self._find_at:
             self._find()
-            self._find_at = time.monotonic() + FIND_SECONDS
+            self._find_at = time.monotonic() + self._find_seconds
         pushed = 0
         for followed in self._runs.values():
             try:

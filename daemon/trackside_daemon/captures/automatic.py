@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from trackside.log_once import LogOnce
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.by_name import BY_NAME
 from trackside_daemon.model.capture import AlertLink, ProfileOptions
 from trackside_daemon.model.capture_limits import Asked
@@ -57,7 +57,7 @@ class AutomaticCaptures:
     """Listener of the alerts in `KINDS` in the pipeline's thread, which never blocks, and of ticks.
 
     Args:
-        ask: Begins a capture.
+        begin: Begins a capture.
         processes: Returns the training processes of this machine.
         state: The newest values.
         observes: Returns whether a run, by its id, measures its layers.
@@ -66,14 +66,14 @@ class AutomaticCaptures:
 
     def __init__(
         self,
-        ask: Callable[[Request], Capture],
+        begin: Callable[[CaptureRequest], Capture],
         processes: Callable[[], Iterable[RankProcess]],
         state: State,
         *,
         observes: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask = ask
+        self._begin_capture = begin
         self._processes = processes
         self._state = state
         self._observes = observes
@@ -136,7 +136,9 @@ class AutomaticCaptures:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link))
+            self._begin_capture(
+                CaptureRequest(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link)
+            )
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 
@@ -192,7 +194,7 @@ class PlannedCaptures:
     """Begins the profiles that are due, at each tick. The lowest rank of this machine decides for its run.
 
     Args:
-        ask: Begins a capture.
+        begin: Begins a capture.
         processes: Returns the training processes of this machine.
         state: The newest values.
         default: The plan of runs without one of their own; None for none.
@@ -201,14 +203,14 @@ class PlannedCaptures:
 
     def __init__(
         self,
-        ask: Callable[[Request], Capture],
+        begin: Callable[[CaptureRequest], Capture],
         processes: Callable[[], Iterable[RankProcess]],
         state: State,
         default: ProfilePlan | None,
         *,
         of_others: bool = False,
     ) -> None:
-        self._ask = ask
+        self._begin_capture = begin
         self._processes = processes
         self._state = state
         self._default = default
@@ -235,7 +237,9 @@ class PlannedCaptures:
             if plan is not None and self._is_due(plan, process, self._begun[key]):
                 options = ProfileOptions(plan.steps, None, plan.shapes, plan.stacks, plan.memory)
                 try:
-                    self._ask(Request(process.run_id, process.attempt, trigger="plan", options=options))
+                    self._begin_capture(
+                        CaptureRequest(process.run_id, process.attempt, trigger="plan", options=options)
+                    )
                 except CaptureError as error:
                     log.info("run %s is not profiled as planned: %s", process.run, error)
 

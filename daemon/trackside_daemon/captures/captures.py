@@ -20,7 +20,7 @@ from trackside_daemon.model.metric import Batch, Sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trackside_daemon.captures.kinds.kind import Kind, Summarize
+    from trackside_daemon.captures.kinds.kind import CaptureKind, Summarize
     from trackside_daemon.captures.store import CaptureStore
     from trackside_daemon.model.capture import AlertLink, ProfileOptions
     from trackside_daemon.model.finding import Finding
@@ -44,7 +44,7 @@ class CaptureError(Exception):
     """A capture that cannot begin; the message states why, in one line."""
 
 
-class Request(NamedTuple):
+class CaptureRequest(NamedTuple):
     """A request for a capture; the fields are those of `Capture`."""
 
     run: str
@@ -74,7 +74,7 @@ class Captures:
     def __init__(
         self,
         store: CaptureStore,
-        kinds: Iterable[Kind],
+        kinds: Iterable[CaptureKind],
         ranks: Callable[[str], Iterable[int]],
         publish: Callable[[Batch], object],
         stored: Callable[[], Sequence[Capture]],
@@ -120,7 +120,7 @@ class Captures:
         for thread in list(self._threads.values()):
             thread.join(max(0.0, until - time.monotonic()))
 
-    def ask(self, request: Request) -> Capture:
+    def begin(self, request: CaptureRequest) -> Capture:
         """Begin a capture, and return it at once.
 
         Raises:

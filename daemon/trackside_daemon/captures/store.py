@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.kinds.kind import Kind
+    from trackside_daemon.captures.kinds.kind import CaptureKind
     from trackside_daemon.model.capture import Capture
 
 MIB = 1 << 20
@@ -39,7 +39,7 @@ class CaptureStore:
         self._quota_run = quota_run
         self._quota = quota
 
-    def make(self, id_: str, kind: Kind) -> Path:
+    def make(self, id_: str, kind: CaptureKind) -> Path:
         """Make the directory of a capture of this kind, and return it.
 
         Raises:
@@ -62,7 +62,7 @@ class CaptureStore:
         path = self._root / capture.id / name
         return path if any(file.name == name for file in capture.files) and path.is_file() else None
 
-    def pack(self, kind: Kind, paths: Mapping[int, Path]) -> tuple[CaptureFile, ...]:
+    def pack(self, kind: CaptureKind, paths: Mapping[int, Path]) -> tuple[CaptureFile, ...]:
         """Compress the files of ranks that are not yet, and return them.
 
         Raises:

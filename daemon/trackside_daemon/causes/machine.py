@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.causes.cause import Cause, LostTime
-    from trackside_daemon.causes.readings import Neighbour, Reading, Readings
+    from trackside_daemon.causes.readings import Neighbour, Readings, SeriesLevel
     from trackside_daemon.model.metric import Metric
 
 
@@ -95,7 +95,7 @@ def _users(readings: Readings, neighbours: Sequence[Neighbour] | None = None) ->
     return f": {named}" if named else ""
 
 
-def _of_all(readings: Readings, family: Metric) -> list[Reading]:
+def _of_all(readings: Readings, family: Metric) -> list[SeriesLevel]:
     """Return the readings of all ranks, each compared with the time before."""
     return readings._replace(peers=(), ranks=(*readings.ranks, *readings.peers)).of(family)
 

@@ -198,7 +198,7 @@ class Neighbour(NamedTuple):
         }
 
 
-class Reading(NamedTuple):
+class SeriesLevel(NamedTuple):
     """Level of one series."""
 
     labels: Mapping[str, str]
@@ -226,16 +226,16 @@ class Readings(NamedTuple):
     commands: Mapping[str, str] = {}
     neighbours: Sequence[Neighbour] = ()
 
-    def of(self, family: Metric, **labels: str) -> list[Reading]:
+    def of(self, family: Metric, **labels: str) -> list[SeriesLevel]:
         """Return the levels of a family's series that have these labels and are about the machine or one of the ranks."""
         wanted = [one for one in self.series(family, **labels) if _is_about(one.labels, self.ranks)]
-        found = [Reading(one.labels, level) for one in wanted if (level := self._level(one)) is not None]
+        found = [SeriesLevel(one.labels, level) for one in wanted if (level := self._level(one)) is not None]
         subjects = {"gpu", "pid", "rank"} & {name for one in wanted for name in one.labels}
         others = [one for one in self.series(family, **labels) if _is_about(one.labels, self.peers)]
         if not (self.peers and subjects):
             return found
         usual = [level.now for one in others if (level := self._level(one)) is not None]
-        return [Reading(labels, compared) for labels, level in found if (compared := _compared(level, usual))]
+        return [SeriesLevel(labels, compared) for labels, level in found if (compared := _compared(level, usual))]
 
     def series(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have these labels."""

@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
         text: One sentence, or one for the run and one for whom it waits; empty if the run goes on.
         causes: What the names of its causes begin with.
         broken: It is proven; else the run only makes no step for much longer than usual.
-        hang: The verdict on a run that hangs now: `captures.hang.verdict.Verdict` as JSON.
+        hang: The verdict on a run that hangs now: `captures.hang.verdict.HangVerdict` as JSON.
     """
 
     text: str = ""

@@ -15,7 +15,7 @@ from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.directories import Directories, RunsHere, Scans, written_files
-from trackside_daemon.checkpoints.tracked import Tracked, Waits, findings, samples
+from trackside_daemon.checkpoints.tracked import CheckpointWaits, Tracked, findings, samples
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import COMPLETE, GONE, INT64, WRITING, Checkpoint, reported_step, step_of
 from trackside_daemon.model.metric import Batch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.checkpoints.settings import CheckpointSection
     from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
-    from trackside_daemon.linux.worker_call import Worker
+    from trackside_daemon.linux.worker_call import CallWorker
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -43,7 +43,7 @@ BACKOFF_SECONDS = 300.0  # for which a user whose audit failed lets others go fi
 log = logging.getLogger("trackside")
 
 
-class Checkpoints:
+class CheckpointFollower:
     """Follows checkpoints in a thread of its own. As a finding source it only queues what concerns it.
 
     Args:
@@ -65,9 +65,9 @@ class Checkpoints:
         processes: Callable[[], Iterable[RankProcess]],
         publish: Callable[[Batch], object],
         *,
-        auditing: Worker[Audited],
-        scanning: Worker[Scanned],
-        waits: Waits = Waits(),  # noqa: B008  it is frozen
+        auditing: CallWorker[Audited],
+        scanning: CallWorker[Scanned],
+        waits: CheckpointWaits = CheckpointWaits(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         proc: Path = Path("/proc"),

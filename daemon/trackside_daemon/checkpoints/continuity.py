@@ -36,7 +36,7 @@ UPDATE = 1.8  # factor over the usual update ratio that a fresh optimizer exceed
 SLOWER = 1.25  # factor of the step time
 
 
-class Quantity(NamedTuple):
+class TrainingQuantity(NamedTuple):
     """A quantity of the training.
 
     Attributes:
@@ -50,7 +50,7 @@ class Quantity(NamedTuple):
     first: Sequence[float] = ()
 
 
-class Change(NamedTuple):
+class MeanChange(NamedTuple):
     """The means of a quantity before and after, and whether it is ``higher``, ``lower`` or ``continues``."""
 
     what: str
@@ -59,7 +59,7 @@ class Change(NamedTuple):
     change: str
 
 
-class Verdict(NamedTuple):
+class ResumeVerdict(NamedTuple):
     """The verdict on a resume.
 
     Attributes:
@@ -73,7 +73,7 @@ class Verdict(NamedTuple):
     cause: str
     alert: bool
     text: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[MeanChange, ...] = ()
 
 
 CAUSES = {
@@ -94,7 +94,7 @@ WORDS = {
 }
 
 
-def judge(quantities: Mapping[str, Quantity], step: int, first_step: int) -> Verdict | None:
+def judge(quantities: Mapping[str, TrainingQuantity], step: int, first_step: int) -> ResumeVerdict | None:
     """Return the verdict on an attempt that goes on after a step; None with too few steps.
 
     Args:
@@ -103,7 +103,7 @@ def judge(quantities: Mapping[str, Quantity], step: int, first_step: int) -> Ver
         first_step: The first step of the run.
     """
     if step < first_step:
-        return Verdict("anew", False, CAUSES["anew"])
+        return ResumeVerdict("anew", False, CAUSES["anew"])
     loss = quantities.get("loss")
     if loss is None or len(loss.after) < LEAST or len(_reference(loss, step)) < LEAST:
         return None
@@ -111,10 +111,10 @@ def judge(quantities: Mapping[str, Quantity], step: int, first_step: int) -> Ver
     cause = _cause(quantities, changes, step)
     alert = cause not in {"", "order"}
     clauses = [_text(cause, [one for what, one in changes.items() if what != "duration"]), *_pace(changes, quantities)]
-    return Verdict(cause, alert, "; ".join(clauses), tuple(changes.values()))
+    return ResumeVerdict(cause, alert, "; ".join(clauses), tuple(changes.values()))
 
 
-def _text(cause: str, changes: Sequence[Change]) -> str:
+def _text(cause: str, changes: Sequence[MeanChange]) -> str:
     """Return a clause about the cause and what has changed, or what continues."""
     if not cause:
         *others, last = (WORDS[one.what] for one in changes)
@@ -124,7 +124,7 @@ def _text(cause: str, changes: Sequence[Change]) -> str:
     return CAUSES[cause] + (f" ({'; '.join(parts)})" if parts else "")
 
 
-def _cause(quantities: Mapping[str, Quantity], changes: Mapping[str, Change], step: int) -> str:
+def _cause(quantities: Mapping[str, TrainingQuantity], changes: Mapping[str, MeanChange], step: int) -> str:
     """Return the likely fault by its pattern; empty for none."""
     loss, moved = quantities["loss"], {what: one.change for what, one in changes.items()}
     other_batches = _has_other_batches(loss)
@@ -142,17 +142,17 @@ def _cause(quantities: Mapping[str, Quantity], changes: Mapping[str, Change], st
     return next((cause for cause, holds in found if holds), "")
 
 
-def _change(what: str, one: Quantity, step: int) -> Change | None:
+def _change(what: str, one: TrainingQuantity, step: int) -> MeanChange | None:
     """Return how a quantity goes on; None if it cannot be judged."""
     compare = {"rate": _compare_rates, "update": _compare_updates, "duration": _compare_durations}.get(what, _compare)
     found = compare(one, step)
     if found is None:
         return None
     before, after, differs = found
-    return Change(what, before, after, ("higher" if after > before else "lower") if differs else "continues")
+    return MeanChange(what, before, after, ("higher" if after > before else "lower") if differs else "continues")
 
 
-def _compare(one: Quantity, step: int) -> tuple[float, float, bool] | None:
+def _compare(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
     """Return the means before and after, and whether they differ by more than what is usual."""
     after, reference = _first(one.after), _reference(one, step)
     if len(after) < LEAST or len(reference) < LEAST:
@@ -174,7 +174,7 @@ def _compare(one: Quantity, step: int) -> tuple[float, float, bool] | None:
     return before, now, abs(now - before) > least
 
 
-def _compare_rates(one: Quantity, step: int) -> tuple[float, float, bool] | None:
+def _compare_rates(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
     reference, after = _reference(one, step), _first(one.after)
     if not reference or not after:
         return None
@@ -186,7 +186,7 @@ def _compare_rates(one: Quantity, step: int) -> tuple[float, float, bool] | None
     return then, now, abs(now - then) > DRIFT * max(abs(now), abs(then)) + 3 * steepest
 
 
-def _compare_updates(one: Quantity, step: int) -> tuple[float, float, bool] | None:
+def _compare_updates(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
     """Compare the first update of the weights, which shows a fresh optimizer; by their logarithms, as they are skewed."""
     reference = [log(value) for value in _reference(one, step) if value > 0]
     early = [value for at, value in sorted(one.after.items()) if at <= step + BEGIN and value > 0]
@@ -197,7 +197,7 @@ def _compare_updates(one: Quantity, step: int) -> tuple[float, float, bool] | No
     return median(_reference(one, step)), early[0], abs(now - usual) > max(log(UPDATE), (SIGMAS + 1) * spread)
 
 
-def _compare_durations(one: Quantity, step: int) -> tuple[float, float, bool] | None:
+def _compare_durations(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
     reference, settled = _reference(one, step), _first(one.after)[LEAST:]
     if len(reference) < LEAST or len(settled) < LEAST:
         return None
@@ -207,7 +207,7 @@ def _compare_durations(one: Quantity, step: int) -> tuple[float, float, bool] | 
     return before, now, max(now / before, before / now) > SLOWER and abs(now - before) > SIGMAS * spread
 
 
-def _pace(changes: Mapping[str, Change], quantities: Mapping[str, Quantity]) -> Iterator[str]:
+def _pace(changes: Mapping[str, MeanChange], quantities: Mapping[str, TrainingQuantity]) -> Iterator[str]:
     """Yield a clause about slower or faster steps."""
     if (change := changes.get("duration")) is None:
         return
@@ -223,7 +223,7 @@ def _pace(changes: Mapping[str, Change], quantities: Mapping[str, Quantity]) -> 
         yield "only the first steps were slow, as when caches and kernels warm up"
 
 
-def _is_new(loss: Quantity, step: int) -> bool:
+def _is_new(loss: TrainingQuantity, step: int) -> bool:
     """Return whether the loss is back at that of the beginning."""
     if len(loss.first) < BEGIN:
         return False
@@ -232,7 +232,7 @@ def _is_new(loss: Quantity, step: int) -> bool:
     return first - before > SIGMAS * _noise(reference) and now - before > ANEW * (first - before)
 
 
-def _has_other_batches(one: Quantity) -> bool | None:
+def _has_other_batches(one: TrainingQuantity) -> bool | None:
     """Return whether the steps that both attempts made had other batches; None if they are too few to judge."""
     pairs = _pairs(one)
     if len(pairs) < PAIRED:
@@ -247,12 +247,12 @@ def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(value * another for value, another in zip(of_one, of_other, strict=True)) / scale if scale else 1.0
 
 
-def _pairs(one: Quantity) -> list[tuple[float, float]]:
+def _pairs(one: TrainingQuantity) -> list[tuple[float, float]]:
     """Return the values before and after of the steps that both attempts made."""
     return [(one.before[step], value) for step, value in sorted(one.after.items())[:WINDOW] if step in one.before]
 
 
-def _reference(one: Quantity, step: int) -> list[float]:
+def _reference(one: TrainingQuantity, step: int) -> list[float]:
     return [value for at, value in sorted(one.before.items()) if step - BEFORE < at <= step]
 
 

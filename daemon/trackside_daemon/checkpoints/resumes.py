@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.roles import usable
-from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW, Quantity, judge
+from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW, TrainingQuantity, judge
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.history.read.charts import chart
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside_daemon.checkpoints.continuity import Verdict
-    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.checkpoints.continuity import ResumeVerdict
+    from trackside_daemon.detectors.key_roles import KeyRoles
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.history.read.series import Readable
     from trackside_daemon.model.records import Record
@@ -66,7 +66,7 @@ class ResumeFacts(NamedTuple):
     first_step: int
     lost_seconds: float
     down_seconds: float
-    quantities: Mapping[str, Quantity]
+    quantities: Mapping[str, TrainingQuantity]
 
     @property
     def repeated(self) -> int:
@@ -74,7 +74,7 @@ class ResumeFacts(NamedTuple):
         return max(0, self.reached - self.step)
 
 
-def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: Roles) -> ResumeFacts | None:
+def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: KeyRoles) -> ResumeFacts | None:
     """Return the facts about an attempt of a run; None if it or the attempts before it have no steps.
 
     Args:
@@ -119,18 +119,20 @@ def _points(connection: sqlite3.Connection, one: RunSeries, window: Window) -> P
     return [(int(step), then, value) for step, then, _, _, value in points if isfinite(value)]
 
 
-def _quantity(connection: sqlite3.Connection, own: Mapping[int, RunSeries], attempt: int, window: Window) -> Quantity:
+def _quantity(
+    connection: sqlite3.Connection, own: Mapping[int, RunSeries], attempt: int, window: Window
+) -> TrainingQuantity:
     before: dict[int, float] = {}
     after: dict[int, float] = {}
     for other in sorted(own):
         points = _points(connection, own[other], window)
         (after if other == attempt else before).update((step, value) for step, _, value in points)
-    return Quantity(before, after)
+    return TrainingQuantity(before, after)
 
 
 def _durations(
     connection: sqlite3.Connection, losses: Mapping[int, RunSeries], attempt: int, window: Window
-) -> Quantity:
+) -> TrainingQuantity:
     before: dict[int, float] = {}
     after: dict[int, float] = {}
     for other in sorted(losses):
@@ -138,7 +140,7 @@ def _durations(
         for (step, then, _), (later, end, _) in pairwise(points):
             if later > step:
                 (after if other == attempt else before)[later] = max(0.0, end - then) / (later - step)
-    return Quantity(before, after)
+    return TrainingQuantity(before, after)
 
 
 @dataclass
@@ -148,7 +150,7 @@ class _Pending:
     run: str
     name: str
     attempt: int
-    roles: Roles
+    roles: KeyRoles
     since: float
     rank: int = 1 << 31
     steps: int = 0
@@ -183,7 +185,7 @@ class Resumes:
         flush: Callable[[], object],
         publish: Callable[[Batch], object],
         *,
-        roles: Roles = BY_NAME,
+        roles: KeyRoles = BY_NAME,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -310,7 +312,7 @@ def _done_again(attempt: int, facts: ResumeFacts) -> str:
     return f"{where} of {number(facts.reached)}, {down}, so that {again} are done again"
 
 
-def _fields(facts: ResumeFacts, verdict: Verdict | None, text: str) -> dict[str, Any]:
+def _fields(facts: ResumeFacts, verdict: ResumeVerdict | None, text: str) -> dict[str, Any]:
     """Return the fields of the event."""
     return {
         "text": text,

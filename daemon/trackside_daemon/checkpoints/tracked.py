@@ -99,7 +99,7 @@ def _room(run: str, records: Sequence[Checkpoint], free: Mapping[tuple[str, str]
         yield Sample(f.CHECKPOINT_ROOM, (run, place), free[last.run, place] / last.bytes)
 
 
-class Waits(NamedTuple):
+class CheckpointWaits(NamedTuple):
     """Seconds that must pass before a checkpoint is judged.
 
     Attributes:
@@ -183,7 +183,7 @@ class Tracked:
             self.audited = None
             self.update(state=WRITING, reason="", file="")
 
-    def apply_scan(self, listing: Listing | None, now: float, wall: float, waits: Waits) -> None:
+    def apply_scan(self, listing: Listing | None, now: float, wall: float, waits: CheckpointWaits) -> None:
         """Apply a scan: its files, or None if it does not exist."""
         if listing is None:
             self.absent_since = now if self.absent_since is None else self.absent_since
@@ -212,7 +212,7 @@ class Tracked:
         modified = listing.modified / 1e9
         return self.record.time if self.record.bytes else modified if 0 < modified < wall else wall
 
-    def is_due(self, now: float, waits: Waits, *, again: float, closed: bool) -> bool:
+    def is_due(self, now: float, waits: CheckpointWaits, *, again: float, closed: bool) -> bool:
         """Return whether it should be audited now; *closed* if nobody can write it any more."""
         if self.listing is None or self.open or self.record.state == GONE or not self.counts:
             return False

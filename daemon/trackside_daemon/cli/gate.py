@@ -22,7 +22,7 @@ from trackside_daemon.model.text import number, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trackside_daemon.documents.groups import Comparison, Group
+    from trackside_daemon.documents.groups import Comparison, RunGroup
 
 FUNCTIONS = ("mean", "std", "min", "max", "n", "low", "high", "ratio", "ratio_low", "ratio_high")
 MOST_LETTERS = 2000  # which also bounds the depth
@@ -52,7 +52,7 @@ class NotANumberError(ArithmeticError):
     """A side of a comparison is not a number, so that neither answer is right; the message is the comparison."""
 
 
-class Value(NamedTuple):
+class GateValue(NamedTuple):
     """A value that a condition reads.
 
     Attributes:
@@ -66,7 +66,7 @@ class Value(NamedTuple):
     baseline: bool = False
 
 
-Read: TypeAlias = "Callable[[Value], float]"
+Read: TypeAlias = "Callable[[GateValue], float]"
 
 
 class Condition:
@@ -105,7 +105,7 @@ class Condition:
         """
         return self._holds(self._tree, read)
 
-    def _values(self, node: ast.expr) -> list[Value]:
+    def _values(self, node: ast.expr) -> list[GateValue]:
         """Return the values of a part that is a condition, and check it.
 
         Raises:
@@ -117,9 +117,9 @@ class Condition:
             return self._values(node.operand)
         if not isinstance(node, ast.Compare) or not all(type(compare) in _COMPARISONS for compare in node.ops):
             raise ExpressionError(f"{self._text(node)}: a comparison with <, <=, >, >=, == or != is expected")
-        found: list[Value] = []
+        found: list[GateValue] = []
 
-        def note(value: Value) -> float:
+        def note(value: GateValue) -> float:
             found.append(value)
             return 1.0
 
@@ -156,17 +156,17 @@ class Condition:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._number(node.operand, read, key)
         if isinstance(node, ast.Name) and node.id == _BASELINE:
-            return read(Value(key, baseline=True))
+            return read(GateValue(key, baseline=True))
         if isinstance(node, ast.Call):
             return read(self._call(node))
         if (own := self._key(node)) is not None:
-            return read(Value(own))
+            return read(GateValue(own))
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             one, other = self._number(node.left, read, key), self._number(node.right, read, key)
             return _ARITHMETIC[type(node.op)](one, other)
         raise ExpressionError(f"{self._text(node)}: a number, a key, or a function of a key is expected")
 
-    def _call(self, node: ast.Call) -> Value:
+    def _call(self, node: ast.Call) -> GateValue:
         name = self._text(node.func)
         if name not in (*FUNCTIONS, _BASELINE):
             raise ExpressionError(f"{name}: there is no such function; there are {', '.join((*FUNCTIONS, _BASELINE))}")
@@ -175,7 +175,7 @@ class Condition:
             return self._call(inner)._replace(function=name)
         if (key := self._key(inner)) is None:
             raise ExpressionError(f"{self._text(node)}: {name}(KEY) is expected")
-        return Value(key, "mean" if name == _BASELINE else name, name == _BASELINE)
+        return GateValue(key, "mean" if name == _BASELINE else name, name == _BASELINE)
 
     def _key(self, node: ast.expr) -> str | None:
         """Return the key that a part is; None if it is none."""
@@ -201,7 +201,7 @@ def failures(condition: Condition, comparison: Comparison) -> Iterator[str]:
         if each is comparison.baseline:
             continue
 
-        def read(value: Value, each: Group = each) -> float:
+        def read(value: GateValue, each: RunGroup = each) -> float:
             return _number(value, comparison, each)
 
         numbers = {value: read(value) for value in condition.values}
@@ -214,7 +214,7 @@ def failures(condition: Condition, comparison: Comparison) -> Iterator[str]:
             yield f"{shown(each.name)}: {', '.join(texts)}"
 
 
-def _number(value: Value, comparison: Comparison, each: Group) -> float:
+def _number(value: GateValue, comparison: Comparison, each: RunGroup) -> float:
     baseline, is_ratio = comparison.baseline, value.function.startswith("ratio")
     side = baseline if value.baseline else each
     if side is None or (is_ratio and baseline is None):
@@ -254,6 +254,6 @@ _FIELDS = {
 }
 
 
-def _text(value: Value) -> str:
+def _text(value: GateValue) -> str:
     inner = f"baseline({value.key})" if value.baseline else value.key
     return inner if value.function == "mean" else f"{value.function}({inner})"

@@ -24,7 +24,7 @@ WEIGHT_DECAY = 0.1
 MAX_NORM = 1.0
 
 
-class Model:
+class NumpyModel:
     """Model of a window's last character from those before it: embeddings, a tanh layer, a softmax.
 
     It turns off numpy's overflow warnings for the whole process, because trackside reports overflows.

@@ -27,7 +27,7 @@ NOISE = 0.01
 DEVICE_FLOPS = 989e12  # peak of an H100 in bfloat16, from its data sheet
 
 
-class Model:
+class SimulatedModel:
     """Loss curve and timing of a language model on an H100.
 
     The loss falls by a power law of the sum of learning rates. It is higher for batches with rarer characters.
@@ -91,6 +91,6 @@ def accuracy(loss: float) -> float:
     return math.exp(-0.4 * loss)
 
 
-def utilization(model: Model, seconds: float) -> float:
+def utilization(model: SimulatedModel, seconds: float) -> float:
     """Return the model FLOPs utilization (MFU) of a step: six operations per parameter and token, over the peak."""
     return 6 * model.size * model.tokens / seconds / DEVICE_FLOPS

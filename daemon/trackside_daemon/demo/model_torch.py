@@ -20,7 +20,7 @@ WEIGHT_DECAY = 0.1
 MAX_NORM = 1.0
 
 
-class Model:
+class TorchModel:
     """Model of every character of a window from those before it: embeddings, two GRU layers, a softmax.
 
     It sets PyTorch's thread count to one for the whole process, so that a demo leaves the machine usable.

@@ -26,7 +26,7 @@ from trackside_daemon.demo.model_simulated import (
     DEVICE_FLOPS,
     FORWARD,
     OPTIMIZER,
-    Model,
+    SimulatedModel,
     accuracy,
     utilization,
 )
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     workers = Workers(WORKERS)  # before the client starts its thread
     corpus = training_text.load()
     random = Random(rank)  # noqa: S311 - batches, not secrets
-    model = Model(corpus, random)
+    model = SimulatedModel(corpus, random)
     total = options.steps or TOTAL_STEPS
     run = trackside.init(
         "demo",
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(
-    model: Model,
+    model: SimulatedModel,
     corpus: training_text.Text,
     trouble: TroubleMaker,
     barrier: Barrier,
@@ -138,14 +138,14 @@ def train(
         start = time.monotonic()
 
 
-def evaluate(model: Model, held_out: list[bytes], step: int) -> None:
+def evaluate(model: SimulatedModel, held_out: list[bytes], step: int) -> None:
     """Push the loss on text that is not in the training set."""
     with trackside.phase("eval"):
         loss = sum(model.loss(held_out) for _ in range(EVAL_BATCHES)) / EVAL_BATCHES
     trackside.push({"eval/loss": loss, "eval/accuracy": accuracy(loss)}, step=step)
 
 
-def save(model: Model, step: int) -> None:
+def save(model: SimulatedModel, step: int) -> None:
     """Sleep for the time of a checkpoint, and push its event."""
     with trackside.phase("checkpoint"):
         time.sleep(CHECKPOINT_SECONDS)
@@ -155,7 +155,7 @@ def save(model: Model, step: int) -> None:
 class Loader:
     """Data loader of one epoch: each batch takes a little time, the first one more, as when workers start."""
 
-    def __init__(self, model: Model, codes: bytes) -> None:
+    def __init__(self, model: SimulatedModel, codes: bytes) -> None:
         self._model = model
         self._codes = codes
 
@@ -167,7 +167,7 @@ class Loader:
             yield training_text.windows(self._codes, count=model.batch, length=model.context + 1, random=model.random)
 
 
-def config(model: Model) -> dict[str, object]:
+def config(model: SimulatedModel) -> dict[str, object]:
     """Return the run's configuration."""
     return {
         "backend": "simulated",
@@ -228,7 +228,7 @@ class SimulatedRankGpu:
         model: Model that it trains.
     """
 
-    def __init__(self, run: Run, index: int, model: Model) -> None:
+    def __init__(self, run: Run, index: int, model: SimulatedModel) -> None:
         self._run = run
         self._uuid = uuid(index)
         self._random = model.random

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.demo.options import DemoOptions
-    from trackside_daemon.demo.troubles import Trouble
+    from trackside_daemon.demo.troubles import DemoTrouble
     from trackside_daemon.web.settings import WebSection
 
 MIN_STEPS = 100  # steps that a detector needs to learn the usual values, before it can find unusual ones
@@ -262,7 +262,7 @@ class TroubleStage:
 
     def __init__(
         self,
-        trouble: Trouble | None,
+        trouble: DemoTrouble | None,
         ranks: Sequence[ChildProcess],
         after: float,
         get: Callable[[str], str | None],
@@ -294,13 +294,13 @@ class TroubleStage:
         for alert in self._read_alerts():
             yield from self._report(trouble, alert)
 
-    def _begin(self, trouble: Trouble) -> str:
+    def _begin(self, trouble: DemoTrouble) -> str:
         self.begun = True
         self._begun_at = time.time()
         self._ranks[-1].send(signal.SIGUSR1)
         return f"  Now it goes wrong: {trouble.description.format(last=len(self._ranks) - 1)}.\n"
 
-    def _report(self, trouble: Trouble, alert: dict[str, Any]) -> Iterator[str]:
+    def _report(self, trouble: DemoTrouble, alert: dict[str, Any]) -> Iterator[str]:
         """Yield a new alert or severity, and after the first expected alert, how to see more."""
         name, severity, summary = alert["alert"], alert["severity"], alert["summary"]
         before = self._severities.get(alert["id"])

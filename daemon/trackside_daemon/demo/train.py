@@ -54,7 +54,7 @@ class Model(Protocol):
         ...
 
 
-MODELS: dict[str, Callable[[int, int], Model]] = {"torch": model_torch.Model, "numpy": model_numpy.Model}
+MODELS: dict[str, Callable[[int, int], Model]] = {"torch": model_torch.TorchModel, "numpy": model_numpy.NumpyModel}
 MISSING = {
     "auto": "the training needs numpy or PyTorch: pip install 'trackside[demo]'",
     "numpy": "numpy cannot be imported: pip install 'trackside[demo]'",

@@ -31,7 +31,7 @@ EXTRA_PASSES = 4
 PAGE_BYTES = resource.getpagesize()
 
 
-class Trouble(NamedTuple):
+class DemoTrouble(NamedTuple):
     """A way in which the training goes wrong.
 
     Attributes:
@@ -50,28 +50,28 @@ class Trouble(NamedTuple):
 
 
 TROUBLES = {
-    "nan": Trouble(("NonFinite",), "the learning rate is 3e3 instead of 3e-3, until the loss overflows"),
-    "spike": Trouble(("LossSpike",), f"{RANDOM_BATCHES} batches are random characters instead of text"),
-    "stall": Trouble(
+    "nan": DemoTrouble(("NonFinite",), "the learning rate is 3e3 instead of 3e-3, until the loss overflows"),
+    "spike": DemoTrouble(("LossSpike",), f"{RANDOM_BATCHES} batches are random characters instead of text"),
+    "stall": DemoTrouble(
         ("TrainingStalled", "RankSilent"),
         "rank {last} waits forever for a lock, and all other ranks wait for rank {last}",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STALL_AFTER": "10"},
         note="Here a run counts as stalled after 10 s; by default, after at least a minute (alerts.stall-after).",
     ),
-    "leak": Trouble(
+    "leak": DemoTrouble(
         ("HostMemoryLeak",),
         f"the training leaks {byte_size(LEAK_BYTES)} per step, up to {byte_size(MAX_LEAK_BYTES)}",
         note="The training pushes its memory with each step (process_resident_bytes), so you need not wait a quarter of an hour.",
     ),
-    "straggler": Trouble(
+    "straggler": DemoTrouble(
         ("StragglerRank",),
         f"rank {{last}} computes the loss of each batch {EXTRA_PASSES} more times, and all other ranks wait for it",
         ranks=2,
         settings={"TRACKSIDE_ALERTS__STRAGGLER_WINDOW": "0.5"},
         note="A straggler is slow in 30 of 50 windows. A window is 1 s long here, and 10 s by default (alerts.straggler-window).",
     ),
-    "crash": Trouble(("TrainingProcessDied",), "the training reads address 0 and dies of SIGSEGV"),
+    "crash": DemoTrouble(("TrainingProcessDied",), "the training reads address 0 and dies of SIGSEGV"),
 }
 
 

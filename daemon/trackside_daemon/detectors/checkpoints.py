@@ -14,7 +14,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.run_view import Clock, RunProgress
+    from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.checkpoint import Checkpoint
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Event
@@ -24,7 +24,7 @@ ENOUGH = 2  # intervals needed before a checkpoint can be overdue: three checkpo
 SAME = 10.0  # seconds within which the events of several ranks count as one checkpoint
 
 
-class Checkpoints:
+class CheckpointOverdue:
     """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training, and from what the audits find.
 
     Args:
@@ -75,7 +75,7 @@ class Checkpoints:
             self._last, self._step, self._before = before, step, (None, None)
             self._damaged = f"; the one {'' if checkpoint.step is None else f'of step {checkpoint.step:,} '}is damaged"
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
         if self._restored is not None:
             yield self._run.restored_finding(self._restored, clock.now)
@@ -94,14 +94,14 @@ class Checkpoints:
             self._firing = True
             yield self._finding(passed, usual, clock)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, after a checkpoint or with the run."""
         if self._firing:
             text = f"run {self._run.name} has saved a checkpoint, or has ended"
             yield self._run.finding("CheckpointOverdue", "warning", clock.now, text, over=True)
         self._firing = False
 
-    def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
+    def _finding(self, passed: float, usual: float, clock: RunClock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
         good = "good " if self._damaged else ""

@@ -11,7 +11,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.run_view import Clock, RunProgress
+    from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
@@ -42,7 +42,7 @@ class DataLoader:
         """Continue an alert of the previous daemon until two windows end it."""
         self._restored, self._firing = kept, True
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed, once per window."""
         run = self._run
         if self._restored is not None:
@@ -63,18 +63,18 @@ class DataLoader:
         self._begin(clock)
         yield from self._judge(share, seconds / steps, clock, starts=first > waited / 2)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, because the run waits little or has ended."""
         if self._firing:
             text = f"run {self._run.name} no longer waits for its data"
             yield self._run.finding("DataLoaderBottleneck", "warning", clock.now, text, over=True)
         self._firing, self._in_a_row = False, 0
 
-    def _begin(self, clock: Clock) -> None:
+    def _begin(self, clock: RunClock) -> None:
         run = self._run
         self._began, self._steps, self._waited, self._first = clock.at, run.steps, run.waited, run.waited_first
 
-    def _judge(self, share: float, step: float, clock: Clock, *, starts: bool) -> Iterator[Finding]:
+    def _judge(self, share: float, step: float, clock: RunClock, *, starts: bool) -> Iterator[Finding]:
         changes = share < CALM * self._share if self._firing else share > self._share
         self._in_a_row = self._in_a_row + 1 if changes else 0
         if self._in_a_row < WINDOWS:

@@ -11,7 +11,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trackside_daemon.detectors.run_view import Clock, RankProgress
+    from trackside_daemon.detectors.run_view import RankProgress, RunClock
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends
@@ -97,7 +97,7 @@ class Deaths:
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
         self._finished: dict[tuple[str, int], tuple[float, int, int | None]] = {}  # time, rank and step of the first
 
-    def restore(self, kept: Alert, clock: Clock) -> None:
+    def restore(self, kept: Alert, clock: RunClock) -> None:
         """Continue an alert of the previous daemon. Its attempt is unknown, but earlier than any attempt from now on."""
         if kept.run:
             rank = int(kept.labels["rank"]) if "rank" in kept.labels else None
@@ -109,7 +109,7 @@ class Deaths:
             self._restored.append(kept)
 
     def died(
-        self, event: Event, name: str, clock: Clock, step: int | None = None, *, user: str = ""
+        self, event: Event, name: str, clock: RunClock, step: int | None = None, *, user: str = ""
     ) -> Iterator[Finding]:
         """Yield findings for a rank of a user that ended, if it failed or was lost; *step* is its last one, if known."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
@@ -129,7 +129,7 @@ class Deaths:
         yield from self._report(who, death)
 
     def ended(
-        self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock, user: str = ""
+        self, run: str, attempt: int, name: str, *, state: str, time: float, clock: RunClock, user: str = ""
     ) -> Iterator[Finding]:
         """Yield a finding for a run that ended without an event, because no daemon observed it."""
         known = any(who[:2] == (run, attempt) for who in self._reported)
@@ -161,7 +161,7 @@ class Deaths:
             if (run, attempt) == (event.run, event.attempt) and not death.summed and (reason := self._reason(death)):
                 yield death.alarm(reason)
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield restored deaths as open, many runs together, and the ends of old alerts."""
         for kept in self._restored:
             death = self._reported.get((kept.run, -1, int(kept.labels.get("rank", 0))))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import Episode, Streak
 from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LongMemory:
         self.losses: deque[float] = deque(maxlen=BLOCK)
         self.usual: float | None = None
         self._block: list[float] = []
-        self._sizes, self._level = Window(BLOCKS), Window(BLOCKS)
+        self._sizes, self._level = SortedWindow(BLOCKS), SortedWindow(BLOCKS)
 
     def add(self, size: float) -> None:
         """Add the logarithm of a norm."""
@@ -143,8 +143,8 @@ class Gradient:
         self._times = log(times)
         self._vanished = log(vanished)
         self._after = after
-        self._near = Window(NEAR)
-        self._off = Window(LONG)  # distances from the median of the recent ones
+        self._near = SortedWindow(NEAR)
+        self._off = SortedWindow(LONG)  # distances from the median of the recent ones
         self._memory = LongMemory()
         self._index = 0
         self._first: list[float] = []

@@ -44,7 +44,7 @@ ROLES = (
 )
 
 
-class Roles:
+class KeyRoles:
     """The roles of the keys of a run.
 
     Args:
@@ -56,9 +56,9 @@ class Roles:
     def __init__(self, stated: Iterable[tuple[str, str]] = ()) -> None:
         self._stated = tuple(stated)
 
-    def of_run(self, stated: Mapping[str, str]) -> Roles:
+    def of_run(self, stated: Mapping[str, str]) -> KeyRoles:
         """Return the roles of a run that states some itself, which come first."""
-        return Roles((*stated.items(), *self._stated)) if stated else self
+        return KeyRoles((*stated.items(), *self._stated)) if stated else self
 
     def of(self, key: str) -> str:
         """Return the role that the user states for a key, else that of its name."""
@@ -69,7 +69,7 @@ class Roles:
         return _stated(self._stated, key) if self._stated and len(key) <= LONGEST else ""
 
 
-BY_NAME = Roles()
+BY_NAME = KeyRoles()
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class Wander:
         self._level, self._turns = level, turns
         self._blocks = 0
         self._levels: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
-        self._bends = [Window(KEPT) for _ in range(LENGTHS)]
+        self._bends = [SortedWindow(KEPT) for _ in range(LENGTHS)]
         self._noises = [0.0] * LENGTHS
 
     def add(self, block: list[float]) -> None:

@@ -7,7 +7,7 @@ from math import isfinite, sqrt
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.model.robust import Window
+from trackside_daemon.model.robust import SortedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,8 @@ class Levels:
 
     def __init__(self, now: int, usual: int) -> None:
         self._now = now
-        self.recent = Window(now)
-        self.before = Window(usual)
+        self.recent = SortedWindow(now)
+        self.before = SortedWindow(usual)
 
     def add(self, value: float, *, learns: bool = True) -> None:
         """Add a finite sample; the one that is no longer recent joins those before, if the level *learns*."""

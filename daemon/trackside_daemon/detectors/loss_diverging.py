@@ -22,7 +22,7 @@ from trackside_daemon.detectors.base import HUGE, Episode, Test
 from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, middle
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import number, times
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LossDiverging:
         self._forget()
 
     def _forget(self) -> None:
-        self._last = Window(LEVEL)
+        self._last = SortedWindow(LEVEL)
         self._changes: deque[float] = deque(maxlen=64)
         self._block: list[float] = []
         self._wanders = Wander(fmean, turns=False), Wander(middle, turns=True)

@@ -12,7 +12,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.detectors.run_view import Clock, RunProgress
+    from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert
@@ -60,7 +60,7 @@ class PipelineBlind:
     def __init__(self) -> None:
         self._stages: dict[str, Growing] = {}
 
-    def evaluate(self, samples: Sequence[Sample], clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, samples: Sequence[Sample], clock: RunClock) -> Iterator[Finding]:
         """Yield findings from the failure counters of the pipeline, once per tick."""
         for metric, labels, value in samples:
             if metric is not daemon.PIPELINE_FAILURES or not isinstance(value, (int, float)):
@@ -99,7 +99,7 @@ class RunBlind:
         self._lost += messages
         self._at = at
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
         if not self._lost and self._severity is None:
             return
@@ -110,14 +110,14 @@ class RunBlind:
             self._severity = severity
             yield self._finding(severity, clock)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, because nothing more is lost or the run has ended."""
         if self._severity is not None:
             text = f"run {self._run.name} no longer loses pushed values"
             yield self._run.finding("MonitorBlind", self._severity, clock.now, text, over=True)
         self._lost, self._severity = 0, None
 
-    def _finding(self, severity: Severity, clock: Clock) -> Finding:
+    def _finding(self, severity: Severity, clock: RunClock) -> Finding:
         run = self._run
         what = (
             "1 message of pushed values is"

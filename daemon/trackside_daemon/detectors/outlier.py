@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,10 +75,10 @@ class Jumps:
         self._law = tuple((scales * least, ratio * fraction) for least, fraction in LAW)
         self._crossing = scales * CROSSING
         self._great = ratio * GREAT[0]
-        self._near = Window(NEAR)
-        self._usual = Window(USUAL)
+        self._near = SortedWindow(NEAR)
+        self._usual = SortedWindow(USUAL)
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._peaks = Window(BLOCKS)
+        self._peaks = SortedWindow(BLOCKS)
         self._peak = -inf
         self._count = 0
 
@@ -134,7 +134,7 @@ class Jumps:
         low, middle, high = (before + ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
         if min(self._near.ordered[0], LOWEST * middle) <= 0:
             return False
-        spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `Window.spread`
+        spread = log(high / max(low, LOWEST * middle)) / 1.349  # as in `SortedWindow.spread`
         return log((before + height) / middle) < LOGS * spread
 
     def _stands_out(self, before: float, height: float, deviations: float) -> bool:

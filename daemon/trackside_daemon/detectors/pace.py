@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.robust import Window
+from trackside_daemon.model.robust import SortedWindow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Longest:
         return max(self._current, self._before)
 
 
-class Pace:
+class PushPace:
     """The gaps between pushes, in seconds: a training that pushes each 100 steps is silent for 99 of them.
 
     Args:
@@ -70,7 +70,7 @@ class Pace:
 
     def __init__(self, floor: float) -> None:
         self._floor = floor
-        self._gaps = Window(GAPS)
+        self._gaps = SortedWindow(GAPS)
         self._longest = Longest()
         self.steps, self.seconds = 0, 0.0  # from the first step on, so that the start of the run does not count
         self._seeded = 0.0
@@ -117,9 +117,9 @@ class Pace:
         return max(self._floor, OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
 
 
-def restored_pace(floor: float, pushes: Sequence[tuple[float, int]]) -> Pace:
+def restored_pace(floor: float, pushes: Sequence[tuple[float, int]]) -> PushPace:
     """Return the pace of a run that made these *pushes*: time, in Unix seconds, and step of each."""
-    pace, (at, high) = Pace(floor), pushes[0]
+    pace, (at, high) = PushPace(floor), pushes[0]
     for time, step in pushes:
         if step > high:
             pace.add(time - at, step - high, 0.0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trackside_daemon.detectors.base import Test
-    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.detectors.key_roles import KeyRoles
 
 # Roles in the order of evaluation: the context of the others comes first.
 _ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory", *RL)
@@ -135,7 +135,9 @@ class RankDetectors:
         readings: Why a loss is read as an objective, by key. Then it raises at most information, except for NonFinite.
     """
 
-    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0, roles: Roles = BY_NAME) -> None:
+    def __init__(
+        self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0, roles: KeyRoles = BY_NAME
+    ) -> None:
         self.context = Context()
         self.readings: dict[str, str] = {}
         self._thresholds = thresholds

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from trackside_daemon.detectors.base import Detection, State, Test
-    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.detectors.key_roles import KeyRoles
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity
 
 
-class Row(NamedTuple):
+class PushedRow(NamedTuple):
     """Values of one rank that were pushed together.
 
     Attributes:
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     derived: bool = False
 
 
-class Change(NamedTuple):
+class AlertChange(NamedTuple):
     """An alert begins to fire, is detected again while it fires, or is resolved.
 
     Attributes:
@@ -108,7 +108,7 @@ class Replay:
         thresholds: DetectorThresholds = DEFAULTS,
         *,
         lost: float = 0.0,
-        roles: Roles = BY_NAME,
+        roles: KeyRoles = BY_NAME,
     ) -> None:
         self.samples: Counter[tuple[int, str]] = Counter()
         self._wanted = wanted
@@ -117,7 +117,7 @@ class Replay:
         self._roles = roles
         self._ranks: dict[int, _ReplayedRank] = {}
 
-    def evaluate(self, row: Row) -> Iterator[Change]:
+    def evaluate(self, row: PushedRow) -> Iterator[AlertChange]:
         """Yield what the row changes; a new attempt resolves the alerts of the previous one."""
         rank = self._ranks.get(row.rank)
         if rank is None or rank.attempt != row.attempt:
@@ -138,7 +138,7 @@ class Replay:
             state = rank.firing.apply(key, detection)
             if state is not None:
                 place = self._place(row, key)
-                yield Change(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
+                yield AlertChange(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
 
     def readings(self) -> Iterator[tuple[int, str, str]]:
         """Yield rank, key and reason of each loss that is read as an objective."""
@@ -151,10 +151,10 @@ class Replay:
         for rank in self._ranks.values():
             yield from rank.detectors.tests(alert)
 
-    def _ended(self, row: Row, rank: _ReplayedRank) -> Iterator[Change]:
+    def _ended(self, row: PushedRow, rank: _ReplayedRank) -> Iterator[AlertChange]:
         for alert, key, severity in rank.firing.end():
             message = f"attempt {row.attempt} begins"
-            yield Change(alert, "resolved", severity, key, row.rank, self._place(row, key), row.step, message)
+            yield AlertChange(alert, "resolved", severity, key, row.rank, self._place(row, key), row.step, message)
 
-    def _place(self, row: Row, key: str) -> int:
+    def _place(self, row: PushedRow, key: str) -> int:
         return self.samples[row.rank, key] - 1 if row.place is None else row.place

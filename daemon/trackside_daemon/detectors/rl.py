@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.detectors.base import HUGE, Episode, Streak
 from trackside_daemon.detectors.levels import LevelAlert, SampleAlert, Shares
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import NORMAL, Window
+from trackside_daemon.model.robust import NORMAL, SortedWindow
 from trackside_daemon.model.text import factor, number, percent
 
 if TYPE_CHECKING:
@@ -312,12 +312,12 @@ class RewardCollapse:
 
     def __init__(self, share: float = DEFAULTS.reward_collapse_ratio) -> None:
         self._share = share
-        self._recent = Window(BLOCK)
+        self._recent = SortedWindow(BLOCK)
         self._block: list[float] = []
         self._blocks = 0
         self._means: deque[float] = deque(maxlen=2 * SPANS[-1] + 1)
-        self._scatter = Window(SCATTERS)
-        self._bends = {span: Window(BLOCK) for span in SPANS}
+        self._scatter = SortedWindow(SCATTERS)
+        self._bends = {span: SortedWindow(BLOCK) for span in SPANS}
         self._lowest, self._best, self._base, self._least = inf, -inf, inf, inf
         self._deepest, self._swing = (
             inf,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Protocol
 
-from trackside_daemon.detectors.checkpoints import Checkpoints
+from trackside_daemon.detectors.checkpoints import CheckpointOverdue
 from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import RunBlind
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import SlowSteps
-    from trackside_daemon.detectors.key_roles import Roles
-    from trackside_daemon.detectors.run_view import Clock, RunProgress
+    from trackside_daemon.detectors.key_roles import KeyRoles
+    from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
@@ -39,15 +39,15 @@ class RunDetector(Protocol):
     def restore(self, kept: Alert) -> None:
         """Continue an alert that fired when an earlier daemon ended, until it is over."""
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what has changed since the last call."""
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, because the run has ended."""
 
 
 # Alerts that last until an attempt makes progress, or ends.
-LASTING = tuple(each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, Checkpoints, RunBlind))
+LASTING = tuple(each.alert for each in (Stalled, RankSilent, Straggler, DataLoader, CheckpointOverdue, RunBlind))
 
 
 class WatchedRun:
@@ -67,7 +67,7 @@ class WatchedRun:
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
     ) -> None:
         self.run = run
-        self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
+        self.checkpoints = CheckpointOverdue(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
         self.detectors: tuple[RunDetector, ...] = (
@@ -98,7 +98,7 @@ class BestLoss:
 
     __slots__ = ("_best", "_last", "_roles", "_step", "key", "rank")
 
-    def __init__(self, rank: int, roles: Roles = BY_NAME) -> None:
+    def __init__(self, rank: int, roles: KeyRoles = BY_NAME) -> None:
         self.rank = rank
         self._roles = roles
         self.key = ""

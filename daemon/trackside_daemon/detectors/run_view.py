@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, ClassVar
 
-from trackside_daemon.detectors.pace import Longest, Pace
+from trackside_daemon.detectors.pace import Longest, PushPace
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Distribution
@@ -35,7 +35,7 @@ INTERVALS = 3.0
 _ORDINARY = STEP_PHASES | SYNC_PHASES
 
 
-class Clock:
+class RunClock:
     """The time of the detectors of runs: it comes with the batches and stops while the daemon does.
 
     Attributes:
@@ -151,7 +151,7 @@ class RunProgress:
         self.name = id
         self.at = at
         self.high: int | None = None
-        self.pace = Pace(floor)
+        self.pace = PushPace(floor)
         self.ranks: dict[int, RankProgress] = {}
         self.order: OrderedDict[int, RankProgress] = OrderedDict()
         self.pausing: set[int] = set()

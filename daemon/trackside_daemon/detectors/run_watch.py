@@ -13,7 +13,7 @@ from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
 from trackside_daemon.detectors.run_detectors import LASTING, BestLoss, WatchedRun, last_words, slowness, waits
-from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
+from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
 from trackside_daemon.detectors.user_alerts import UserAlerts
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trackside_daemon.detectors.base import Past
-    from trackside_daemon.detectors.key_roles import Roles
-    from trackside_daemon.detectors.pace import Pace
+    from trackside_daemon.detectors.key_roles import KeyRoles
+    from trackside_daemon.detectors.pace import PushPace
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
 
@@ -69,23 +69,23 @@ class RunWatch:
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
-        roles: Roles = BY_NAME,
+        roles: KeyRoles = BY_NAME,
         report: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._thresholds = thresholds
         self._slow_steps, self._readings, self._roles, self._report = slow_steps, readings, roles, report
         self._floor = stall_after
         self._straggler_window = straggler_window
-        self._clock = Clock()
+        self._clock = RunClock()
         self._runs: dict[RankRef, WatchedRun] = {}
         self._ranks: dict[RankRef, RankProgress] = {}
         self._names: dict[RankRef, str] = {}
         self._users: dict[RankRef, str] = {}
         self._losses: dict[str, BestLoss] = {}
-        self._stated: dict[str, Roles] = {}
+        self._stated: dict[str, KeyRoles] = {}
         self._earlier: dict[str, tuple[float, float]] = {}
         self._restored: dict[RankRef, list[Alert]] = {}
-        self._paces: dict[RankRef, Pace] = {}
+        self._paces: dict[RankRef, PushPace] = {}
         self._gaps: dict[RankRef, tuple[int, float]] = {}
         self._deaths = Deaths()
         self._user_alerts = UserAlerts()

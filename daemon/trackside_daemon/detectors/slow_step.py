@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Episode, slower
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import Window
+from trackside_daemon.model.robust import SortedWindow
 from trackside_daemon.model.text import duration, factor
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class SlowStep:
         self._learnt = 1 + LEARNT_PART * (ratio - 1)
         self._learnt_scales = min(LEARNT_SCALES, scales)
         self._lost = lost
-        self._window = Window(BEFORE)
+        self._window = SortedWindow(BEFORE)
         self._by_step: Schedule | None = None
         self._by_time: Schedule | None = None
         self._step = 0

@@ -17,8 +17,8 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.detectors.pace import Pace
-    from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
+    from trackside_daemon.detectors.pace import PushPace
+    from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
@@ -43,7 +43,7 @@ class Stalled:
         self._severity = "critical" if kept.severity == "critical" else "warning"
         self._run.stalled = self._run.restored = True
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
         run = self._run
         if self._restored is not None and self._severity is not None:
@@ -60,7 +60,7 @@ class Stalled:
             run.stalled = True
             yield self._finding(severity, clock)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, because the run continues or has ended."""
         run = self._run
         if self._severity is not None:
@@ -81,7 +81,7 @@ class Stalled:
         died = self._run.died
         return died is not None and died > self._run.at - CONSEQUENCE
 
-    def _finding(self, severity: Severity, clock: Clock) -> Finding:
+    def _finding(self, severity: Severity, clock: RunClock) -> Finding:
         run = self._run
         silence = clock.at - run.at
         since = clock.now - silence
@@ -116,7 +116,7 @@ class RankSilent:
         self._restored = int(kept.labels.get("rank", 0))
         self._run.silent.add(self._restored)
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed since the last call.
 
         The ranks that are silent for longest come first, so the cost grows only with the number of silent ranks.
@@ -141,7 +141,7 @@ class RankSilent:
                 self._reported = rank
                 yield self._finding(rank, silence, clock)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the alert, because the rank pushes again or the run has ended."""
         if self._reported is not None:
             number = self._reported.number
@@ -149,7 +149,7 @@ class RankSilent:
             yield self._run.finding("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._reported = None
 
-    def _finding(self, rank: RankProgress, silence: float, clock: Clock) -> Finding:
+    def _finding(self, rank: RankProgress, silence: float, clock: RunClock) -> Finding:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
@@ -195,7 +195,7 @@ def _last(rank: RankProgress) -> dict[str, object]:
     return {name: value for name, value in last.items() if value not in (None, "")}
 
 
-def _usual(pace: Pace) -> str:
+def _usual(pace: PushPace) -> str:
     """Return a sentence on the pace of the run until it fell silent."""
     pause = f"no pause was longer than {duration(pace.longest)}"
     if pace.steps:

@@ -19,7 +19,7 @@ from trackside_daemon.model.troubles import TROUBLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside_daemon.detectors.run_view import Clock, RankProgress, RunProgress
+    from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
@@ -39,7 +39,7 @@ NOISE = 0.02  # share of the time of the median rank by which equal ranks differ
 _MASK = (1 << WINDOWS) - 1
 
 
-class Mark(NamedTuple):
+class WindowStart(NamedTuple):
     """Steps and own seconds of a rank at the start of a window."""
 
     steps: float
@@ -63,7 +63,7 @@ class Straggler:
         self._window = window
         self._restored: Alert | None = None
         self._ratios: dict[int, float] | None = None
-        self._marks: dict[int, Mark] = {}
+        self._marks: dict[int, WindowStart] = {}
         self._slow: dict[int, int] = {}
         self._past: dict[int, deque[float]] = {}  # its times in the last windows in which it was not slow
         # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
@@ -86,7 +86,7 @@ class Straggler:
             yield Batch(f"training:{self._run.id}.{self._run.attempt}:straggler", samples, complete=True)
             self._ratios = None
 
-    def evaluate(self, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, clock: RunClock) -> Iterator[Finding]:
         """Yield what changed, once per window."""
         run = self._run
         if self._restored is not None:
@@ -99,7 +99,7 @@ class Straggler:
         if len(times) >= 2:
             yield from self._judge(times, clock)
 
-    def end(self, clock: Clock) -> Iterator[Finding]:
+    def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the straggler: it is as fast as the others, or has ended."""
         if self._reported is not None:
             text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
@@ -116,14 +116,14 @@ class Straggler:
             if rank.ended or not rank.phases:
                 self._marks.pop(number, None)
                 continue
-            mark = Mark(rank.steps, _own(rank, phases))
+            mark = WindowStart(rank.steps, _own(rank, phases))
             before = self._marks.get(number)
             self._marks[number] = mark
             if before is not None and mark.steps > before.steps:
                 times[number] = max(0.0, mark.seconds - before.seconds) / (mark.steps - before.steps)
         return times
 
-    def _judge(self, times: Mapping[int, float], clock: Clock) -> Iterator[Finding]:
+    def _judge(self, times: Mapping[int, float], clock: RunClock) -> Iterator[Finding]:
         usual = _lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
         spread = _lower_median(abs(time - usual) for time in times.values())
@@ -143,7 +143,7 @@ class Straggler:
     def _share(self, number: int) -> float:
         return self._slow.get(number, 0).bit_count() / WINDOWS
 
-    def _finding(self, number: int, time: float, usual: float, others: int, clock: Clock) -> Finding:
+    def _finding(self, number: int, time: float, usual: float, others: int, clock: RunClock) -> Finding:
         run = self._run
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {duration(usual)}" if usual > 0 else "while others take no time"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Episode, slower
 from trackside_daemon.detectors.settings import DEFAULTS
-from trackside_daemon.model.robust import Window
+from trackside_daemon.model.robust import SortedWindow
 from trackside_daemon.model.text import duration, percent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Throughput:
         self._ratio = ratio
         self._lost = lost
         self._block: list[float] = []
-        self._window = Window(BEFORE)
+        self._window = SortedWindow(BEFORE)
         self._slower: list[float] = []
         self._since = 0
         self._began = 0

@@ -9,7 +9,7 @@ from trackside_daemon.model.finding import SEVERITIES, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.run_view import Clock
+    from trackside_daemon.detectors.run_view import RunClock
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.records import Event
 
@@ -28,7 +28,7 @@ class UserAlerts:
         self._last: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def evaluate(self, event: Event, name: str, clock: Clock) -> Iterator[Finding]:
+    def evaluate(self, event: Event, name: str, clock: RunClock) -> Iterator[Finding]:
         """Yield the finding for an alert event of the run called *name*, unless it comes too soon after another."""
         if clock.now and clock.now - event.time > OLD:
             return
@@ -44,7 +44,7 @@ class UserAlerts:
             self._left_out.pop(oldest, None)
         yield self._finding(event, name, clock)
 
-    def _finding(self, event: Event, name: str, clock: Clock) -> Finding:
+    def _finding(self, event: Event, name: str, clock: RunClock) -> Finding:
         severity: Severity = next((level for level in SEVERITIES if level == event.fields.get("severity")), "warning")
         rank = str(event.rank or 0)
         left_out = self._left_out.pop(event.run, 0)

@@ -16,8 +16,8 @@ from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from trackside_daemon.detectors.key_roles import Roles
-    from trackside_daemon.detectors.replay import Change, Row
+    from trackside_daemon.detectors.key_roles import KeyRoles
+    from trackside_daemon.detectors.replay import AlertChange, PushedRow
 
 EXTREME = 1000.0  # factor by which a threshold is changed at most
 EXACT = 1.03  # ratio of two thresholds that count as equal
@@ -28,10 +28,10 @@ SLACK = 60.0  # seconds by which a replayed alert may be earlier or later than t
 SEVERITY = frozenset({"critical_after"})
 
 
-class Moment(NamedTuple):
+class TimedChange(NamedTuple):
     """A change of an alert, and the Unix time of its row."""
 
-    change: Change
+    change: AlertChange
     time: float
 
 
@@ -61,7 +61,7 @@ def settings_of(alert: str) -> list[str]:
     return [name for name, alerts in named if alert in alerts.split(", ") and name not in SEVERITY]
 
 
-class Recording:
+class RecordedPushes:
     """Recorded pushes for many replays, without the keys that have no detector.
 
     Args:
@@ -72,18 +72,18 @@ class Recording:
     """
 
     def __init__(
-        self, rows: Iterable[Row], *, lost: float = 0.0, ranks: Collection[int] = (), roles: Roles = BY_NAME
+        self, rows: Iterable[PushedRow], *, lost: float = 0.0, ranks: Collection[int] = (), roles: KeyRoles = BY_NAME
     ) -> None:
         watched = (row._replace(values=_watched(row, roles)) for row in rows if not ranks or row.rank in ranks)
         self._rows = [row for row in watched if row.values]
         self._lost = lost
         self._roles = roles
 
-    def until(self, step: int, rank: int) -> Recording:
+    def until(self, step: int, rank: int) -> RecordedPushes:
         """Return the rows of a rank up to the last one of a step."""
         own = [row for row in self._rows if row.rank == rank]
         end = max((at for at, row in enumerate(own) if row.step == step), default=-1)
-        return Recording(own[: end + 1], lost=self._lost, roles=self._roles)
+        return RecordedPushes(own[: end + 1], lost=self._lost, roles=self._roles)
 
     def last(self, key: str, count: int) -> list[tuple[int, float]]:
         """Return step and value of the last samples of a key."""
@@ -93,12 +93,12 @@ class Recording:
         """Return the steps of a rank, in the order of their pushes."""
         return [row.step for row in self._rows if row.rank == rank]
 
-    def moments(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Iterator[Moment]:
+    def moments(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Iterator[TimedChange]:
         """Yield the changes of an alert."""
         replay = Replay(Wanted({alert}), thresholds, lost=self._lost, roles=self._roles)
         for row in self._rows:
             for change in replay.evaluate(row):
-                yield Moment(change, row.time)
+                yield TimedChange(change, row.time)
 
     def replayed(self, thresholds: DetectorThresholds = DEFAULTS) -> Replay:
         """Return the detectors after all rows."""
@@ -108,9 +108,9 @@ class Recording:
                 pass
         return replay
 
-    def firing(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Change | None:
+    def firing(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> AlertChange | None:
         """Return the last report of an alert that fires at the end of the rows; None if none does."""
-        firing: dict[tuple[str, int], Change] = {}
+        firing: dict[tuple[str, int], AlertChange] = {}
         for change, _ in self.moments(alert, thresholds):
             if change.state == "resolved":
                 firing.pop((change.key, change.rank), None)
@@ -168,7 +168,7 @@ def _ratio(one: float, other: float) -> float:
     return max(one / other, other / one)
 
 
-def _watched(row: Row, roles: Roles) -> dict[str, float]:
+def _watched(row: PushedRow, roles: KeyRoles) -> dict[str, float]:
     return {key: value for key, value in row.values.items() if roles.of(key)}
 
 
@@ -189,18 +189,18 @@ class Judged(NamedTuple):
     ended: float
     false: bool
 
-    def has(self, moment: Moment) -> bool:
+    def has(self, moment: TimedChange) -> bool:
         """Return whether a report of a replay belongs to this alert."""
         change, time = moment
         near = self.began - SLACK <= time <= self.ended + SLACK
         return near and change.state != "resolved" and (change.key, change.rank) == (self.key, self.rank)
 
 
-class Case(NamedTuple):
+class StoredAlerts(NamedTuple):
     """A run, and its stored alerts of one name."""
 
     name: str
-    recording: Recording
+    recording: RecordedPushes
     alerts: Sequence[Judged]
 
     def firing(self, alert: str, thresholds: DetectorThresholds) -> set[int]:
@@ -226,12 +226,12 @@ class Proposal(NamedTuple):
     false: frozenset[int]
 
 
-def propose(alert: str, cases: Sequence[Case], thresholds: DetectorThresholds) -> Proposal:
+def propose(alert: str, cases: Sequence[StoredAlerts], thresholds: DetectorThresholds) -> Proposal:
     """Return the change of one threshold that silences all false alarms and the fewest other alerts."""
     false = frozenset(judged.id for case in cases for judged in case.alerts if judged.false)
     wrong = [case for case in cases if any(judged.false for judged in case.alerts)]
 
-    def firing(other: DetectorThresholds, among: Sequence[Case] = cases) -> frozenset[int]:
+    def firing(other: DetectorThresholds, among: Sequence[StoredAlerts] = cases) -> frozenset[int]:
         return frozenset(one for case in among for one in case.firing(alert, other))
 
     before = firing(thresholds)

@@ -44,7 +44,7 @@ MOST = 64  # live runs that are compared, the newest ones
 log = logging.getLogger("trackside")
 
 
-class Pace(NamedTuple):
+class PaceChange(NamedTuple):
     """A live run and how its steps compare with those of its baseline.
 
     Attributes:
@@ -70,7 +70,7 @@ def _live(connection: sqlite3.Connection) -> Iterator[tuple[str, str, Baseline]]
             yield uid, name, chosen
 
 
-def read_paces(connection: sqlite3.Connection) -> dict[str, Pace]:
+def read_paces(connection: sqlite3.Connection) -> dict[str, PaceChange]:
     """Return the paces of the live runs that have a baseline, by their ids.
 
     Raises:
@@ -81,7 +81,7 @@ def read_paces(connection: sqlite3.Connection) -> dict[str, Pace]:
         one, usual = (read_measures(connection, run, tails).step_seconds for run in (uid, chosen.runs[0]))
         if one is not None and usual is not None:
             effect = compared(Effect("step_time", "seconds", "lower"), [one], [usual])
-            paces[uid] = Pace(name, chosen.runs[0], chosen.chosen == "pinned", effect)
+            paces[uid] = PaceChange(name, chosen.runs[0], chosen.chosen == "pinned", effect)
     return paces
 
 
@@ -131,7 +131,7 @@ class Regressions:
         self._clock, self._wall = clock, wall
         self._next = 0.0
         self._thread: threading.Thread | None = None
-        self._paces: Mapping[str, Pace] | None = None
+        self._paces: Mapping[str, PaceChange] | None = None
         self._since: dict[str, float] = {}
         self._firing: dict[str, Finding] = {}
         self._restored: list[Finding] = []
@@ -176,7 +176,7 @@ class Regressions:
         except Exception as error:  # noqa: BLE001  a damaged file, or values that no one foresaw: the daemon must go on
             log.debug("live runs cannot be compared with their baselines: %r", error)
 
-    def _judge(self, paces: Mapping[str, Pace]) -> Iterator[Finding]:
+    def _judge(self, paces: Mapping[str, PaceChange]) -> Iterator[Finding]:
         now = self._clock()
         slower = {
             run for run, pace in paces.items() if pace.effect.is_worse and (pace.effect.ratio or 0.0) >= self._ratio
@@ -191,7 +191,7 @@ class Regressions:
             finding = self._firing.pop(run)
             yield finding._replace(time=self._wall(), over=True, summary=f"run {dict(finding.labels)['run']} {text}")
 
-    def _finding(self, run: str, pace: Pace, lasting: float) -> Finding:
+    def _finding(self, run: str, pace: PaceChange, lasting: float) -> Finding:
         effect = pace.effect
         usual, value, ratio = effect.baseline or 0.0, effect.value or 0.0, effect.ratio or 0.0
         between = "" if effect.low is None or effect.high is None else f" ({effect.low:.3g} to {effect.high:.3g})"

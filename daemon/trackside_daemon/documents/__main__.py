@@ -15,11 +15,11 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.experiment import write_experiment
 from trackside_daemon.documents.html import write
 from trackside_daemon.documents.report import document
-from trackside_daemon.documents.request import Request
+from trackside_daemon.documents.request import ReportRequest
 from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 from trackside_daemon.questions.diagnosis import SIZE
 
 CPU_SECONDS = 60
@@ -28,10 +28,10 @@ CPU_SECONDS = 60
 def main() -> int:
     """Answer requests until the end of the input."""
     expected = (HistoryError, UnknownRunError, sqlite3.Error, ValueError, OSError)
-    return serve(Request, write_report, lambda _: Limits(CPU_SECONDS), expected)
+    return serve(ReportRequest, write_report, lambda _: WorkLimits(CPU_SECONDS), expected)
 
 
-def write_report(request: Request) -> str:
+def write_report(request: ReportRequest) -> str:
     """Write the report of a run as one HTML file, which appears when it is complete, or its directory, and return the path."""
     history = Offline(Path(request.history), lambda _: None)
     with history.reading() as connection:

@@ -15,7 +15,7 @@ from trackside_daemon.model.text import cut, duration, measured, number
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.documents.groups import Comparison, Group, Run, Statistics
+    from trackside_daemon.documents.groups import Comparison, Run, RunGroup, Statistics
 
     Row = Sequence[str]
 
@@ -102,11 +102,11 @@ def differences(runs: Sequence[Run]) -> dict[str, list[tuple[Any] | None]]:
     return {key: row for key, row in rows.items() if any(setting(value) != setting(row[0]) for value in row)}
 
 
-def _members(each: Group) -> str:
+def _members(each: RunGroup) -> str:
     return str(each.runs[0]["id"]) if len(each.runs) == 1 else f"{len(each.runs)} runs"
 
 
-def _differing(groups: Sequence[Group]) -> Iterator[Row]:
+def _differing(groups: Sequence[RunGroup]) -> Iterator[Row]:
     places = [(place, run) for place, each in enumerate(groups) for run in each.runs]
     for key, row in differences([run for _, run in places]).items():
         texts: list[list[str]] = [[] for _ in groups]
@@ -121,7 +121,7 @@ def _joined(texts: Sequence[str]) -> str:
     return ", ".join(distinct) if len(distinct) <= VALUES else f"{len(distinct)} values"
 
 
-def _result(comparison: Comparison, each: Group, key: str) -> str:
+def _result(comparison: Comparison, each: RunGroup, key: str) -> str:
     if (found := comparison.statistics(each, key)) is not None:
         return _cell(found)
     stated = [run["summary"][key] for run in each.runs if key in run.get("summary", {})]

@@ -80,7 +80,7 @@ class Curves(NamedTuple):
     left_out: int
 
 
-class Media(NamedTuple):
+class MediaSeries(NamedTuple):
     """Series of images, texts, tables and histograms, see `diagnosis.report.read_media`, each with its name."""
 
     series: Sequence[tuple[str, Mapping[str, Any]]]
@@ -90,7 +90,7 @@ class Document(NamedTuple):
     """A document with its title; the writers leave out tables without rows."""
 
     title: str
-    elements: Sequence[Table | Curves | Media]
+    elements: Sequence[Table | Curves | MediaSeries]
 
     @property
     def tables(self) -> list[Table]:
@@ -98,7 +98,7 @@ class Document(NamedTuple):
         return [one for one in self.drawn if isinstance(one, Table)]
 
     @property
-    def drawn(self) -> list[Table | Curves | Media]:
+    def drawn(self) -> list[Table | Curves | MediaSeries]:
         """The elements without tables that have no rows."""
         return [one for one in self.elements if not isinstance(one, Table) or any(one.rows)]
 

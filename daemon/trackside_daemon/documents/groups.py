@@ -22,7 +22,7 @@ PARTS = ("final", "best", "mean", "min", "max")
 """The values of a key after its name and a dot, as in ``loss.best``."""
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that are one column of a comparison."""
 
     name: str
@@ -44,15 +44,15 @@ class Statistics(NamedTuple):
     max: float = nan
 
 
-def group(runs: Sequence[Run], by: str) -> list[Group]:
+def group(runs: Sequence[Run], by: str) -> list[RunGroup]:
     """Return the runs in groups: one of each without *by*, by tag (a run counts in the group of each), name, or config.KEY."""
     if not by:
-        return [Group(run["name"], [run]) for run in runs]
+        return [RunGroup(run["name"], [run]) for run in runs]
     groups: dict[str, list[Run]] = {}
     for run in runs:
         for name in _groups_of(run, by):
             groups.setdefault(name, []).append(run)
-    return [Group(name, members) for name, members in groups.items()]
+    return [RunGroup(name, members) for name, members in groups.items()]
 
 
 def _groups_of(run: Run, by: str) -> Sequence[str]:
@@ -76,7 +76,7 @@ class Comparison:
     """
 
     def __init__(
-        self, compare: Compare, groups: Sequence[Group], baseline: Group | None = None, keys: Collection[str] = ()
+        self, compare: Compare, groups: Sequence[RunGroup], baseline: RunGroup | None = None, keys: Collection[str] = ()
     ) -> None:
         self.groups = groups
         self.baseline = baseline
@@ -88,7 +88,7 @@ class Comparison:
         """Return the keys of the results that runs state."""
         return list(dict.fromkeys(key for each in self.groups for run in each.runs for key in run.get("summary", {})))
 
-    def effects(self, each: Group) -> dict[str, dict[str, Any]]:
+    def effects(self, each: RunGroup) -> dict[str, dict[str, Any]]:
         """Return the measured effects of a group by quantity, as `Effect`; without a baseline, only their values mean something."""
         return self._effects([run["id"] for run in each.runs])
 
@@ -108,12 +108,12 @@ class Comparison:
         own = {"step": run["step"], "wall_seconds": None if run["ended"] is None else run["ended"] - run["started"]}
         return own.get(key)
 
-    def numbers(self, each: Group, key: str) -> list[float]:
+    def numbers(self, each: RunGroup, key: str) -> list[float]:
         """Return the numbers of the runs that have this value."""
         found = (self.value(run, key) for run in each.runs)
         return [number for value in found if (number := as_number(value)) is not None]
 
-    def statistics(self, each: Group, key: str) -> Statistics | None:
+    def statistics(self, each: RunGroup, key: str) -> Statistics | None:
         """Return a value over the runs of a group; None if no run has it as a number."""
         numbers = self.numbers(each, key)
         if not numbers:
@@ -124,7 +124,7 @@ class Comparison:
         std = sqrt(estimate.variance * len(numbers)) if isfinite(estimate.variance) else nan
         return Statistics(len(numbers), estimate.value, std, *estimate.interval(), min(numbers), max(numbers))
 
-    def effect(self, each: Group, key: str) -> Mapping[str, Any] | None:
+    def effect(self, each: RunGroup, key: str) -> Mapping[str, Any] | None:
         """Return how a value of a group differs from the baseline's, as `Effect`; None if that is unknown."""
         if self.baseline is None:
             return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trackside_daemon
-from trackside_daemon.documents.elements import Bar, Code, Curves, Media, Table, bounded, bounded_lines
+from trackside_daemon.documents.elements import Bar, Code, Curves, MediaSeries, Table, bounded, bounded_lines
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def write(document: Document) -> str:
             _table(bounded(one), title)
             if isinstance(one, Table)
             else _media(one)
-            if isinstance(one, Media)
+            if isinstance(one, MediaSeries)
             else _curves(one)
             for one in document.drawn
         ),
@@ -138,7 +138,7 @@ def _text(cell: Cell) -> str:
     return "<br>".join(map(escape, bounded_lines(cell)))
 
 
-def _media(media: Media) -> str:
+def _media(media: MediaSeries) -> str:
     """Return all series; what runs wrote is escaped, and images are data of one fixed type."""
     return f'<h2>Media</h2>\n<div class="media">{"".join(_series(*one) for one in media.series)}</div>'
 

@@ -148,6 +148,7 @@ def png(
     Raises:
         ImportError: matplotlib is not installed.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     size = (WIDTH / SIZE_DOTS, len(charts) * HEIGHT / SIZE_DOTS)
@@ -155,7 +156,7 @@ def png(
     for plot, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
         _draw(plot, chart, axes, theme)
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    FigureCanvasAgg(figure).print_png(out)  # `savefig` draws twice
     return out.getvalue()
 
 

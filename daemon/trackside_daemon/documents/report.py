@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.documents import diagnosis, run
 from trackside_daemon.documents.diagnosis import labelled
-from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, Media, Table, columns
+from trackside_daemon.documents.elements import CELL, Bar, Curves, Document, Lines, MediaSeries, Table, columns
 from trackside_daemon.history.read import layers
 from trackside_daemon.model.configuration import changes, config, setting
 from trackside_daemon.model.text import cut, duration, number, shown
@@ -33,7 +33,7 @@ def document(reports: Sequence[Contents]) -> Document:
         [
             *findings(reports),
             _curves(reports),
-            *([Media(media)] if media else []),
+            *([MediaSeries(media)] if media else []),
             *_details(reports),
             diagnosis.LIMITS,
         ],

@@ -9,7 +9,7 @@ import msgspec
 MODULE = "trackside_daemon.documents"
 
 
-class Request(msgspec.Struct):
+class ReportRequest(msgspec.Struct):
     """A report to write.
 
     Attributes:

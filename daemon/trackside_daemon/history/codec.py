@@ -41,7 +41,7 @@ class Cells(NamedTuple):
     lasts: array[float]
 
 
-class Summary(NamedTuple):
+class ValueSummary(NamedTuple):
     """Statistics of values; *low* and *high* are None if all are NaN.
 
     Attributes:
@@ -58,7 +58,7 @@ class Summary(NamedTuple):
     sum: float = 0.0
     squares: float | None = None
 
-    def plus(self, other: Summary) -> Summary:
+    def plus(self, other: ValueSummary) -> ValueSummary:
         """Return the statistics of both."""
         if not (self.finite and other.finite):
             squares = (self if self.finite else other).squares
@@ -68,7 +68,7 @@ class Summary(NamedTuple):
             finite = self.finite + other.finite
             apart = self.sum / self.finite - other.sum / other.finite
             squares = self.squares + other.squares + apart * apart * self.finite / finite * other.finite
-        return Summary(
+        return ValueSummary(
             min((low for low in (self.low, other.low) if low is not None), default=None),
             max((high for high in (self.high, other.high) if high is not None), default=None),
             self.finite + other.finite,
@@ -183,14 +183,16 @@ def nonfinite(values: Sequence[float], size: int = CELL) -> array[int]:
     return array(code, [sum(not isfinite(value) for value in values[start : start + size]) for start in starts])
 
 
-def summarize(values: Sequence[float]) -> Summary:
+def summarize(values: Sequence[float]) -> ValueSummary:
     """Return the statistics of *values*."""
     if values and _is_clean(values) and isfinite(total := sum(values)):
-        return Summary(min(values), max(values), len(values), total, _squares(values, total))
+        return ValueSummary(min(values), max(values), len(values), total, _squares(values, total))
     numbers = [value for value in values if not isnan(value)]
     finite = [value for value in numbers if isfinite(value)]
     total = sum(finite)
-    return Summary(min(numbers, default=None), max(numbers, default=None), len(finite), total, _squares(finite, total))
+    return ValueSummary(
+        min(numbers, default=None), max(numbers, default=None), len(finite), total, _squares(finite, total)
+    )
 
 
 def _squares(values: Sequence[float], total: float) -> float:

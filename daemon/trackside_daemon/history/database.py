@@ -34,9 +34,9 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.salvage import set_aside
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, read_wal
-from trackside_daemon.history.salvage.salvage import MODULE, Request, Salvaged, salvage
+from trackside_daemon.history.salvage.salvage import MODULE, Salvaged, SalvageRequest, salvage
 from trackside_daemon.linux.process_limits import WORKER_BYTES, worker_bytes
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.text import byte_size
 
@@ -133,10 +133,10 @@ class Database:
         self._files: list[os.stat_result] = []
         self._connection: sqlite3.Connection | None = None
         self._directory_lock: FileLock | None = None
-        self._salvaging = Worker(MODULE, Salvaged, memory=worker_bytes(WORKER_BYTES), name="its process")
+        self._salvaging = CallWorker(MODULE, Salvaged, memory=worker_bytes(WORKER_BYTES), name="its process")
         self._salvaged_at = -inf
         self._has_bad_rows = False
-        self._check = Worker(MODULE, str, memory=worker_bytes(WORKER_BYTES), name="its process")
+        self._check = CallWorker(MODULE, str, memory=worker_bytes(WORKER_BYTES), name="its process")
         self._image = directory / f"{FILE}{set_aside.IMAGE}"
         with suppress(OSError):  # of a daemon that was killed while it set a file aside
             self._image.unlink()
@@ -334,7 +334,7 @@ class Database:
             self._files = [path.stat() for path in self._open_files()]
         if self._serves and not self._exclusive and self.path.stat().st_size > SMALL_BYTES:
             try:
-                self._check.begin(Request(str(self.path)))
+                self._check.begin(SalvageRequest(str(self.path)))
             except WorkerFailed as error:
                 log.warning("%s is not checked for damage: %s", self.path, error)
 
@@ -472,7 +472,7 @@ class Database:
             return salvage(pending.source, pending.target, time.monotonic() + SALVAGE_SECONDS)
         if not self._salvaging.busy:
             os.truncate(pending.target, 0)  # of a daemon that was killed
-            self._salvaging.begin(Request(str(pending.source), str(pending.target), SALVAGE_SECONDS))
+            self._salvaging.begin(SalvageRequest(str(pending.source), str(pending.target), SALVAGE_SECONDS))
         salvaged = self._salvaging.poll(seconds)
         if salvaged is None:
             raise SalvagingError(f"{self.path}: the rows of the damaged history are being copied to a new one")

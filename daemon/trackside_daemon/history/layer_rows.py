@@ -54,7 +54,7 @@ class LayerFrame(NamedTuple):
     buckets: Sequence[bytes]
 
 
-class Part(NamedTuple):
+class RowsPart(NamedTuple):
     """A part of the rows, so that a chart reads no more than it shows.
 
     Attributes:
@@ -68,7 +68,7 @@ class Part(NamedTuple):
     buckets: bool = True
 
 
-WHOLE = Part()
+WHOLE = RowsPart()
 
 
 def write_frames(connection: sqlite3.Connection, stream: int, frames: Iterable[DistributionFrame], shift: int) -> None:
@@ -116,7 +116,7 @@ def read(
     *,
     first: int = 0,
     window: tuple[float, float] = (-inf, inf),
-    part: Part = WHOLE,
+    part: RowsPart = WHOLE,
 ) -> list[LayerFrame]:
     """Return the rows of a level from number *first* on, in their order.
 
@@ -157,7 +157,7 @@ def after(connection: sqlite3.Connection, stream: int, id_: int, most: int) -> l
 
 
 def _frame(
-    connection: sqlite3.Connection, known: dict[int, list[str]], row: Sequence[Any], part: Part = WHOLE
+    connection: sqlite3.Connection, known: dict[int, list[str]], row: Sequence[Any], part: RowsPart = WHOLE
 ) -> LayerFrame:
     begin, step, time, names, numbers, packed = row
     try:

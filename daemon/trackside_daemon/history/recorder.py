@@ -40,7 +40,7 @@ T = TypeVar("T")
 log = logging.getLogger("trackside")
 
 
-class Recorder:
+class HistoryRecorder:
     """The owner of the history in one directory.
 
     Args:

@@ -25,7 +25,7 @@ _DESCRIPTORS = 16  # room for descriptors in one recvmsg(2), which ends after a 
 RECORD_BYTES = 64 << 20  # a longer record comes from a worker that is out of order
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kinds of records.
 
     The worker sends ``READY`` once it accepts connections; ``CONNECTED`` with a connection's id, uid, pid and name of its key
@@ -43,10 +43,10 @@ class Kind(IntEnum):
     PING = 6
 
 
-class Record(NamedTuple):
+class ChannelRecord(NamedTuple):
     """A received record; *descriptor* is -1 if none came with it."""
 
-    kind: Kind
+    kind: RecordKind
     parts: list[bytes]
     descriptor: int = -1
 
@@ -79,7 +79,7 @@ class Channel:
         """Return the descriptor of the socket."""
         return self._socket.fileno()
 
-    def add(self, kind: Kind, parts: Sequence[Piece] = (), descriptor: int = -1) -> None:
+    def add(self, kind: RecordKind, parts: Sequence[Piece] = (), descriptor: int = -1) -> None:
         """Add a record for the next `flush`, with a descriptor to pass on, which is closed after that."""
         head = _HEAD.pack(kind, descriptor >= 0, len(parts)) + struct.pack(f"={len(parts)}I", *map(len, parts))
         if descriptor >= 0:
@@ -106,7 +106,7 @@ class Channel:
                 raise ChannelClosed from error
             self._forget(sent)
 
-    def receive(self) -> list[Record]:
+    def receive(self) -> list[ChannelRecord]:
         """Return the records that have arrived; one call reads the socket once.
 
         Raises:
@@ -168,11 +168,11 @@ class Channel:
                 return
             sent -= len(piece)
 
-    def _record(self, view: memoryview, start: int, ends: list[int]) -> Record:
+    def _record(self, view: memoryview, start: int, ends: list[int]) -> ChannelRecord:
         kind, descriptors, _ = _HEAD.unpack_from(view, start)
         # None has arrived if this process is out of descriptors.
         descriptor = self._descriptors.popleft() if descriptors and self._descriptors else -1
-        return Record(Kind(kind), [bytes(view[a:b]) for a, b in pairwise(ends)], descriptor)
+        return ChannelRecord(RecordKind(kind), [bytes(view[a:b]) for a, b in pairwise(ends)], descriptor)
 
 
 def _ends(view: memoryview, start: int) -> list[int] | None:

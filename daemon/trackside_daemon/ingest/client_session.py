@@ -64,7 +64,7 @@ class Receipt(NamedTuple):
     refused: str = ""
 
 
-class Outbox(NamedTuple):
+class Consequences(NamedTuple):
     """The consequences of a message: *answers* to send now, and *batches* for the pipeline."""
 
     answers: list[list[bytes]]
@@ -173,7 +173,9 @@ class ClientSession:
         """Return whether its client is there to get messages besides answers."""
         return self.greeted and not self.ref.late and now.monotonic - self.received_at < SPEAKING_SECONDS
 
-    def resolve(self, hello: Hello, name: str, attempt: int, now: Moment, outbox: Outbox, *, room: bool) -> None:
+    def resolve(
+        self, hello: Hello, name: str, attempt: int, now: Moment, consequences: Consequences, *, room: bool
+    ) -> None:
         """Resolve the session, and deliver the record that opens it in the history, if that is new.
 
         Args:
@@ -181,7 +183,7 @@ class ClientSession:
             name: The exported name of the run.
             attempt: The attempt of the run.
             now: When the hello arrived.
-            outbox: Gets the record.
+            consequences: Gets the record.
             room: The history has room for it. Otherwise its next message is answered with ``hello?``.
         """
         identity = self.identity = hello.identity
@@ -199,7 +201,9 @@ class ClientSession:
             self._announced = True
             self._paused = hello.totals.paused
         offset, is_same = self.clock.offset(hello.clock), self.clock.is_same
-        outbox.deliver([SessionOpened(ref, hello, now.wall, offset, again=again, owner=self.owner, same_clock=is_same)])
+        consequences.deliver(
+            [SessionOpened(ref, hello, now.wall, offset, again=again, owner=self.owner, same_clock=is_same)]
+        )
 
     def commit(self, number: int, refused: str = "") -> None:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one; why this one was refused."""
@@ -216,43 +220,43 @@ class ClientSession:
             return [self.peer, *encode(Envelope("nack", self.ref.id, number), Nack(self.refused[number]))]
         return [self.peer, *encode(Envelope("ack", self.ref.id, number))]
 
-    def beat(self, message: Heartbeat, now: Moment, outbox: Outbox) -> None:
+    def beat(self, message: Heartbeat, now: Moment, consequences: Consequences) -> None:
         """Apply a sign of life."""
         self._shared.limits.accept("beat")
         if (exported := self.exported) is not None:
             message.clock = self.clock.receive(message.clock, now)
-            outbox.batches.extend(self._shared.runs.beat(exported, message, now))
+            consequences.batches.extend(self._shared.runs.beat(exported, message, now))
 
-    def is_next(self, envelope: Envelope, outbox: Outbox) -> bool:
+    def is_next(self, envelope: Envelope, consequences: Consequences) -> bool:
         """Return whether a numbered message is the next; answer a lower one, a duplicate, and a higher one, which comes again."""
         number, ahead = envelope.number, envelope.number - self.accepted
         if ahead == 1 or (ahead > 1 and envelope.kind == "skip"):
             return True
         self._shared.limits.duplicates += ahead < 1
-        outbox.answers.append(self.answer(number if number in self.refused else self.committed))
+        consequences.answers.append(self.answer(number if number in self.refused else self.committed))
         return False
 
     def receive_numbered(
-        self, envelope: Envelope, message: Any, columns: list[Columns], now: Moment, outbox: Outbox
+        self, envelope: Envelope, message: Any, columns: list[Columns], now: Moment, consequences: Consequences
     ) -> None:
         """Apply the next numbered message, unless it has to come again; its records and its number are one transaction."""
         kind, number = envelope.kind, envelope.number
         if self._has_to_wait(message, now):
-            outbox.answers.append(self.answer(self.committed))
+            consequences.answers.append(self.answer(self.committed))
             return
         if kind == "batch":
-            self._push(number, message, columns, now, outbox)
+            self._push(number, message, columns, now, consequences)
         elif kind == "skip":
-            self._skip(number, message, now, outbox)
+            self._skip(number, message, now, consequences)
         else:
-            self._close(number, message, now, outbox)
+            self._close(number, message, now, consequences)
         self._shared.limits.accept(kind)
         self.accepted = number
 
-    def refuse(self, number: int, error: WireError, outbox: Outbox) -> None:
+    def refuse(self, number: int, error: WireError, consequences: Consequences) -> None:
         """Refuse the next numbered message: through the history, since to a client a nack means that all before is committed."""
         self._shared.limits.reject(self.owner.id, self.ref.id, error)
-        outbox.deliver([BatchIngested(self.ref, number)], Receipt(self.ref.id, number, error.reason))
+        consequences.deliver([BatchIngested(self.ref, number)], Receipt(self.ref.id, number, error.reason))
         self.accepted = number
 
     def end_stray(self, ended: Exit | None, at: float) -> RunState:
@@ -277,7 +281,9 @@ class ClientSession:
             return False
         return sum(sum(one.media.values()) for one in sessions if one.owner.id == owner) > MEDIA_WAITING
 
-    def _push(self, number: int, message: Pushes, columns: list[Columns], now: Moment, outbox: Outbox) -> None:
+    def _push(
+        self, number: int, message: Pushes, columns: list[Columns], now: Moment, consequences: Consequences
+    ) -> None:
         """Apply a batch: values for the page in batches of their rank, and all of it in one for the history and detectors."""
         ref, runs = self.ref, self._shared.runs
         message.clock = self.clock.receive(message.clock, now)
@@ -286,9 +292,9 @@ class ClientSession:
         happened = self._events(message, now) if message.events or message.alerts else []
         late = ref.late or self.clock.age(message.clock, now) > LATE_SECONDS
         if (exported := self.exported) is not None and not ref.late:
-            outbox.batches.extend(runs.push(exported, message, columns, now, late=late))
+            consequences.batches.extend(runs.push(exported, message, columns, now, late=late))
             if not late and (derived := runs.derive(exported, columns)):
-                self._deliver_derived(derived, outbox)
+                self._deliver_derived(derived, consequences)
         ingested = BatchIngested(
             ref,
             number,
@@ -302,7 +308,7 @@ class ClientSession:
             message.clock.monotonic,
             message.totals.step_duration,
         )
-        outbox.deliver([ingested, *happened], Receipt(ref.id, number))
+        consequences.deliver([ingested, *happened], Receipt(ref.id, number))
 
     def _events(self, message: Pushes, now: Moment) -> list[Event]:
         """Return the events of a batch, none if its owner sends more than others have room for; log failed hooks."""
@@ -320,11 +326,11 @@ class ClientSession:
                 log.warning(text, ref.name, ref.rank, hook, error, extra=ref.log_fields)
         return happened
 
-    def _deliver_derived(self, derived: dict[RankSession, list[Columns]], outbox: Outbox) -> None:
+    def _deliver_derived(self, derived: dict[RankSession, list[Columns]], consequences: Consequences) -> None:
         """Deliver what follows for all ranks of a run from the parts that each pushes: as if each had pushed the whole."""
-        outbox.batches.extend(self._shared.runs.apply_derived(derived))
+        consequences.batches.extend(self._shared.runs.apply_derived(derived))
         live = [one for one in self._shared.sessions.values() if one.greeted and one.training is not None]
-        outbox.deliver(
+        consequences.deliver(
             [
                 BatchIngested(one.ref, 0, derived[one.training], one.clock.shift)
                 for one in live
@@ -338,30 +344,30 @@ class ClientSession:
         self._paused += grown
         return grown
 
-    def _skip(self, number: int, message: Skip, now: Moment, outbox: Outbox) -> None:
+    def _skip(self, number: int, message: Skip, now: Moment, consequences: Consequences) -> None:
         """Apply a known gap."""
         ref = self.ref
         self._dropped = max(self._dropped, message.totals.dropped)
         missing = number - self.accepted
         self._shared.limits.gaps += missing
         if (exported := self.exported) is not None and not ref.late:
-            outbox.batches.extend(self._shared.runs.skip(exported, message.totals, now))
+            consequences.batches.extend(self._shared.runs.skip(exported, message.totals, now))
         fields: dict[str, object] = {"batches": missing}
         if message.values:
             fields["values"] = message.values
         if message.steps is not None:
             fields["steps"] = "{} to {}".format(*message.steps)
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields=fields)
-        outbox.deliver([BatchIngested(ref, number, phases=message.totals.phases), gap], Receipt(ref.id, number))
+        consequences.deliver([BatchIngested(ref, number, phases=message.totals.phases), gap], Receipt(ref.id, number))
 
-    def _close(self, number: int, message: Bye, now: Moment, outbox: Outbox) -> None:
+    def _close(self, number: int, message: Bye, now: Moment, consequences: Consequences) -> None:
         """Apply the end of the session."""
         ref, runs, receipt = self.ref, self._shared.runs, Receipt(self.ref.id, number)
         message.clock = self.clock.receive(message.clock, now)
         ingested = BatchIngested(ref, number, phases=message.totals.phases)
         if (exported := self.exported) is not None:
-            outbox.batches.extend(runs.close(exported, message, now))
-            outbox.deliver([ingested], receipt)
+            consequences.batches.extend(runs.close(exported, message, now))
+            consequences.deliver([ingested], receipt)
             return
         # It is not on the page: it is over a limit, or its bye is late.
         self.bye = replace(message, totals=Totals())
@@ -369,7 +375,7 @@ class ClientSession:
         end = End(state, cause, message.clock.wall / 1e9)
         run_state = RunState(ref.run, ref.attempt, *end, late=ref.late)
         if not ref.late:
-            outbox.deliver([ingested, run_state], receipt)
+            consequences.deliver([ingested, run_state], receipt)
             return
         if self.is_logged:
             self.is_logged = False
@@ -377,8 +383,8 @@ class ClientSession:
             log.info("run %s rank %d ended: %s", ref.run, ref.rank, end_text, extra=ref.log_fields)
         fields = {"state": state, "cause": cause}
         ended = Event(ref.run, ref.attempt, end.at, "rank_ended", ref.rank, fields=fields)
-        outbox.deliver([ingested, ended, run_state], receipt)
+        consequences.deliver([ingested, ended, run_state], receipt)
         if self.identity is not None:  # after the event, whose cause is in the alert
             dropped = max(self._dropped, message.totals.dropped)
             missed = runs.missed(self.identity, ref.attempt, end, self.owner, now, dropped=dropped)
-            outbox.batches.extend(missed)
+            consequences.batches.extend(missed)

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.environment.discovery import SOCKET, SYSTEM_DIRECTORY, directories, socket_failure
+from trackside.environment.discovery import SOCKET, SYSTEM_SOCKET_DIRECTORY, directories, socket_failure
 from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
 from trackside_daemon.linux.file_lock import FileLock, HeldError
@@ -39,12 +39,12 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
     Raises:
         EndpointError: No directory can be used.
     """
-    if str(SYSTEM_DIRECTORY) in environ.get("RUNTIME_DIRECTORY", "").split(":"):
-        return SYSTEM_DIRECTORY
+    if str(SYSTEM_SOCKET_DIRECTORY) in environ.get("RUNTIME_DIRECTORY", "").split(":"):
+        return SYSTEM_SOCKET_DIRECTORY
     failures = []
     for directory in directories(environ, uid):
         try:
-            if directory == SYSTEM_DIRECTORY and uid != 0:
+            if directory == SYSTEM_SOCKET_DIRECTORY and uid != 0:
                 continue
             directory.mkdir(mode=0o700, exist_ok=True)
             status = directory.lstat()  # another user may have put a link into /tmp
@@ -110,7 +110,7 @@ def group_id(group: str, path: Path) -> int | None:
     Raises:
         EndpointError: There is no such group.
     """
-    if not group and path.parent != SYSTEM_DIRECTORY:
+    if not group and path.parent != SYSTEM_SOCKET_DIRECTORY:
         return None
     if group.isdecimal():
         return int(group)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trackside.wire import GATHER_SECONDS, Envelope, Welcome, WireError
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_clock import ClientClock
-from trackside_daemon.ingest.client_session import ClientSession, Outbox
+from trackside_daemon.ingest.client_session import ClientSession, Consequences
 from trackside_daemon.ingest.messages import checked, family
 from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
@@ -164,7 +164,7 @@ def report(session: ClientSession, rival: Rival, now: Moment) -> list[Event]:
 
 
 class Greetings:
-    """Resolves sessions at their hellos; arguments as of `Sessions`, which receives the messages after them."""
+    """Resolves sessions at their hellos; arguments as of `ClientSessions`, which receives the messages after them."""
 
     def __init__(
         self,
@@ -188,9 +188,16 @@ class Greetings:
         self._rivals = Rivals(shared, owners)
 
     def receive_hello(
-        self, connection: Connection, id_: bytes, greeting: Hello, now: Moment, outbox: Outbox, *, room: bool
+        self,
+        connection: Connection,
+        id_: bytes,
+        greeting: Hello,
+        now: Moment,
+        consequences: Consequences,
+        *,
+        room: bool,
     ) -> None:
-        """Resolve a session, by its id, at its hello; arguments as of `Sessions.receive`.
+        """Resolve a session, by its id, at its hello; arguments as of `ClientSessions.receive`.
 
         Raises:
             WireError: The session is another owner's, or this one opens too many sessions or runs.
@@ -214,32 +221,32 @@ class Greetings:
                     )
                     log.info(text, identity.name, identity.rank, extra=fields)
             session.peer, session.speaker = connection.id, connection.owner
-            self._resolve(session, hello, stored, now, outbox, rival=rival, room=room)
+            self._resolve(session, hello, stored, now, consequences, rival=rival, room=room)
         except UndecidedError:
-            outbox.answer(connection.id, Envelope("hello?", id_))
+            consequences.answer(connection.id, Envelope("hello?", id_))
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
             if (known := self._sessions.get(id_)) is not None:
                 known.restart()
         else:
             welcome = Welcome(STORES, hello.identity.run if session.why else "", session.why)
-            outbox.answer(session.peer, Envelope("welcome", id_, session.committed), welcome)
+            consequences.answer(session.peer, Envelope("welcome", id_, session.committed), welcome)
             session.pace = round(1000 * GATHER_SECONDS)
             if not session.ref.late:
-                outbox.answers.extend(self._pacing.messages([session]))
+                consequences.answers.extend(self._pacing.messages([session]))
 
     def open_spooled(self, hellos: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
-        """Open the sessions that have left spools; see `Sessions.open_spooled`."""
+        """Open the sessions that have left spools; see `ClientSessions.open_spooled`."""
         for id_, hello in hellos.items():
-            outbox, owner = Outbox([], []), self._owners.owner(None, id_, late=True)
+            consequences, owner = Consequences([], []), self._owners.owner(None, id_, late=True)
             try:
                 late = replace(checked(hello, self._runs.bounded(hello.identity)), late=True)
                 session, stored, late, rival = self._admit(id_, late, owner, family(late), now)
             except WireError as error:
                 self._limits.reject(owner.id, id_, error)
                 continue
-            self._resolve(session, late, stored, now, outbox, rival=rival, room=True)
-            yield from outbox.batches
+            self._resolve(session, late, stored, now, consequences, rival=rival, room=True)
+            yield from consequences.batches
 
     def _admit(
         self, id_: bytes, hello: Hello, owner: Owner, kin: Family, now: Moment
@@ -287,7 +294,7 @@ class Greetings:
         hello: Hello,
         stored: StoredSession | None,
         now: Moment,
-        outbox: Outbox,
+        consequences: Consequences,
         *,
         rival: Rival | None,
         room: bool,
@@ -314,7 +321,7 @@ class Greetings:
                 name = self._runs.name(hello.identity, session.owner)
                 if not is_known:
                     attempt = self._runs.attempt(hello.identity, ours.started / 1e9 if hello.late else None)
-            session.resolve(hello, name, attempt, now, outbox, room=room)
-            outbox.batches.extend(attached)
+            session.resolve(hello, name, attempt, now, consequences, room=room)
+            consequences.batches.extend(attached)
         if rival is not None:
-            outbox.deliver(report(session, rival, now))
+            consequences.deliver(report(session, rival, now))

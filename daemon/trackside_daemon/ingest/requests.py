@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.wire import GATHER_SECONDS, LONGEST_GATHER, Envelope, encode
 from trackside_daemon.ingest.messages import ANSWERS
-from trackside_daemon.model.capture import Answer
+from trackside_daemon.model.capture import RankAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ SLOWER, FASTER = 1.25, 0.9  # factors of the time, each second, while the daemon
 SLOWEST = 8.0  # limit of the product of these factors
 
 
-class Question:
+class RankQuestion:
     """A question to some ranks at once, or a command.
 
     Attributes:
@@ -64,7 +64,7 @@ class Question:
         self.number = number
         self.asked: frozenset[int] | None = None
         self._began = time.monotonic()
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, RankAnswer] = {}
         self._gone: set[int] = set()
         self._complete = threading.Event()
 
@@ -75,7 +75,7 @@ class Question:
 
     def answer(self, rank: int, body: Any) -> None:
         """Add the answer of a rank."""
-        self._answers[rank] = Answer(rank, time.monotonic() - self._began, body)
+        self._answers[rank] = RankAnswer(rank, time.monotonic() - self._began, body)
         self._check()
 
     def give_up(self, rank: int) -> None:
@@ -83,7 +83,7 @@ class Question:
         self._gone.add(rank)
         self._check()
 
-    def wait(self, seconds: float, cancelled: threading.Event | None = None) -> list[Answer]:
+    def wait(self, seconds: float, cancelled: threading.Event | None = None) -> list[RankAnswer]:
         """Wait for all answers, or soon after *cancelled* is set no more; return those that arrived by then, by rank."""
         until = time.monotonic() + seconds
         piece = seconds if cancelled is None else CHECK_SECONDS
@@ -110,7 +110,7 @@ class IngestRequests:
     def __init__(self) -> None:
         self.receipts: deque[Receipt] = deque()
         self.restarts: deque[bytes | None] = deque()
-        self.questions: deque[Question] = deque()
+        self.questions: deque[RankQuestion] = deque()
         self.changes: deque[Callable[[Moment], Sequence[Batch]]] = deque()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -149,14 +149,14 @@ class IngestRequests:
         self.changes.append(change)
         self.wake()
 
-    def command(self, kind: str, run: str, number: int, ranks: frozenset[int] | None = None) -> Question:
+    def command(self, kind: str, run: str, number: int, ranks: frozenset[int] | None = None) -> RankQuestion:
         """Send the clients of a run, by its id, a command that has no answer; do not wait."""
-        question = Question(kind, run, ranks, number=number)
+        question = RankQuestion(kind, run, ranks, number=number)
         self.questions.append(question)
         self.wake()
         return question
 
-    def command_layers(self, run: str, steps: int, ranks: frozenset[int] | None = None) -> Question:
+    def command_layers(self, run: str, steps: int, ranks: frozenset[int] | None = None) -> RankQuestion:
         """Have ranks of a run, by its id, push the norms of all layers for *steps* steps; do not wait.
 
         Distributions are measured more often meanwhile, if they are measured.
@@ -178,7 +178,7 @@ class IngestRequests:
         seconds: float = ANSWER_SECONDS,
         *,
         cancelled: threading.Event | None = None,
-    ) -> tuple[frozenset[int], list[Answer]]:
+    ) -> tuple[frozenset[int], list[RankAnswer]]:
         """Ask the clients of a run, and wait *seconds* at most. Any thread but the ingest thread may call it.
 
         Args:
@@ -192,12 +192,12 @@ class IngestRequests:
         Returns:
             The ranks that were asked, and their answers.
         """
-        question = Question(kind, run, ranks, body)
+        question = RankQuestion(kind, run, ranks, body)
         self.questions.append(question)
         self.wake()
         answers = question.wait(seconds, cancelled)
         if cancelled is not None and cancelled.is_set():
-            self.questions.append(Question("cancel?", run, ranks, number=0))
+            self.questions.append(RankQuestion("cancel?", run, ranks, number=0))
             self.wake()
             answers = question.wait(CANCEL_SECONDS)
         return question.asked or frozenset(), answers
@@ -209,9 +209,9 @@ class Questions:
     def __init__(self) -> None:
         self._number = 0
         # With the session that is asked and its rank: another one must not answer for it.
-        self._waiting: dict[int, tuple[Question, bytes, int]] = {}
+        self._waiting: dict[int, tuple[RankQuestion, bytes, int]] = {}
 
-    def messages(self, question: Question, sessions: Iterable[ClientSession], now: Moment) -> list[list[bytes]]:
+    def messages(self, question: RankQuestion, sessions: Iterable[ClientSession], now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several live *sessions* of a rank the last active one."""
         last: dict[int, ClientSession] = {}
         for session in sorted(sessions, key=lambda session: session.received_at):
@@ -227,7 +227,7 @@ class Questions:
             for session in last.values()
         ]
 
-    def number(self, question: Question, session: SessionRef) -> int:
+    def number(self, question: RankQuestion, session: SessionRef) -> int:
         """Return the number of a question's message to a session; a command has its own."""
         if question.number is not None:
             return question.number

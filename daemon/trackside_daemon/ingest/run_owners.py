@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.admission import BURST, RATE, Limits, OwnerRate, cut
+from trackside_daemon.training.admission import BURST, RATE, OwnerRate, PageLimits, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class RunOwners:
         self,
         stored: Callable[[str], str | None] = lambda _: None,
         spooled: Callable[[bytes], int | None] = lambda _: None,
-        label_bytes: int = Limits().label_bytes,
+        label_bytes: int = PageLimits().label_bytes,
     ) -> None:
         self._stored = stored
         self._spooled = spooled

@@ -23,7 +23,7 @@ LABEL_BYTES = 256
 _GONE = " (deleted)"
 
 
-class Mount(NamedTuple):
+class CgroupMount(NamedTuple):
     """A mounted cgroup hierarchy, whose directory *root* appears at *point*."""
 
     point: Path
@@ -84,9 +84,9 @@ class Cgroups:
         return ()
 
 
-def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
+def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[CgroupMount]]:
     """Return the mounts of each hierarchy by its names in /proc/PID/cgroup (/proc/self/mountinfo, proc(5))."""
-    by_name: dict[str, list[Mount]] = {}
+    by_name: dict[str, list[CgroupMount]] = {}
     try:
         lines = mountinfo.parse((proc / "self" / "mountinfo").read_bytes())
     except OSError:
@@ -94,7 +94,7 @@ def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
     for line in lines:
         if line.fstype in {"cgroup", "cgroup2"}:
             for name in (V2,) if line.fstype == "cgroup2" else line.super_options:
-                by_name.setdefault(name, []).append(Mount(_below(root, line.point), line.root))
+                by_name.setdefault(name, []).append(CgroupMount(_below(root, line.point), line.root))
     # In a container with the host's /sys, the container's own cgroup mount may show only a part of the tree.
     first = _below(root, str(sys))
     for hierarchy in by_name.values():
@@ -106,7 +106,7 @@ def _below(root: Path, path: str) -> Path:
     return root / path.lstrip("/")
 
 
-def directory_of(mount: Mount, cgroup: str, pid: int) -> Path | None:
+def directory_of(mount: CgroupMount, cgroup: str, pid: int) -> Path | None:
     """Return the directory of a process's cgroup; None when it lies outside of the mount."""
     top_up, top = _steps(mount.root)
     up, names = _steps(cgroup)

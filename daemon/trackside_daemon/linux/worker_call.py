@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 POLL_SECONDS = 1.0  # between two looks whether a request is to be given up
-END_SECONDS = 1.0  # the longest wait for a killed process
-IDLE_SECONDS = 120.0  # time without a request after which `Worker.poll` ends the process
+END_SECONDS = 5.0  # the longest wait for a killed process, whose memory the kernel frees first
+IDLE_SECONDS = 120.0  # time without a request after which `CallWorker.poll` ends the process
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -35,7 +35,7 @@ class _Reply(msgspec.Struct):
     error: str = ""
 
 
-class Worker(Generic[A]):
+class CallWorker(Generic[A]):
     """A process that answers requests. It starts with the first one, and anew after one that it failed on.
 
     The thread that starts it has to live as long; see `WorkerProcess`.
@@ -70,7 +70,7 @@ class Worker(Generic[A]):
         self._seconds = 0.0
         self._since = 0.0  # when it was asked, or has answered
 
-    def __enter__(self) -> Worker[A]:
+    def __enter__(self) -> CallWorker[A]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -189,7 +189,7 @@ class Worker(Generic[A]):
         return WorkerFailed(f"{self._prefix}{error}", error.reason)
 
 
-class Limits(NamedTuple):
+class WorkLimits(NamedTuple):
     """Limits of the process that does some work; see `trackside_daemon.linux.process_limits`.
 
     Attributes:
@@ -204,10 +204,10 @@ class Limits(NamedTuple):
 def serve(
     request: type[R] | Any,
     work: Callable[[R], object],
-    limits: Callable[[R], Limits] | None = None,
+    limits: Callable[[R], WorkLimits] | None = None,
     expected: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Answer the requests of a `Worker` until the end of the input; return the exit status.
+    """Answer the requests of a `CallWorker` until the end of the input; return the exit status.
 
     What else the process writes to standard output goes to standard error.
 

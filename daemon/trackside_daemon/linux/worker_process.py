@@ -86,6 +86,11 @@ class WorkerProcess:
         return self._process.pid
 
     @property
+    def status(self) -> int | None:
+        """The exit status; None until it is reaped."""
+        return self._process.returncode
+
+    @property
     def ending(self) -> bool:
         """True after `terminate` or `kill`."""
         return self._terminated_at is not None

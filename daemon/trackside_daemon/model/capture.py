@@ -136,7 +136,7 @@ def as_json(capture: Capture) -> dict[str, Any]:
     }
 
 
-class Answer(NamedTuple):
+class RankAnswer(NamedTuple):
     """The answer of one rank.
 
     Attributes:

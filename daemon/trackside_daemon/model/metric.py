@@ -1,7 +1,8 @@
 """Metric families, samples and batches.
 
-Everything that enters the daemon, a pushed loss or a GPU's temperature, becomes a `Batch` at once. All batches follow the
-same path from there.
+Everything that enters the daemon becomes batches, which all pass the same stages of the pipeline. The tick of a collector
+becomes one batch of samples, for the state; the history keeps those of the machine, and rules read the state. A push becomes
+two: samples for the state, from `training.runs`, and a `records.BatchIngested` with all its rows for history and detectors.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Batch:
     """Samples and records of one source at one moment.
 
     Attributes:
-        source: A collector's name, or ``training`` and more after a colon. ``collect[]`` and ``exclude[]`` of a scrape
-            select by the part before the colon.
+        source: A collector's name; ``training`` and more after a colon for a rank's samples; ``sessions`` for the records
+            of clients; or the part of the daemon. ``collect[]`` and ``exclude[]`` of a scrape select by what is before the colon.
         samples: The newest values.
         complete: The source has no other series: those that are not in this batch disappear.
         until: When the source's series expire unless another batch of it arrives, in seconds of the monotonic clock;

@@ -19,7 +19,7 @@ def middle_and_spread(values: Collection[float]) -> tuple[float, float]:
     return middle, NORMAL * median(abs(value - middle) for value in values)
 
 
-class Window:
+class SortedWindow:
     """The last *size* numbers, sorted. Adding one costs O(log size) comparisons and one move of memory.
 
     Attributes:

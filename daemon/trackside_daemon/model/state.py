@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OF_STATISTICS = 7
 
 
-class Series:
+class PageSeries:
     """One series on the page.
 
     Attributes:
@@ -52,17 +52,17 @@ class Series:
             self.column[self.place] = value  # type: ignore[assignment]
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """The series of all ranks of a run, the lowest rank first, and their values side by side.
 
     A scrape reads tens of thousands of values of a thousand ranks. As objects all over the memory they would take milliseconds.
     """
 
-    series: list[Series]
+    series: list[PageSeries]
     values: Column
 
 
-class Rows(NamedTuple):
+class PageFamily(NamedTuple):
     """A family on the page: its series in the order of their first samples, and their values at one moment.
 
     Attributes:
@@ -70,16 +70,16 @@ class Rows(NamedTuple):
     """
 
     metric: Metric
-    series: list[Series]
+    series: list[PageSeries]
     values: list[float | Distribution]
-    groups: Sequence[Group] = ()
+    groups: Sequence[RankGroup] = ()
 
 
 class _Groups(NamedTuple):
     """The series of a family by runs: *groups* of more ranks than a limit, and the *others*."""
 
-    others: list[Series]
-    groups: list[Group]
+    others: list[PageSeries]
+    groups: list[RankGroup]
 
 
 class State:
@@ -92,10 +92,10 @@ class State:
     def __init__(self, most_ranks: int = 64) -> None:
         self._most_ranks = most_ranks
         self._lock = threading.Lock()
-        self._families: dict[Metric, dict[tuple[str, ...], Series]] = {}
-        self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
+        self._families: dict[Metric, dict[tuple[str, ...], PageSeries]] = {}
+        self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], PageSeries]] = {}
         self._until: dict[str, float] = {}
-        self._complete: dict[str, list[Series]] = {}
+        self._complete: dict[str, list[PageSeries]] = {}
         """By source, the series of its last batch, if that was complete. Most next batches have the same series in this order."""
         self._groups: dict[Metric, _Groups] = {}
         """Of the families of ranks, until one of their series comes or goes."""
@@ -111,7 +111,7 @@ class State:
                 self._replace(batch)
             self._expire(batch)
 
-    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
+    def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[PageFamily]:
         """Return all families at one moment, sorted by name.
 
         Args:
@@ -128,8 +128,8 @@ class State:
                     groups = [group for group in groups if wanted(group.series[0].source)]
                 if series or groups:
                     # Copied, so that the page is rendered without the lock, and a scrape does not delay the pipeline.
-                    copied = [Group(group.series, group.values[:]) for group in groups]
-                    page.append(Rows(metric, series, [one.value for one in series], copied))
+                    copied = [RankGroup(group.series, group.values[:]) for group in groups]
+                    page.append(PageFamily(metric, series, [one.value for one in series], copied))
         return sorted(page, key=lambda rows: rows.metric.name)
 
     def values(self, now: float, *metrics: Metric) -> list[dict[tuple[str, ...], float | Distribution]]:
@@ -158,21 +158,21 @@ class State:
                 if metric.name in names
             }
 
-    def _grouped(self, metric: Metric, family: dict[tuple[str, ...], Series]) -> _Groups:
+    def _grouped(self, metric: Metric, family: dict[tuple[str, ...], PageSeries]) -> _Groups:
         # Statistics have one label for a third label of the family, and none for a fourth.
         if len(family) <= self._most_ranks or metric.labels[:2] != RANK or len(metric.labels) > len(RANK) + 1:
             return _Groups(list(family.values()), [])
         found = self._groups.get(metric)
         if found is None:
-            groups: dict[tuple[str, ...], list[Series]] = {}
+            groups: dict[tuple[str, ...], list[PageSeries]] = {}
             ranks: dict[str, set[str]] = {}
             for labels, series in family.items():
                 groups.setdefault((labels[0], *labels[2:]), []).append(series)
                 ranks.setdefault(labels[0], set()).add(labels[1])
             large = {run for run, those in ranks.items() if len(those) > self._most_ranks}
             few_enough = min(self._most_ranks, OF_STATISTICS)
-            many: list[Group] = []
-            few: list[list[Series]] = []
+            many: list[RankGroup] = []
+            few: list[list[PageSeries]] = []
             for (run, *_), group in groups.items():
                 if run in large and len(group) > few_enough:
                     many.append(_side_by_side(group))
@@ -214,14 +214,14 @@ class State:
         if kept:
             self._complete[batch.source] = list(kept.values())
 
-    def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
+    def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> PageSeries:
         """Return the series, which belongs to *source* from now on."""
         if len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name} has the labels {metric.labels}, got {labels}")
         family = self._families.setdefault(metric, {})
         series = family.get(labels)
         if series is None:
-            series = family[labels] = Series(metric, labels, source)
+            series = family[labels] = PageSeries(metric, labels, source)
             self._groups.pop(metric, None)
         elif series.source != source:
             self._sources.get(series.source, {}).pop((metric, labels), None)
@@ -252,7 +252,7 @@ class State:
                 self._remove(key, source)
 
 
-def _side_by_side(group: list[Series]) -> Group:
+def _side_by_side(group: list[PageSeries]) -> RankGroup:
     """Return the group of some series, and link each with its place there."""
     ordered = sorted(group, key=lambda series: int(series.labels[1]))
     values: Column = [series.value for series in ordered]
@@ -260,4 +260,4 @@ def _side_by_side(group: list[Series]) -> Group:
         values = array("d", cast("list[float]", values))
     for place, series in enumerate(ordered):
         series.column, series.place = values, place
-    return Group(ordered, values)
+    return RankGroup(ordered, values)

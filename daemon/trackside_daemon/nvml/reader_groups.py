@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Reader = Callable[[Any, Any, Unsupported], list[Value]]
 
 
-class Group(NamedTuple):
+class ReaderGroup(NamedTuple):
     """A reader, and when to read it.
 
     Attributes:
@@ -32,26 +32,26 @@ class Group(NamedTuple):
     every: float = 0.0
 
 
-def _stateless(reader: Reader) -> Group:
+def _stateless(reader: Reader) -> ReaderGroup:
     """Return the group of a reader without state, which all GPUs share."""
-    return Group(lambda: reader)
+    return ReaderGroup(lambda: reader)
 
 
 SLOW_SECONDS = 10.0
 
 
-def _slow(reader: Reader) -> Group:
+def _slow(reader: Reader) -> ReaderGroup:
     """Return the group of a stateless reader whose values change rarely: limits, links, errors, health."""
-    return Group(lambda: reader, every=SLOW_SECONDS)
+    return ReaderGroup(lambda: reader, every=SLOW_SECONDS)
 
 
 # Groups in the order in which they are read. MIG comes first, because it changes what the others can read.
-GROUPS: dict[str, Group] = {
-    "mig": Group(MigReader),
+GROUPS: dict[str, ReaderGroup] = {
+    "mig": ReaderGroup(MigReader),
     "utilization": _stateless(basic.utilization),
-    "busy": Group(BusyTime),
-    "gpm": Group(lambda: gpm.GpmReader((*gpm.RATIOS, *gpm.RATES))),
-    "cycles": Group(lambda: gpm.GpmReader(gpm.CYCLES), extra=True),
+    "busy": ReaderGroup(BusyTime),
+    "gpm": ReaderGroup(lambda: gpm.GpmReader((*gpm.RATIOS, *gpm.RATES))),
+    "cycles": ReaderGroup(lambda: gpm.GpmReader(gpm.CYCLES), extra=True),
     "memory": _stateless(basic.memory),
     "temperature": _stateless(thermal.temperature),
     "temperature-threshold": _slow(thermal.thresholds),
@@ -76,17 +76,17 @@ GROUPS: dict[str, Group] = {
     "retired-pages": _slow(health.retired_pages),
     "fabric": _slow(links.fabric),
     "persistence": _slow(health.persistence),
-    "processes": Group(Processes),
-    "process-utilization": Group(ProcessUtilization),
-    "engines": Group(lambda: basic.engines, extra=True),
-    "bar1": Group(lambda: basic.bar1, extra=True),
-    "pcie-throughput": Group(lambda: links.pcie_throughput, extra=True),
-    "links": Group(lambda: links.links, extra=True),
-    "accounting": Group(Accounting, extra=True),
+    "processes": ReaderGroup(Processes),
+    "process-utilization": ReaderGroup(ProcessUtilization),
+    "engines": ReaderGroup(lambda: basic.engines, extra=True),
+    "bar1": ReaderGroup(lambda: basic.bar1, extra=True),
+    "pcie-throughput": ReaderGroup(lambda: links.pcie_throughput, extra=True),
+    "links": ReaderGroup(lambda: links.links, extra=True),
+    "accounting": ReaderGroup(Accounting, extra=True),
 }
 
 
-def selected_groups(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, Group]:
+def selected_groups(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, ReaderGroup]:
     """Return the default groups and those of *extra*, which may contain ``all``, without those of *skip*."""
     wanted = set(extra)
     unwanted = set(skip)

@@ -31,7 +31,7 @@ class WorkerSettings(msgspec.Struct, omit_defaults=True):
     faults: tuple[str, ...] = ()
 
 
-class Request(msgspec.Struct):
+class ReadingRequest(msgspec.Struct):
     """One request to a worker, as one line of JSON.
 
     Attributes:

@@ -1,4 +1,7 @@
-"""The one path of every batch, whatever its source: two bounded queues, then state, history, detectors, alerts."""
+"""The stages that every batch passes: two bounded queues, then state, history, detectors, alerts.
+
+A push comes as two batches: one of samples, which changes the state, and one of records, for history and detectors.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.active_alerts import ActiveAlerts
     from trackside_daemon.alerts.stages import BatchListener, FindingSource
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
@@ -117,7 +120,7 @@ class Pipeline:
     def __init__(
         self,
         state: State,
-        history: Recorder,
+        history: HistoryRecorder,
         sources: Sequence[FindingSource] = (),
         alerts: ActiveAlerts | None = None,
         *,
@@ -143,7 +146,7 @@ class Pipeline:
         self._ticked = 0.0
         self._findings: list[Finding] = []
         self._began = 0.0
-        self._failures = dict.fromkeys(STAGES, 0)
+        self.failures = dict.fromkeys(STAGES, 0)
         self._logged = LogOnce(LOGGED)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
@@ -225,7 +228,7 @@ class Pipeline:
         try:
             stage(batch)
         except Exception as error:
-            self._failures[name] += 1
+            self.failures[name] += 1
             # Each kind once: a failure that somebody can cause must not hide all others.
             if self._logged.first((name, *_kind(error))):
                 log.exception(
@@ -238,7 +241,7 @@ class Pipeline:
         later = self._history.writer.failures
         samples = [
             Sample(daemon.PIPELINE_FAILURES, (stage,), count + later.get(stage, 0))
-            for stage, count in self._failures.items()
+            for stage, count in self.failures.items()
         ]
         return Batch("pipeline", samples, complete=True)
 

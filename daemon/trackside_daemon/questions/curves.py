@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.history.read.series import By
-    from trackside_daemon.questions.question import History, Part
+    from trackside_daemon.questions.question import History, RunPart
 
 MAX_SERIES = 1000  # series in one response
 MAX_BAND_SERIES = 8192  # series from which bands are made, such as eight keys of a thousand ranks
@@ -33,7 +33,7 @@ _Points = list[list[Any]]
 
 
 def find(
-    history: History, names: Collection[str], keys: Collection[str], part: Part, *, band: bool = False
+    history: History, names: Collection[str], keys: Collection[str], part: RunPart, *, band: bool = False
 ) -> list[RunSeries]:
     """Return the series of a part of runs, those of all ranks for a *band* if it names none.
 

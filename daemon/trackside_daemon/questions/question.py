@@ -318,7 +318,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Part(Question, frozen=True, kw_only=True):
+class RunPart(Question, frozen=True, kw_only=True):
     """A part of what a run has: ranks, an attempt, and a window of steps or times."""
 
     rank: Ranks = ()

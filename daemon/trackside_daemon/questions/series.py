@@ -14,9 +14,9 @@ from trackside_daemon.questions.question import (
     Keys,
     MissingError,
     OfRun,
-    Part,
     RunId,
     RunNames,
+    RunPart,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _ABOUT = (
 )
 
 
-class _Curves(Part, frozen=True, kw_only=True):
+class _Curves(RunPart, frozen=True, kw_only=True):
     """A part of series in so many points."""
 
     points: Annotated[
@@ -139,7 +139,7 @@ class Exported(NamedTuple):
     chunks: Iterator[bytes]
 
 
-class Export(Part, frozen=True, kw_only=True):
+class Export(RunPart, frozen=True, kw_only=True):
     """The part of a run that an export has; without a rank all ranks, so that a file is complete."""
 
     path = "/runs/{id}/export"
@@ -182,7 +182,7 @@ class Export(Part, frozen=True, kw_only=True):
             raise InvalidError(str(error)) from None
 
 
-class _LayerPart(Part, frozen=True, kw_only=True):
+class _LayerPart(RunPart, frozen=True, kw_only=True):
     """A part of the distributions of a run."""
 
     id: RunId

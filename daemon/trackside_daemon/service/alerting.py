@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.captures.captures import Request
+    from trackside_daemon.captures.captures import CaptureRequest
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.collectors.process.process import Process
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.collectors.process.process import TrainingProcess
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.stall import Stall
@@ -87,14 +87,14 @@ class Alerting:
         self,
         section: AlertsSection,
         state: State,
-        history: Recorder,
+        history: HistoryRecorder,
         about: DaemonInfo,
         *,
         ask: AskRanks,
-        processes: Callable[[], Sequence[Process]],
+        processes: Callable[[], Sequence[TrainingProcess]],
         push: Callable[[Sequence[Batch]], None],
         command: Callable[[str, int], object],
-        capture: Callable[[Request], object],
+        capture: Callable[[CaptureRequest], object],
         postpones: Callable[[Finding], bool],
         diagnose: Callable[[str], Sequence[str]] = lambda _: (),
         report: Callable[[str], str] = lambda _: "",
@@ -214,7 +214,7 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
     return DisabledAlerts(section.off)
 
 
-def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
+def _regressions(section: AlertsSection, history: HistoryRecorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
     """Yield the source that compares live runs with their baselines, if alerts are enabled."""
     if section.enabled:
         keys = [rule.query.key for rule in rules(section) if rule.query.key]
@@ -224,7 +224,7 @@ def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Aler
         yield source
 
 
-def last_attempt(history: Recorder, run: str) -> int:
+def last_attempt(history: HistoryRecorder, run: str) -> int:
     """Return the last attempt of a run; 0 if the history cannot be read."""
     with suppress(UnreadableError):
         return (history.last_attempt(run) or (0, None))[0]

@@ -17,7 +17,7 @@ from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.checkpoints.audit.request import MODULE as AUDIT
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
-from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.checkpoints import CheckpointFollower
 from trackside_daemon.checkpoints.directories import KEPT_SECONDS
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
@@ -38,16 +38,16 @@ from trackside_daemon.history.directory import (
 )
 from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.recorder import HistoryRecorder
 from trackside_daemon.history.training_counters import TrainingCounters
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
-from trackside_daemon.ingest.protocol import Sessions
 from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.server import Server
 from trackside_daemon.linux.process_limits import worker_bytes
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.model.families import gpu, training
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
@@ -60,7 +60,7 @@ from trackside_daemon.service.captures import CaptureParts
 from trackside_daemon.service.lost_runs import LostRuns
 from trackside_daemon.service.reports import Reports
 from trackside_daemon.service.run_readings import RunReadings
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.machine_history import MachineHistory
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Sink
     from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
 
@@ -123,7 +123,7 @@ class Parts:
         HistoryError: The history cannot be opened.
     """
 
-    def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
+    def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: WorkerHandle, url: str) -> None:
         self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
@@ -170,13 +170,13 @@ class Parts:
         )
         self.reports = _reports(config, directory, self.history, self.costs, memory)
         boot = boot_id(Path("/proc"))
-        self.checkpoints = Checkpoints(
+        self.checkpoints = CheckpointFollower(
             config.checkpoint,
             boot,
             self.ranks.get,
             lambda batch: queue.push([batch]),
-            auditing=Worker(AUDIT, Audited, memory=memory),
-            scanning=Worker(AUDIT, Scanned, memory=memory),
+            auditing=CallWorker(AUDIT, Audited, memory=memory),
+            scanning=CallWorker(AUDIT, Scanned, memory=memory),
             proc=Path(config.path.procfs),
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
@@ -200,7 +200,7 @@ class Parts:
             costs=self.costs,
         )
         self.runs = Runs(
-            Limits(**config.limits.model_dump(exclude={"worker_memory"})),
+            PageLimits(**config.limits.model_dump(exclude={"worker_memory"})),
             config.run.linger,
             liveness,
             self.history.last_attempt,
@@ -224,7 +224,7 @@ class Parts:
         watch = ProcessWatch(PROC, sys)
         rejected = partial(_rejected, ingest_worker, self.spools)
         owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
-        sessions = Sessions(
+        sessions = ClientSessions(
             self.runs,
             self.history.session,
             boot,
@@ -233,7 +233,7 @@ class Parts:
             owners=owners,
             restarts=lambda: ingest_worker.restarts,
         )
-        self.ingest = Server(
+        self.ingest = IngestThread(
             ingest_worker,
             sessions,
             self.pipeline.push,
@@ -289,9 +289,9 @@ def _directory(path: Path | None) -> Path:
 
 def _history(
     config: Config, directory: Path, machine: Sequence[str], state: State, requests: IngestRequests
-) -> Recorder:
+) -> HistoryRecorder:
     storage = config.storage
-    return Recorder(
+    return HistoryRecorder(
         directory,
         Bounds(storage.retention.size, storage.retention.age),
         synchronous=storage.synchronous,
@@ -316,7 +316,9 @@ def _hardware(state: State) -> dict[str, Any]:
     }
 
 
-def _reports(config: Config, directory: Path, history: Recorder, costs: LiveCosts, memory: int) -> Reports | None:
+def _reports(
+    config: Config, directory: Path, history: HistoryRecorder, costs: LiveCosts, memory: int
+) -> Reports | None:
     if config.reports.every and not config.storage.experiment_directory:
         logging.getLogger("trackside").warning(
             "reports.every has no effect: set storage.experiment-directory, the directory that it writes to"
@@ -341,7 +343,7 @@ def _place(path: str, setting: str) -> Path | None:
 def _alerting(
     config: Config,
     state: State,
-    history: Recorder,
+    history: HistoryRecorder,
     url: str,
     *,
     requests: IngestRequests,
@@ -362,7 +364,7 @@ def _alerting(
             processes=lambda: process.processes,
             push=queue.push,
             command=requests.command_layers,
-            capture=captures.ask,
+            capture=captures.begin,
             postpones=captures.disturbs,
             diagnose=partial(_diagnosis, history, costs),
             report=reports.link if reports else lambda _: "",
@@ -373,7 +375,7 @@ def _alerting(
         raise StartError(str(error)) from error
 
 
-def _diagnosis(history: Recorder, costs: LiveCosts, run: str) -> list[str]:
+def _diagnosis(history: HistoryRecorder, costs: LiveCosts, run: str) -> list[str]:
     """Return the first lines of a run's diagnosis, without its name."""
     with history.database.reading() as connection:
         return list(lines(diagnose(connection, run, costs.prices)))[1:DIAGNOSIS_LINES]
@@ -384,7 +386,7 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(training.PEAK_FLOPS, (run, str(rank)))])[0]
 
 
-def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
+def _rejected(ingest_worker: WorkerHandle, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
 

@@ -12,10 +12,10 @@ from trackside_daemon.captures.automatic import AutomaticCaptures, PlannedCaptur
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.kinds.flight_recorder import FlightRecorder
 from trackside_daemon.captures.kinds.layers import Layers
-from trackside_daemon.captures.kinds.memory import Memory
+from trackside_daemon.captures.kinds.memory import MemoryCaptures
 from trackside_daemon.captures.kinds.modules import Modules
 from trackside_daemon.captures.kinds.profile import Profiles
-from trackside_daemon.captures.kinds.stacks import Stacks
+from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.store import MIB, CaptureStore
 from trackside_daemon.detectors.deaths import how_ended
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.captures.settings import CaptureSection
-    from trackside_daemon.history.recorder import Recorder as History
+    from trackside_daemon.history.recorder import HistoryRecorder
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.rank_process import RankProcess
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 FLUSH_SECONDS = 2.0  # an end that is known by now is in the history by then
 
-PING_SECONDS = (
-    0.5  # the ranks that are asked count, not those that answer: their recorders find out why they are silent
-)
+# Not for long: the ranks that are asked count, not those that answer. Their recorders find out why they are silent.
+PING_SECONDS = 0.5
 
 
 class CaptureParts:
@@ -66,7 +65,7 @@ class CaptureParts:
         section: CaptureSection,
         directory: Path,
         memory: int,
-        history: History,
+        history: HistoryRecorder,
         requests: IngestRequests,
         *,
         state: State,
@@ -80,9 +79,9 @@ class CaptureParts:
             CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
             [
                 Profiles(self.kineto.recorder, requests.ask, step_seconds, partial(_world_size, state), memory),
-                Stacks(requests.ask),
+                StackCaptures(requests.ask),
                 FlightRecorder(requests.ask),
-                Memory(requests.ask, processes, PROC),
+                MemoryCaptures(requests.ask, processes, PROC),
                 Layers(history.database, requests.command_layers, step_seconds),
                 Modules(requests.ask, step_seconds),
             ],
@@ -93,11 +92,11 @@ class CaptureParts:
             ends=partial(_ends, history),
             finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
         )
-        ask = self.captures.ask
-        automatic = AutomaticCaptures(ask, processes, state, observes=partial(_observes, history))
+        begin = self.captures.begin
+        automatic = AutomaticCaptures(begin, processes, state, observes=partial(_observes, history))
         self.listeners = (automatic,) if section.auto else ()
         plan = ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
-        planned = PlannedCaptures(ask, processes, state, plan, of_others=section.plans == "all")
+        planned = PlannedCaptures(begin, processes, state, plan, of_others=section.plans == "all")
         self._beginners = (*self.listeners, planned)
 
     def batches(self) -> list[Batch]:
@@ -122,7 +121,7 @@ def _world_size(state: State, run: str) -> int | None:
     return next((int(info["world_size"]) for info in found if info["run_id"] == run), None)
 
 
-def _ends(history: History, run: str, since: float) -> dict[int | None, str]:
+def _ends(history: HistoryRecorder, run: str, since: float) -> dict[int | None, str]:
     """Return how the ranks of a run, by its id, have ended since a Unix time; with the key None how the run has."""
     history.writer.flush(FLUSH_SECONDS)
     return {end.rank: how_ended(end.state, end.cause) for end in history.ends(run) if end.time >= since}
@@ -134,7 +133,7 @@ def _ranks(requests: IngestRequests, processes: Callable[[], Sequence[RankProces
     return sorted(connected | {process.rank for process in processes() if process.run_id == run and process.pid > 0})
 
 
-def _observes(history: History, run: str) -> bool:
+def _observes(history: HistoryRecorder, run: str) -> bool:
     """Return whether a run, by its id, has measured layers; False if the history cannot be read."""
     try:
         with history.database.reading() as connection:

@@ -32,7 +32,7 @@ from trackside_daemon.service.alerting import last_attempt
 from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.finding_sources import alert_names
-from trackside_daemon.service.status import Status, build_info
+from trackside_daemon.service.status import DaemonStatus, build_info
 from trackside_daemon.service.systemd import Notifier, Watchdog
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable
 
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.service.config import Config
 
 # The sources of series other than the collectors.
@@ -92,7 +92,7 @@ M_ARENA_MAX = -8
 logger = logging.getLogger("trackside")
 
 
-class Part(NamedTuple):
+class StartAndStop(NamedTuple):
     """A start and a stop of the daemon, of the same thing where both are given.
 
     Attributes:
@@ -107,7 +107,7 @@ class Part(NamedTuple):
 class PartList:
     """Parts in the order in which they start; they stop in the reverse order."""
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, parts: Iterable[StartAndStop]) -> None:
         self._parts = tuple(parts)
         self._started = 0
 
@@ -147,7 +147,7 @@ class Daemon:
         config: Config,
         reload: Callable[[], Config],
         push_socket: PushSocket,
-        ingest_worker: IngestWorker,
+        ingest_worker: WorkerHandle,
         listener: socket.socket,
     ) -> None:
         _share_heaps()  # before any part starts a thread
@@ -163,7 +163,7 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._parts = Parts(config, push_socket, ingest_worker, self._url)
-        self._status = Status(
+        self._status = DaemonStatus(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
         )
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
@@ -303,38 +303,42 @@ class Daemon:
         captures, kineto = parts.captures.captures, parts.captures.kineto
         return PartList(
             [
-                Part(stop=self._remove_files),
-                *(Part(stop=collector.close) for collector in parts.collectors if isinstance(collector, Closes)),
-                Part(stop=parts.nvml.close),
-                Part(stop=parts.history.close),  # requests to the web server read it
-                Part(stop=parts.requests.close),  # pages ask clients for stacks
-                Part(stop=self._access.close),
-                Part(stop=self._web.stop),  # serves until the last sample is written
-                Part(stop=parts.ingest.close),  # acknowledges what the history has written last
-                Part(parts.mirrors.start, parts.mirrors.stop),  # they send what was written last
-                Part(parts.history.start, parts.history.stop),
-                Part(partial(parts.lost_runs.end_missed, parts.pipeline.accept)),
-                *(Part(reports.start, reports.stop) for reports in (parts.reports,) if reports is not None),
-                Part(parts.alerting.start, parts.alerting.stop),
-                Part(parts.pipeline.start, parts.pipeline.stop),
-                Part(self._tick_build_info),
-                Part(captures.start),  # before ranks can begin one
-                Part(parts.ingest.start, parts.ingest.stop),
+                StartAndStop(stop=self._remove_files),
+                *(
+                    StartAndStop(stop=collector.close)
+                    for collector in parts.collectors
+                    if isinstance(collector, Closes)
+                ),
+                StartAndStop(stop=parts.nvml.close),
+                StartAndStop(stop=parts.history.close),  # requests to the web server read it
+                StartAndStop(stop=parts.requests.close),  # pages ask clients for stacks
+                StartAndStop(stop=self._access.close),
+                StartAndStop(stop=self._web.stop),  # serves until the last sample is written
+                StartAndStop(stop=parts.ingest.close),  # acknowledges what the history has written last
+                StartAndStop(parts.mirrors.start, parts.mirrors.stop),  # they send what was written last
+                StartAndStop(parts.history.start, parts.history.stop),
+                StartAndStop(partial(parts.lost_runs.end_missed, parts.pipeline.accept)),
+                *(StartAndStop(reports.start, reports.stop) for reports in (parts.reports,) if reports is not None),
+                StartAndStop(parts.alerting.start, parts.alerting.stop),
+                StartAndStop(parts.pipeline.start, parts.pipeline.stop),
+                StartAndStop(self._tick_build_info),
+                StartAndStop(captures.start),  # before ranks can begin one
+                StartAndStop(parts.ingest.start, parts.ingest.stop),
                 # These ask ranks.
-                Part(parts.resumes.start, parts.resumes.stop),
-                Part(parts.checkpoints.start, parts.checkpoints.stop),
-                Part(stop=captures.stop),
-                Part(parts.alerting.start_evidence, parts.alerting.stop_evidence),
-                Part(parts.spools.start, parts.spools.stop),
-                Part(parts.sampler.start, parts.sampler.stop),
-                Part(stop=self._waits.stop),
-                Part(stop=self._overview.stop),
-                Part(parts.lost_runs.start, parts.lost_runs.stop),  # its thread writes to the history
-                Part(kineto.start),
-                Part(stop=kineto.stop),
-                Part(self._web.start),
+                StartAndStop(parts.resumes.start, parts.resumes.stop),
+                StartAndStop(parts.checkpoints.start, parts.checkpoints.stop),
+                StartAndStop(stop=captures.stop),
+                StartAndStop(parts.alerting.start_evidence, parts.alerting.stop_evidence),
+                StartAndStop(parts.spools.start, parts.spools.stop),
+                StartAndStop(parts.sampler.start, parts.sampler.stop),
+                StartAndStop(stop=self._waits.stop),
+                StartAndStop(stop=self._overview.stop),
+                StartAndStop(parts.lost_runs.start, parts.lost_runs.stop),  # its thread writes to the history
+                StartAndStop(kineto.start),
+                StartAndStop(stop=kineto.stop),
+                StartAndStop(self._web.start),
                 # Not before the server accepts requests: other commands find the daemon by this file.
-                Part(partial(write_url_file, self._url, self._address_file)),
+                StartAndStop(partial(write_url_file, self._url, self._address_file)),
             ]
         )
 

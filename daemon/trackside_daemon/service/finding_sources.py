@@ -12,7 +12,8 @@ from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import key_roles
-from trackside_daemon.alerts.stages import sources
+from trackside_daemon.detectors.rank_watch import RankWatch
+from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.families.catalogue import catalogue
 from trackside_daemon.model.troubles import DETECTED, RULED
 
@@ -92,9 +93,21 @@ def finding_sources(
     """
     if not section.enabled:
         return []
+    roles = key_roles(section)
+    ranks = RankWatch(section.thresholds, roles)
+    runs = RunWatch(
+        stall_after=section.stall_after,
+        straggler_window=section.straggler_window,
+        thresholds=section.thresholds,
+        slow_steps=ranks.slow_steps,
+        readings=ranks.readings,
+        roles=roles,
+        report=report,
+    )
     evaluated = RuleEvaluator(state, rules(section), clock, wall, baseline)
     leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
+        runs.restore(alert, attempt(alert.run))
         evaluated.restore(alert)
         leaks.restore(alert)
-    return [*sources(section, fired, attempt, report), evaluated, leaks]
+    return [ranks, runs, evaluated, leaks]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.firing_alerts import Escalation
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
 from trackside_daemon.captures.hang.verdict import verdict
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from trackside.wire import Flight
     from trackside_daemon.captures.hang.cases import RankDump
-    from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.captures.hang.verdict import HangVerdict
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
     from trackside_daemon.model.state import State
 
 ALERTS = STALLS | {"TrainingProcessDied"}
@@ -83,9 +83,9 @@ class Hangs:
         self,
         ask: AskRanks,
         state: State,
-        processes: Callable[[], Sequence[Process]],
+        processes: Callable[[], Sequence[TrainingProcess]],
         publish: Callable[[Batch], None],
-        capture: Callable[[Request], object],
+        capture: Callable[[CaptureRequest], object],
         *,
         apart: float = APART,
         retries: Sequence[float] = RETRIES,
@@ -157,7 +157,7 @@ class Hangs:
         finally:
             self._room.release()
 
-    def _keep(self, alert: Alert, found: Verdict) -> None:
+    def _keep(self, alert: Alert, found: HangVerdict) -> None:
         """Keep the flight recorders as a capture."""
         now, key = time.monotonic(), (alert.run, alert.alert)
         self._captured = {one: at for one, at in self._captured.items() if now - at < AGAIN_SECONDS}
@@ -168,11 +168,11 @@ class Hangs:
         attempt = int(self._info(alert.run).get("attempt", 0))
         cause = AlertLink(alert.alert, alert.started, dict(alert.labels))
         try:
-            self._capture(Request(alert.run, attempt, "flight_recorder", "alert", ranks, cause=cause))
+            self._capture(CaptureRequest(alert.run, attempt, "flight_recorder", "alert", ranks, cause=cause))
         except CaptureError as error:
             log.info("the flight recorders of run %s are not kept: %s", alert.run, error)
 
-    def _judge(self, hang: _Hang) -> Verdict | None:
+    def _judge(self, hang: _Hang) -> HangVerdict | None:
         """Ask all ranks, and those that answer once more; return None if they make progress, or no rank is known."""
         began = time.monotonic()
         asked, answers = self._ask("flight?", hang.run)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside.wire import Identity
-    from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.history.recorder import HistoryRecorder
+    from trackside_daemon.ingest.client_sessions import ClientSessions
     from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-    from trackside_daemon.ingest.protocol import Sessions
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.ingest.run_owners import RunOwners
     from trackside_daemon.model.metric import Batch
@@ -47,10 +47,10 @@ class LostRuns:
 
     def __init__(
         self,
-        history: Recorder,
+        history: HistoryRecorder,
         runs: Runs,
         owners: RunOwners,
-        sessions: Sessions,
+        sessions: ClientSessions,
         spools: OrphanedSpools,
         *,
         requests: IngestRequests,

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING
 
-from trackside_daemon.documents.request import MODULE, Request
+from trackside_daemon.documents.request import MODULE, ReportRequest
 from trackside_daemon.history.files.jsonl import folder
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.records import ENDED, BatchIngested, RunState
 
@@ -137,9 +137,9 @@ class Reports:
                 self._ended.discard(run)
             self._flush(WRITTEN_SECONDS)
             if has_ended and (file := self.file(run)):
-                self._write(run, Request(str(self._history), run, str(file)), "report", logging.INFO)
+                self._write(run, ReportRequest(str(self._history), run, str(file)), "report", logging.INFO)
             if self._experiments:
-                request = Request(str(self._history), run, "", experiments=str(self._experiments))
+                request = ReportRequest(str(self._history), run, "", experiments=str(self._experiments))
                 self._write(run, request, "directory", logging.INFO if has_ended else logging.DEBUG)
 
     def _next(self) -> str | None:
@@ -159,11 +159,11 @@ class Reports:
                 first = min(self._due.values(), default=None)
                 self._changed.wait(None if first is None else max(0.0, first - now))
 
-    def _write(self, run: str, request: Request, what: str, level: int) -> None:
+    def _write(self, run: str, request: ReportRequest, what: str, level: int) -> None:
         """Write a report or a directory, and log where it is, or once why it could not be written."""
         request.prices = self._prices().model_dump(mode="json")
         try:
-            with Worker(MODULE, str, memory=self._memory, name="its process") as worker:
+            with CallWorker(MODULE, str, memory=self._memory, name="its process") as worker:
                 place = worker.ask(
                     request, SECONDS, lambda: "the daemon stops" if self._clock() >= self._stop_by else ""
                 )

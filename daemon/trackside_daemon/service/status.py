@@ -31,7 +31,7 @@ FAMILIES = (
 )
 
 
-class Status:
+class DaemonStatus:
     """The status of one daemon.
 
     Args:

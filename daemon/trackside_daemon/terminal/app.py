@@ -14,13 +14,13 @@ from textual.message import Message
 from trackside.os_errors import os_error_text
 from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal.formatting import to_float
-from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
+from trackside_daemon.terminal.frame import DaemonData, ScreenFrame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour, save_snapshot
-from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, Report
-from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError
+from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, ReportPane
+from trackside_daemon.terminal.polling import PolledDaemon, Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.processes import TREE, CpuShares, describe
 from trackside_daemon.terminal.styled_lines import Line, first_visible, fit
-from trackside_daemon.terminal.view import View, Window
+from trackside_daemon.terminal.view import StepWindow, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +104,7 @@ class Top(App[None]):
             super().__init__()
             self.note = note
 
-    def __init__(self, daemon: Daemon, interval: float = 1.0, directory: Path | None = None) -> None:
+    def __init__(self, daemon: PolledDaemon, interval: float = 1.0, directory: Path | None = None) -> None:
         if no_colour():
             # Textual reads this variable, but not the names of terminals without colour.
             os.environ["NO_COLOR"] = "1"
@@ -119,7 +119,7 @@ class Top(App[None]):
         self._daemon = daemon
         self._recording = False
         self._cpu_shares = CpuShares()
-        self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
+        self._panes = {name: Pane(id=name) for name in (*ScreenFrame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
         # Textual permits post_message in any thread, such as the poller's, but not most other methods.
         self._poller = Poller(daemon, self.view, lambda result: self.post_message(self.Polled(result)), interval)
@@ -154,7 +154,7 @@ class Top(App[None]):
         """Show the summary of a capture."""
         self._recording, self._note = False, []
         self._draw()
-        self.push_screen(Report([shown(line) for line in message.lines]))
+        self.push_screen(ReportPane([shown(line) for line in message.lines]))
 
     def on_resize(self, event: events.Resize) -> None:
         """See Textual."""
@@ -265,7 +265,7 @@ class Top(App[None]):
 
     def action_reset(self) -> None:
         """Show all steps."""
-        self.view.window = Window()
+        self.view.window = StepWindow()
         self._view_changed()
 
     def action_zoom(self, factor: float) -> None:
@@ -332,7 +332,7 @@ class Top(App[None]):
         self._draw()
         self._poller.poll_now()
 
-    def _frame(self) -> Frame:
+    def _frame(self) -> ScreenFrame:
         data = self._data or DaemonData({})
         return render_frame(data, self.view, self.size.width, max(MIN_LINES, self.size.height - 1))
 

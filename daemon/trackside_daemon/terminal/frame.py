@@ -24,9 +24,9 @@ from trackside_daemon.terminal.processes import render_processes
 from trackside_daemon.terminal.styled_lines import (
     MARK,
     SEVERITIES,
-    Column,
     Line,
     Piece,
+    TableColumn,
     fit,
     join,
     line_width,
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
 
 _COLUMNS = (
-    Column("RUN", 0, right=False),
-    Column("STATE", 8, right=False),
-    Column("STEP", 8),
-    Column("DONE", 5, min_frame=90),
-    Column("LEFT", 11),
-    Column("LOSS", 9),
-    Column("RATE", 8),
-    Column("RANKS", 5, min_frame=100),
-    Column("ATTEMPT", 7, min_frame=110),
-    Column("RECENT LOSS", 24, right=False, min_frame=120),
-    Column("ALERTS", 13, right=False),
+    TableColumn("RUN", 0, right=False),
+    TableColumn("STATE", 8, right=False),
+    TableColumn("STEP", 8),
+    TableColumn("DONE", 5, min_frame=90),
+    TableColumn("LEFT", 11),
+    TableColumn("LOSS", 9),
+    TableColumn("RATE", 8),
+    TableColumn("RANKS", 5, min_frame=100),
+    TableColumn("ATTEMPT", 7, min_frame=110),
+    TableColumn("RECENT LOSS", 24, right=False, min_frame=120),
+    TableColumn("ALERTS", 13, right=False),
 )
 
 NARROW = 19  # columns of a GPU with its utilization and temperature
@@ -95,7 +95,7 @@ class PaneHeights(NamedTuple):
     alerts: int
 
 
-class Frame(NamedTuple):
+class ScreenFrame(NamedTuple):
     """Lines of each pane, from top to bottom."""
 
     host: list[Line]
@@ -137,13 +137,13 @@ def pane_heights(overview: Mapping[str, Any], view: View, width: int, height: in
     return PaneHeights(1, runs, plots if plots >= MIN_ROWS else 0, gpus, 0, 0, alerts)
 
 
-def render_frame(data: DaemonData, view: View, width: int, height: int | None) -> Frame:
+def render_frame(data: DaemonData, view: View, width: int, height: int | None) -> ScreenFrame:
     """Return the lines of all panes."""
     overview = data.overview
     heights = pane_heights(overview, view, width, height)
     runs = view.matching_runs(overview)
     now = to_float(overview.get("time")) or 0.0
-    return Frame(
+    return ScreenFrame(
         [render_host(overview, width)],
         _runs(runs, view, width, heights.runs, height) if heights.runs else [],
         _plots(data, view, width, heights.plots) if heights.plots else [],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.terminal.frame import DaemonData
-    from trackside_daemon.terminal.polling import Daemon
+    from trackside_daemon.terminal.polling import PolledDaemon
 
 MIN_WIDTH = 40
 
@@ -30,7 +30,7 @@ def no_colour() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").endswith(("dumb", "-m", "-mono"))
 
 
-def render_once(daemon: Daemon) -> Iterator[str]:
+def render_once(daemon: PolledDaemon) -> Iterator[str]:
     """Return the lines of a frame, as wide as the terminal or $COLUMNS.
 
     The frame is as high as the terminal or $LINES; without both, as high as necessary.

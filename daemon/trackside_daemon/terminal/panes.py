@@ -99,7 +99,7 @@ class FilterLine(Input):
         self.post_message(self.Submitted(self, ""))
 
 
-class Report(ModalScreen[None]):
+class ReportPane(ModalScreen[None]):
     """Lines of text, which scroll; Escape, Enter and q close them."""
 
     AUTO_FOCUS = "ScrollableContainer"  # which gets the keys

@@ -31,7 +31,7 @@ class Point(NamedTuple):
     last: float
 
 
-class Curve(NamedTuple):
+class PlottedCurve(NamedTuple):
     """A curve with its title.
 
     Attributes:
@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     baseline: float | None = None
 
 
-def plot(curve: Curve, width: int, height: int) -> list[Line]:
+def plot(curve: PlottedCurve, width: int, height: int) -> list[Line]:
     """Return *height* lines: the title, the curve next to its extremes, and the axis of steps with its marks."""
     rows = height - 2
     steps = [*(point.step for point in curve.points), *curve.nonfinite_steps]
@@ -69,7 +69,7 @@ def plot(curve: Curve, width: int, height: int) -> list[Line]:
     return [fit(line, width) for line in lines]
 
 
-def _range(curve: Curve) -> tuple[float, float]:
+def _range(curve: PlottedCurve) -> tuple[float, float]:
     """Return the lowest and highest value of the axis."""
     if not curve.points:
         return 0.0, 1.0
@@ -149,7 +149,7 @@ class _Bucket(NamedTuple):
     nonfinite: int
 
 
-def loss_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
+def loss_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> PlottedCurve:
     """Return the loss by step, with marks at NaN and infinities; the title names the rank if there are several.
 
     Where the loss has fallen much, the curve is that of the last half of the steps, whose differences would not be visible.
@@ -164,8 +164,8 @@ def loss_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> C
             title = f"{key} {short_number(buckets[-1].last)}{_rank(series, key, run)}{half}{count}"
             shown = [point for point in points if begin is None or point.step >= begin]
             marks = [bucket.step for bucket in buckets if bucket.nonfinite and (begin is None or bucket.step >= begin)]
-            return Curve(title, shown, marks)
-    return Curve("loss")
+            return PlottedCurve(title, shown, marks)
+    return PlottedCurve("loss")
 
 
 def _begin(points: Sequence[Point]) -> float | None:
@@ -181,7 +181,7 @@ def _begin(points: Sequence[Point]) -> float | None:
     return middle if extent(half) < FLAT * extent(points) else None
 
 
-def throughput_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
+def throughput_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> PlottedCurve:
     """Return tokens per second by step; samples or steps per second if the run pushes no tokens.
 
     The curve is of one rank; if there are several, the title has their newest sum. The value at a bucket's last step
@@ -191,9 +191,9 @@ def throughput_curve(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]
         if points := list(_rates(list(_buckets(series, key)), in_steps=False)):
             rank = _rank(series, key, run)
             total = f", all {with_prefix(run.get(f'{key}_per_second'))}" if rank else ""
-            return Curve(f"{key}/s {with_prefix(points[-1].last)}{rank}{total}", points, baseline=0.0)
+            return PlottedCurve(f"{key}/s {with_prefix(points[-1].last)}{rank}{total}", points, baseline=0.0)
     points = next(filter(None, (list(_rates(list(_buckets(series, key)), in_steps=True)) for key in LOSSES)), [])
-    return Curve(f"steps/s {short_number(points[-1].last)}" if points else "throughput", points, baseline=0.0)
+    return PlottedCurve(f"steps/s {short_number(points[-1].last)}" if points else "throughput", points, baseline=0.0)
 
 
 def _rates(buckets: Sequence[_Bucket], *, in_steps: bool) -> Iterator[Point]:

@@ -18,7 +18,7 @@ class UnansweredError(Exception):
     """The daemon did not answer; the message states why, in one line."""
 
 
-class Daemon(Protocol):
+class PolledDaemon(Protocol):
     """The daemon's API; all methods raise `UnansweredError`."""
 
     def overview(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class PollResult(NamedTuple):
     time: float
 
 
-def fetch(daemon: Daemon, view: View) -> DaemonData:
+def fetch(daemon: PolledDaemon, view: View) -> DaemonData:
     """Return an overview, with the series of a run, or the histories and processes of the machine.
 
     Raises:
@@ -100,7 +100,7 @@ class Poller:
 
     def __init__(
         self,
-        daemon: Daemon,
+        daemon: PolledDaemon,
         view: View,
         on_result: Callable[[PollResult], object],
         interval: float,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import cut
 from trackside_daemon.terminal.formatting import ABSENT, percent, text_field, to_float, with_prefix
-from trackside_daemon.terminal.styled_lines import Column, Line, Piece, fit, render_table
+from trackside_daemon.terminal.styled_lines import Line, Piece, TableColumn, fit, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +18,15 @@ TREE = "tree"
 MIN_SECONDS = 2.0  # shortest time over which the share of a CPU is measured; the daemon reads it each second
 RUN_WIDTH = 14
 _COLUMNS = (
-    Column("PID", 8),
-    Column("USER", 8, right=False),
-    Column("RUN:RANK", RUN_WIDTH, right=False),
-    Column("GPU", 4),
-    Column("GPU MEM", 8),
-    Column("SM", 5),
-    Column("CPU", 6),
-    Column("MEM", 5, min_frame=90),
-    Column("COMMAND", 0, right=False),
+    TableColumn("PID", 8),
+    TableColumn("USER", 8, right=False),
+    TableColumn("RUN:RANK", RUN_WIDTH, right=False),
+    TableColumn("GPU", 4),
+    TableColumn("GPU MEM", 8),
+    TableColumn("SM", 5),
+    TableColumn("CPU", 6),
+    TableColumn("MEM", 5, min_frame=90),
+    TableColumn("COMMAND", 0, right=False),
 )
 _NUMBERS = {"GPU MEM", "SM", "CPU", "MEM"}  # columns with the largest numbers first
 ORDERS = (TREE, *(column.name for column in _COLUMNS))

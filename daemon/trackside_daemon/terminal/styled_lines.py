@@ -74,7 +74,7 @@ def line_width(line: Line) -> int:
     return sum(cells(text) for text, _ in line)
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table.
 
     Attributes:
@@ -91,7 +91,7 @@ class Column(NamedTuple):
 
 
 def render_table(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     rows: Sequence[Mapping[str, Any]],
     cells: Callable[[Mapping[str, Any]], Mapping[str, Piece]],
     selected: int,

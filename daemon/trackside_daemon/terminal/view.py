@@ -25,7 +25,7 @@ def _finite(value: object) -> float:
     return number if number is not None and isfinite(number) else 0.0
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """Steps that the plots show.
 
     Attributes:
@@ -36,17 +36,17 @@ class Window(NamedTuple):
     steps: float | None = None
     end: float | None = None
 
-    def scaled(self, last: float, factor: float) -> Window:
+    def scaled(self, last: float, factor: float) -> StepWindow:
         """Return a larger or smaller window with the same end; all steps if it is larger than the run."""
         steps = max(MIN_STEPS, (last if self.steps is None else self.steps) * factor)
-        return Window() if steps >= last else Window(steps, self.end)
+        return StepWindow() if steps >= last else StepWindow(steps, self.end)
 
-    def moved(self, last: float, share: float) -> Window:
+    def moved(self, last: float, share: float) -> StepWindow:
         """Return a window moved by a *share* of its size; beyond the newest step it follows that."""
         if self.steps is None:
             return self
         end = max(self.steps, (last if self.end is None else self.end) + share * self.steps)
-        return Window(self.steps, None if end >= last else end)
+        return StepWindow(self.steps, None if end >= last else end)
 
     def parameters(self, last: float) -> dict[str, float]:
         """Return the query parameters of `/api/v1/series` for the window."""
@@ -76,7 +76,7 @@ class View:
     selected: str = ""
     filter: str = ""
     enlarged: bool = False
-    window: Window = field(default_factory=Window)
+    window: StepWindow = field(default_factory=StepWindow)
     columns: int = 40
     machine: bool = False
     order: str = TREE
@@ -132,7 +132,7 @@ class View:
         """Select a run by its id; show all steps of a run that was not selected before."""
         if run != self.selected:
             self.selected = run
-            self.window = Window()
+            self.window = StepWindow()
 
     def update_selection(self, overview: Mapping[str, Any]) -> None:
         """Select the first matching run if the selected one is gone."""

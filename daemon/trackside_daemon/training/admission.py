@@ -34,7 +34,7 @@ RATE = 2.0
 log = logging.getLogger("trackside")
 
 
-class Limits(NamedTuple):
+class PageLimits(NamedTuple):
     """The most that is on the page at once; `families.training.SERIES_REJECTED` counts the rest.
 
     Attributes:
@@ -148,7 +148,7 @@ class Admission:
         rejections: What was over a limit.
     """
 
-    def __init__(self, limits: Limits, runs: Collection[RunStatus]) -> None:
+    def __init__(self, limits: PageLimits, runs: Collection[RunStatus]) -> None:
         self.rejections = Rejections()
         self._limits = limits
         self._runs = runs

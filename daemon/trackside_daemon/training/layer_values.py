@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REFUSED = 10_000  # refused series that are remembered, so that each is counted once
 
 
-class LayerValues:
+class LayerExport:
     """Decides which values of layers are exported.
 
     Args:

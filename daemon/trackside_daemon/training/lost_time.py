@@ -39,7 +39,7 @@ class Update(NamedTuple):
 UNCHANGED = Update(changed=False, account=None)
 
 
-class LostTime:
+class RankLostTime:
     """The lost time of one rank of one attempt.
 
     Args:

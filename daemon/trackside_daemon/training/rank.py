@@ -10,8 +10,8 @@ from trackside_daemon.model.families import training as f
 from trackside_daemon.model.families.rl import PHASE_ROLES, STATES, TOTALS
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED
-from trackside_daemon.training.layer_values import LayerValues
-from trackside_daemon.training.lost_time import LostTime
+from trackside_daemon.training.layer_values import LayerExport
+from trackside_daemon.training.lost_time import RankLostTime
 from trackside_daemon.training.totals import bounded, summed
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class End(NamedTuple):
     at: float
 
 
-class SessionTotals:
+class SessionReports:
     """The reports of one session of a rank.
 
     Attributes:
@@ -118,7 +118,7 @@ class RankStatus:
         run: str,
         number: int,
         admit: Callable[[RankStatus, str], bool],
-        lost_time: LostTime | None = None,
+        lost_time: RankLostTime | None = None,
         stall: Stall | None = None,
         *,
         layers: Sequence[str] = (),
@@ -127,11 +127,11 @@ class RankStatus:
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
-        self.lost_time = lost_time or LostTime()
+        self.lost_time = lost_time or RankLostTime()
         self.highest: int | None = None
         self.peak_flops: float | None = None
         self._number = number
-        self._sessions: list[SessionTotals] = []
+        self._sessions: list[SessionReports] = []
         self._began: float | None = None
         """When it began before the last `rejoin`."""
         self._admit = admit
@@ -139,7 +139,7 @@ class RankStatus:
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
         self._rl = RlValues(self.labels)
-        self.layers = LayerValues(self.labels, layers, self._admits)
+        self.layers = LayerExport(self.labels, layers, self._admits)
         self._earlier: Totals | None = None
         self._total_steps = 0
         self._zero_based = False
@@ -147,17 +147,17 @@ class RankStatus:
         """The last push, by the client's monotonic clock in nanoseconds and in Unix seconds."""
         self._recent: float | None = None
 
-    def add(self, session: SessionTotals) -> None:
+    def add(self, session: SessionReports) -> None:
         """Add a session to the rank."""
         self._sessions.append(session)
 
-    def open(self, session: SessionTotals, hello: Hello) -> list[Sample]:
+    def open(self, session: SessionReports, hello: Hello) -> list[Sample]:
         """Apply a hello, which also reports what was pushed before this daemon listened."""
         session.began = hello.started / 1e9
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
         return self.report(session, hello.totals, hello)
 
-    def report(self, session: SessionTotals, totals: Totals, newest: Hello | Heartbeat) -> list[Sample]:
+    def report(self, session: SessionReports, totals: Totals, newest: Hello | Heartbeat) -> list[Sample]:
         """Apply the newest values of a hello or a beat, which may be ahead of the batches that carry them."""
         if newest.step is None or newest.progress_age is None:
             return self.state_samples() + self.count(session, totals)
@@ -165,7 +165,7 @@ class RankStatus:
         samples = self._values(newest.last) + self._progress(newest.step, newest.clock, session.reported_at)
         return samples + self.count(session, totals)
 
-    def push(self, session: SessionTotals, clock: Clock, totals: Totals, pushed: Sequence[Columns]) -> list[Sample]:
+    def push(self, session: SessionReports, clock: Clock, totals: Totals, pushed: Sequence[Columns]) -> list[Sample]:
         """Apply pushed rows: the newest value of each key, and the totals after them."""
         self._update_recent(session, totals)
         newest: dict[str, float] = {}
@@ -187,7 +187,7 @@ class RankStatus:
         """Apply values that the daemon has derived from several ranks: the newest of each key."""
         return self._values({columns.keys[0]: columns.values[-1] for columns in derived})
 
-    def count(self, session: SessionTotals, totals: Totals) -> list[Sample]:
+    def count(self, session: SessionReports, totals: Totals) -> list[Sample]:
         """Apply a session's totals, and return the sums over all sessions."""
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
@@ -321,7 +321,7 @@ class RankStatus:
                 samples.append(Sample(f.REMAINING, self.labels, (self._total_steps - done) * self._recent))
         return samples
 
-    def _update_recent(self, session: SessionTotals, totals: Totals) -> None:
+    def _update_recent(self, session: SessionReports, totals: Totals) -> None:
         """Update the recent step duration by the steps of this batch."""
         before = session.totals
         if totals.step_duration is None:

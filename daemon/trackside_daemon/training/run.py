@@ -18,7 +18,7 @@ from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
 from trackside_daemon.model.session import Owner, RankRef, process_of
-from trackside_daemon.training.rank import SessionTotals
+from trackside_daemon.training.rank import SessionReports
 from trackside_daemon.training.whole_norms import WholeNorms
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ LOST_SECONDS = 300.0  # how long the series of a lost run stay
 _ORDER = ("running", "stalled", "starting", *ENDS)
 
 
-class RankSession(SessionTotals):
+class RankSession(SessionReports):
     """One client session of a rank. Ingest keeps it with the session and passes it to `Runs`.
 
     Attributes:

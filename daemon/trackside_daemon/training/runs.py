@@ -19,7 +19,7 @@ from trackside_daemon.training.admission import Admission, bounded, numbered, po
 from trackside_daemon.training.attempts import AttemptNumbers
 from trackside_daemon.training.end_state import is_open, verdict
 from trackside_daemon.training.liveness import Liveness
-from trackside_daemon.training.lost_time import CurrentStalls, LostTime
+from trackside_daemon.training.lost_time import CurrentStalls, RankLostTime
 from trackside_daemon.training.missed_ends import MissedEnds
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import Process
     from trackside_daemon.model.stall import Stall
-    from trackside_daemon.training.admission import Limits
+    from trackside_daemon.training.admission import PageLimits
     from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.moment import Moment
 
@@ -57,7 +57,7 @@ class Runs:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: PageLimits,
         linger: float,
         liveness: Liveness | None = None,
         last_attempt: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
@@ -319,7 +319,7 @@ class Runs:
                 return None, batches
         rank = run.ranks.get(identity.rank)
         if rank is None:
-            lost_time = LostTime(run.before, identity.rank)
+            lost_time = RankLostTime(run.before, identity.rank)
             admit = partial(self._admission.key, run)
             rank = run.ranks[identity.rank] = RankStatus(
                 run.name, identity.rank, admit, lost_time, layers=self._limits.layers

@@ -28,7 +28,7 @@ LEAST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[S]):
+class RankNorm(Generic[S]):
     """The part of one rank: its session, the time by that client's clock in nanoseconds, and the sum of squares."""
 
     session: S
@@ -42,7 +42,7 @@ class WholeNorms(Generic[S]):
     def __init__(self, world: int) -> None:
         self._world = world
         self._most = max(LEAST_STEPS, WAITING // world)
-        self._steps: dict[str, OrderedDict[int, dict[int, Part[S]]]] = {}
+        self._steps: dict[str, OrderedDict[int, dict[int, RankNorm[S]]]] = {}
         self._pushed: set[str] = set()
 
     def add(self, session: S, rank: int, pushed: Iterable[Columns]) -> dict[S, list[Columns]]:
@@ -55,14 +55,16 @@ class WholeNorms(Generic[S]):
                     continue
                 squares = columns.column(columns.keys.index(key))
                 rows = zip(columns.steps, columns.times, squares, strict=True)
-                complete = self._complete(key, rank, [(step, Part(session, time, value)) for step, time, value in rows])
+                complete = self._complete(
+                    key, rank, [(step, RankNorm(session, time, value)) for step, time, value in rows]
+                )
                 for one, derived in _norms(PARTS[key], complete).items():
                     norms.setdefault(one, []).append(derived)
         return norms
 
     def _complete(
-        self, key: str, rank: int, added: Sequence[tuple[int, Part[S]]]
-    ) -> list[tuple[int, dict[int, Part[S]]]]:
+        self, key: str, rank: int, added: Sequence[tuple[int, RankNorm[S]]]
+    ) -> list[tuple[int, dict[int, RankNorm[S]]]]:
         """Store parts by step; return the steps that have the parts of all ranks now."""
         steps = self._steps.setdefault(key, OrderedDict())
         complete = []
@@ -76,7 +78,7 @@ class WholeNorms(Generic[S]):
         return complete
 
 
-def _norms(key: str, complete: Sequence[tuple[int, dict[int, Part[S]]]]) -> dict[S, Columns]:
+def _norms(key: str, complete: Sequence[tuple[int, dict[int, RankNorm[S]]]]) -> dict[S, Columns]:
     """Return the norms as columns, for each session with the times of its client's clock."""
     rows: dict[S, list[tuple[int, int, float]]] = {}
     for step, parts in complete:

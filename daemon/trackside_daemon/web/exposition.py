@@ -17,13 +17,13 @@ from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Distribution, Metric
-    from trackside_daemon.model.state import Rows, Series
+    from trackside_daemon.model.state import PageFamily, PageSeries
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def render(snapshot: list[Rows], *, openmetrics: bool, process_metrics: CollectorRegistry | None = None) -> bytes:
+def render(snapshot: list[PageFamily], *, openmetrics: bool, process_metrics: CollectorRegistry | None = None) -> bytes:
     """Return the metrics page.
 
     Args:
@@ -103,12 +103,12 @@ def _header(metric: Metric, *, openmetrics: bool) -> str:
     return f"# HELP {metric.family} {help_text}\n# TYPE {metric.family} {metric.kind}\n{unit}"
 
 
-def _line_start(metric: Metric, series: Series) -> str:
+def _line_start(metric: Metric, series: PageSeries) -> str:
     series.text = f"{metric.name}{_labels(metric, series)} "
     return series.text
 
 
-def _histogram(metric: Metric, series: Series, value: Distribution) -> list[str]:
+def _histogram(metric: Metric, series: PageSeries, value: Distribution) -> list[str]:
     if series.text is None:
         bounds = [*map(format_number, metric.buckets), "+Inf"]
         buckets = [f"{metric.name}_bucket{_labels(metric, series, ('le', bound))} " for bound in bounds]
@@ -119,7 +119,7 @@ def _histogram(metric: Metric, series: Series, value: Distribution) -> list[str]
     return [f"{start}{format_number(number)}\n" for start, number in zip(series.text, values, strict=True)]
 
 
-def _labels(metric: Metric, series: Series, *more: tuple[str, str]) -> str:
+def _labels(metric: Metric, series: PageSeries, *more: tuple[str, str]) -> str:
     pairs = sorted((*zip(metric.labels, series.labels, strict=True), *more))
     escaped = (value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"') for _, value in pairs)
     inside = ",".join(f'{name}="{value}"' for (name, _), value in zip(pairs, escaped, strict=True))

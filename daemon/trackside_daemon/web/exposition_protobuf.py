@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from trackside_daemon.model.metric import Distribution
-    from trackside_daemon.model.state import Rows
+    from trackside_daemon.model.state import PageFamily
 
 _COUNTER, _GAUGE, _HISTOGRAM = 0, 1, 4  # MetricType
 _ZERO = 2.0 ** (DURATION_INDEXES.start // 2**DURATION_SCHEMA)  # durations up to this are in no bucket
 
 
-def render_protobuf(snapshot: list[Rows], process_metrics: CollectorRegistry | None = None) -> bytes:
+def render_protobuf(snapshot: list[PageFamily], process_metrics: CollectorRegistry | None = None) -> bytes:
     """Return the metrics page; see `exposition.render`."""
     parts = []
     for metric, all_series, values, _ in snapshot:

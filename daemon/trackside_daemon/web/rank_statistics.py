@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from trackside_daemon.model.families import derived
 from trackside_daemon.model.families.training import RANK_STATE
 from trackside_daemon.model.metric import Distribution, Metric
-from trackside_daemon.model.state import Group, Rows, Series
+from trackside_daemon.model.state import PageFamily, PageSeries, RankGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMED = 16  # the most ranks in one state that are named
 
-_Found = list[tuple[Series, "float | Distribution"]]
+_Found = list[tuple[PageSeries, "float | Distribution"]]
 
 
 class RankStatistics:
@@ -33,7 +33,7 @@ class RankStatistics:
         self._groups: dict[tuple[Metric, tuple[str, ...]], _GroupStatistics] = {}
         """Those of the last page."""
 
-    def apply(self, page: list[Rows]) -> list[Rows]:
+    def apply(self, page: list[PageFamily]) -> list[PageFamily]:
         """Return the page with statistics in place of groups, sorted by name."""
         before, self._groups = self._groups, {}
         if not any(rows.groups for rows in page):
@@ -54,9 +54,9 @@ class RankStatistics:
             series = [*rows.series, *(one for one, _ in kept)]
             values = [*rows.values, *(value for _, value in kept)]
             if series:
-                rest.append(Rows(rows.metric, series, values))
+                rest.append(PageFamily(rows.metric, series, values))
         added = [
-            Rows(metric, *map(list, zip(*found, strict=True)))
+            PageFamily(metric, *map(list, zip(*found, strict=True)))
             for metric, found in (
                 (derived.RANK_STATISTIC, statistics),
                 (derived.EXTREME_RANK, extremes),
@@ -87,10 +87,10 @@ class _GroupStatistics:
         self.extremes: _Found = []
         self._metric = metric
         self._run, *self._more = labels
-        self._group = Group([], [])
-        self._series: dict[tuple[Metric, str], Series] = {}
+        self._group = RankGroup([], [])
+        self._series: dict[tuple[Metric, str], PageSeries] = {}
 
-    def update(self, group: Group) -> None:
+    def update(self, group: RankGroup) -> None:
         """Apply the series and values of the group."""
         # The state returns the same list of series until one comes or goes.
         if group.series is self._group.series and _same(group.values, self._group.values):
@@ -127,13 +127,13 @@ class _GroupStatistics:
                 for name in ("min", "max")
             ]
 
-    def _of(self, metric: Metric, statistic: str) -> Series:
+    def _of(self, metric: Metric, statistic: str) -> PageSeries:
         """Return a series of a statistic, or of the family over all ranks, the same each time."""
         found = self._series.get((metric, statistic))
         if found is None:
             own = (self._run, self._metric.name, *(self._more or ("",)), statistic)
             labels = (self._run, "", *self._more) if metric is self._metric else own
-            found = self._series[metric, statistic] = Series(metric, labels, "training")
+            found = self._series[metric, statistic] = PageSeries(metric, labels, "training")
         return found
 
 

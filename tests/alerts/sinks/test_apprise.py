@@ -12,7 +12,7 @@ from receivers import Receiver
 from trackside_daemon.alerts.sinks.apprise import sink as message_text
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprise_sinks
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkMessage
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def apprise(tmp_path: Path, *urls: str) -> list[AppriseSink]:
 def test_a_message_arrives_in_plain_words(receiver: Receiver, tmp_path: Path) -> None:
     sinks = apprise(tmp_path, f"json://127.0.0.1:{receiver.port}/a", f"json://127.0.0.1:{receiver.port}/b")
     nan, spike = alert(), alert("LossSpike", severity="warning", description="")
-    sinks[1].send(Message("id", (nan, spike), (alert("GpuHot"),)))
+    sinks[1].send(SinkMessage("id", (nan, spike), (alert("GpuHot"),)))
     (got,) = receiver.got
     assert (got.path, got.json["title"]) == ("/b", "[firing:2] run name-id: NonFinite, LossSpike")
     assert got.json["message"] == (
@@ -64,10 +64,11 @@ def test_a_url_retains_its_name_when_others_come_or_its_password_changes(tmp_pat
 def test_titles_and_texts() -> None:
     many = tuple(alert(f"Alert{number}", run="") for number in range(12))
     assert (
-        message_text.title(Message("", many), ABOUT) == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
+        message_text.title(SinkMessage("", many), ABOUT)
+        == "[firing:12] machine node1: Alert0, Alert1, Alert2 and 9 more"
     )
-    assert "and 2 more alerts" in message_text.body(Message("", many), ABOUT)
-    resolved = Message("id", (over(alert()),))
+    assert "and 2 more alerts" in message_text.body(SinkMessage("", many), ABOUT)
+    resolved = SinkMessage("id", (over(alert()),))
     assert message_text.title(resolved, ABOUT) == "[resolved:1] run name-id: NonFinite"
     assert message_text.body(resolved, DaemonInfo("node1")) == (
         "NonFinite (critical) ended after 2 min 30 s, from 2023-11-14 22:13:20 UTC to 2023-11-14 22:15:50 UTC: "
@@ -82,10 +83,10 @@ def test_a_failed_service_is_logged_without_its_url(
     (sink,) = apprise(tmp_path, f"json://ada:hush@127.0.0.1:{receiver.port}/hush")
     receiver.answers = [500]
     with pytest.raises(SendError) as caught:
-        sink.send(Message("id", (alert(),)))
+        sink.send(SinkMessage("id", (alert(),)))
     receiver.stop()
     with pytest.raises(SendError):
-        sink.send(Message("id", (alert(),)))
+        sink.send(SinkMessage("id", (alert(),)))
     printed = capfd.readouterr()
     assert "hush" not in f"{caught.value} {caplog.text} {printed.out} {printed.err} {sink.name}"
 

@@ -9,7 +9,7 @@ import pytest
 from alerts.sinks.alert_records import START, alert, notification_of, over
 
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS, GroupOutbox
-from trackside_daemon.alerts.sinks.sink import Message, SinkFilter
+from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage
 
 if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALL = SinkFilter("info")
 
 
-def message(box: GroupOutbox, now: float) -> Message:
+def message(box: GroupOutbox, now: float) -> SinkMessage:
     found = box.next_message(now)
     assert found is not None
     return found
@@ -134,7 +134,7 @@ def test_the_latest_state_of_64_ranks_is_sent_once() -> None:
     full = replace(one, summary="rank 0 broke; also on 63 other ranks: 1, 2, …")
     box.put(full, 0.5)
     assert message(box, 1.0).alerts == (full,)
-    box.sent(Message("id", (full,)), 1.0)
+    box.sent(SinkMessage("id", (full,)), 1.0)
     box.put(replace(one, summary="rank 0 broke; also on 64 other ranks: 1, 2, …"), 2.0)
     assert (len(box), box.due()) == (0, None), "one more rank is no news"
     box.put(replace(one, summary="rank 0 broke otherwise"), 3.0)
@@ -177,12 +177,12 @@ def test_an_alert_that_ends_before_the_first_message_is_sent_as_firing_and_then_
     box.put(over(nan), 0.85)
     assert (box.due(urgent=True), box.due()) == (1.0 if severity == "critical" else None, 1.0)
     assert message(box, 1.0).alerts == (nan,)
-    box.sent(Message("id", (nan,)), 1.0)
+    box.sent(SinkMessage("id", (nan,)), 1.0)
     if severity == "info":
         assert len(box) == 0
         return
     assert message(box, 61.0).alerts == (over(nan),)
-    box.sent(Message("id", (over(nan),)), 61.0)
+    box.sent(SinkMessage("id", (over(nan),)), 61.0)
     assert (box.due(), len(box), box.dropped) == (None, 0, 0)
 
 
@@ -285,7 +285,7 @@ def test_after_a_restart_alerts_that_got_worse_or_ended_meanwhile_are_sent() -> 
         ("NonFinite", False),
     ]
     assert [(one.alert, one.ended is None) for one in message(box, 61.0).alerts] == [("Lost", False)]
-    box.sent(Message("id", (over(alert("Lost")),)), 61.0)
+    box.sent(SinkMessage("id", (over(alert("Lost")),)), 61.0)
     box.restore(over(alert("A")), 2.0, sent=notification_of(over(alert("A"))))
     box.restore(over(done), 2.0, sent=notification_of(done))
     box.restore(over(replace(alert("C"), silenced=True)), 2.0, sent=None)

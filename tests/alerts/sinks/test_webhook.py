@@ -8,7 +8,7 @@ import pytest
 from alerts.sinks.alert_records import START, alert, over
 from receivers import Receiver
 
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkMessage
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
 from trackside_daemon.alerts.sinks.webhook.sink import MOST, WebhookSink, body, webhook_sinks
 from trackside_daemon.http_client.errors import SendError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABOUT = DaemonInfo("node1", "http://127.0.0.1:1/", "https://host/alerts.md")
-NEWS = Message("id", (alert(),))
+NEWS = SinkMessage("id", (alert(),))
 
 
 @pytest.fixture
@@ -57,17 +57,17 @@ def test_it_is_the_json_of_alertmanager_s_webhooks(receiver: Receiver) -> None:
 
 def test_the_status_is_that_of_all_sent_alerts() -> None:
     ended = over(alert("SlowStep", severity="warning"))
-    mixed = body(Message("id", (ended,), (alert(),)), ABOUT)
+    mixed = body(SinkMessage("id", (ended,), (alert(),)), ABOUT)
     assert (mixed["status"], [one["status"] for one in mixed["alerts"]]) == ("firing", ["resolved", "firing"])
-    resolved = body(Message("id", (ended,)), ABOUT)
+    resolved = body(SinkMessage("id", (ended,)), ABOUT)
     assert (resolved["status"], resolved["alerts"][0]["endsAt"]) == ("resolved", "2023-11-14T22:15:50.500000Z")
-    machine = body(Message("", (alert("DiskFilling", run=""),)), ABOUT)
+    machine = body(SinkMessage("", (alert("DiskFilling", run=""),)), ABOUT)
     assert (machine["groupLabels"], machine["alerts"][0]["labels"]["subject"]) == ({"instance": "node1"}, "/dev/sda")
 
 
 def test_a_message_is_bounded_and_counts_the_rest() -> None:
     many = tuple(alert(rank=number, started=START + number) for number in range(MOST + 7))
-    found = body(Message("id", many), ABOUT)
+    found = body(SinkMessage("id", many), ABOUT)
     assert (len(found["alerts"]), found["truncatedAlerts"]) == (MOST, 7)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from trackside_daemon.captures.kineto.protocol import (
     DATAGRAM_BYTES,
+    ConfigurationRequest,
     DatagramError,
-    Request,
-    Window,
+    RecordingWindow,
     configuration,
     decode,
     encode,
@@ -22,8 +22,8 @@ from trackside_daemon.model.capture import ProfileOptions
 
 
 def test_a_request_names_its_process_before_its_ancestors() -> None:
-    assert decode(request(7, 5, 1)) == Request(7, accepts=True)
-    assert decode(request(7, 5, 1, accepts=False)) == Request(7, accepts=False)
+    assert decode(request(7, 5, 1)) == ConfigurationRequest(7, accepts=True)
+    assert decode(request(7, 5, 1, accepts=False)) == ConfigurationRequest(7, accepts=False)
 
 
 def test_a_registration_needs_no_answer() -> None:
@@ -69,14 +69,14 @@ def lines(text: str) -> dict[str, str]:
 
 
 def test_steps_are_counted_and_times_are_in_milliseconds() -> None:
-    steps = lines(configuration("/run/x.kineto/1/trace_0.json", Window(steps=7), ProfileOptions()))
+    steps = lines(configuration("/run/x.kineto/1/trace_0.json", RecordingWindow(steps=7), ProfileOptions()))
     assert steps == {
         "ACTIVITIES_LOG_FILE": "/run/x.kineto/1/trace_0.json",
         "ACTIVITIES_WARMUP_PERIOD_SECS": "0",
         "PROFILE_START_ITERATION": "0",
         "ACTIVITIES_ITERATIONS": "7",
     }
-    timed = lines(configuration("/x.json", Window(seconds=0.25, start=1234.5678), ProfileOptions(stacks=True)))
+    timed = lines(configuration("/x.json", RecordingWindow(seconds=0.25, start=1234.5678), ProfileOptions(stacks=True)))
     assert (timed["PROFILE_START_TIME"], timed["ACTIVITIES_DURATION_MSECS"]) == ("1234568", "250")
     assert timed["PROFILE_WITH_STACK"] == "true"
     assert "PROFILE_REPORT_INPUT_SHAPES" not in timed

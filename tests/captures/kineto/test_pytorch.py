@@ -17,15 +17,15 @@ from captures.summary.traces import summarized
 from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
-from trackside.captures.kineto import is_tested, socket_directory, variables
+from trackside.captures.kineto import BUSY, is_tested, socket_directory, variables
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto.environment import torch_version
-from trackside_daemon.captures.kineto.recorder import BUSY, Kineto
+from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import decode
-from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
+from trackside_daemon.model.capture import Capture, ProfileOptions, RankAnswer
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Training:
             text=True,
         )
         self._place = place
-        asked = Answer(0, 0.0, OptimizerSteps())
+        asked = RankAnswer(0, 0.0, OptimizerSteps())
         ranks = [RankProcess("mnist", "r1", 1, 0, 0, "", self.process.pid)]
         self._kineto = Kineto(socket, lambda: ranks, lambda *_: STEP_SECONDS, answering(asked), enabled=True)
         self._kineto.start()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import eventually
 
+from trackside.captures.kineto import BUSY
 from trackside.wire import OptimizerSteps
-from trackside_daemon.captures.kineto.profiler_socket import Poller
-from trackside_daemon.captures.kineto.recorder import BUSY, LATE, UNREACHED, KinetoRecorder, Limits
+from trackside_daemon.captures.kineto.profiler_socket import PollingProcess
+from trackside_daemon.captures.kineto.recorder import LATE, UNREACHED, KinetoRecorder, RecordingLimits
 from trackside_daemon.captures.kineto.windows import LOOP_SECONDS, Windows
-from trackside_daemon.model.capture import Answer, Capture, ProfileOptions
+from trackside_daemon.model.capture import Capture, ProfileOptions, RankAnswer
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ class Machine:
             self.pollers,
             lambda: self.ranks,
             windows,
-            Limits(**limits),  # type: ignore[arg-type]
+            RecordingLimits(**limits),  # type: ignore[arg-type]
         )
 
     def _ask(self, *question: Any, **_: Any) -> Any:
         self.counting_seconds = question[-1].seconds
         counts = self.steps.pop(0) if self.steps else {}
         return frozenset(counts), [
-            Answer(rank, 0.0, OptimizerSteps(count, self.skipped[rank])) for rank, count in counts.items()
+            RankAnswer(rank, 0.0, OptimizerSteps(count, self.skipped[rank])) for rank, count in counts.items()
         ]
 
     def capture(self, kind: str = "profile", **options: object) -> Capture:
@@ -152,7 +153,7 @@ def test_ranks_that_step_together_record_the_same_steps(machine: Machine) -> Non
 def test_a_rank_that_asks_while_steps_are_counted_is_expected_an_interval_later(machine: Machine) -> None:
     now = time.monotonic()
     due = {1000: now + 0.08, 1001: now + 0.3}
-    machine.pollers.get = lambda pid: Poller(due[pid] - 1.0, 1.0, True)  # type: ignore[method-assign]
+    machine.pollers.get = lambda pid: PollingProcess(due[pid] - 1.0, 1.0, True)  # type: ignore[method-assign]
     machine.steps = [{0: 500, 1: 500}, {0: 501, 1: 501}]
     machine.start(0, 1, steps=7)
     start = int(machine.ask(0)["PROFILE_START_ITERATION"])

@@ -12,7 +12,7 @@ import pytest
 from captures.summary.traces import Writer, healthy, summarized
 
 from trackside_daemon.captures.summary import __main__ as worker
-from trackside_daemon.captures.summary.request import Request
+from trackside_daemon.captures.summary.request import SummaryRequest
 from trackside_daemon.captures.summary.trace import TEXT_BYTES, TraceError, decode, read_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_a_process_that_fails_costs_only_its_trace(
 def reason(path: Path) -> str:
     """Return why a trace is not summarised; empty if it is."""
     try:
-        worker.answer(Request(str(path), str(path) + ".gz", {"rank": 0}, 10, None))
+        worker.answer(SummaryRequest(str(path), str(path) + ".gz", {"rank": 0}, 10, None))
     except TraceError as error:
         return str(error)
     return ""

@@ -14,7 +14,7 @@ from trackside_daemon.model.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.sinks.sink import Message, Outbox, Sink
+    from trackside_daemon.alerts.sinks.sink import AlertOutbox, Sink, SinkMessage
     from trackside_daemon.model.records import Alert
 
 SEND_SECONDS = 60.0  # seconds after which a sink that has not returned is abandoned; the message is retried
@@ -32,7 +32,7 @@ class SendThread(threading.Thread):
         error: Error of the sink; None if the message was sent.
     """
 
-    def __init__(self, sink: Sink, message: Message) -> None:
+    def __init__(self, sink: Sink, message: SinkMessage) -> None:
         super().__init__(name=f"trackside-send-{sink.name}", daemon=True)
         self._sink, self._message = sink, message
         self.error: SendError | None = None
@@ -48,14 +48,14 @@ class SendThread(threading.Thread):
             self.error = SendError(f"the message cannot be sent, and is given up: {fault}", "never")
 
 
-class Channel:
+class SinkMessages:
     """Messages in flight of a sink and of its successors of the same name, which are new objects after each reload."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._in_flight: list[SendThread] = []
 
-    def send(self, sink: Sink, message: Message) -> SendError | None:
+    def send(self, sink: Sink, message: SinkMessage) -> SendError | None:
         """Send a message; block for `SEND_SECONDS` at most.
 
         Returns:
@@ -94,8 +94,8 @@ class _Lane:
     """
 
     urgent: bool
-    channel: Channel = field(default_factory=Channel)
-    message: Message | None = None
+    channel: SinkMessages = field(default_factory=SinkMessages)
+    message: SinkMessage | None = None
     since: float | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_SECONDS, LONGEST_SECONDS, jitter=True))
     retry: float = 0.0
@@ -122,7 +122,7 @@ class SinkWorker:
         self, sink: Sink, on_sent: Callable[[str, Sequence[Alert]], None], before: SinkWorker | None = None
     ) -> None:
         self.sink = sink
-        self.outbox: Outbox = before.outbox if before is not None else sink.outbox()
+        self.outbox: AlertOutbox = before.outbox if before is not None else sink.outbox()
         self.outbox.filter = sink.filter
         self.tries: int = before.tries if before is not None else 0
         self.failures: int = before.failures if before is not None else 0
@@ -130,7 +130,7 @@ class SinkWorker:
         self.error: str = before.error if before is not None else ""
         self._on_sent = on_sent
         self._flushing = self._ended = False
-        channels = [lane.channel for lane in before._lanes] if before is not None else [Channel(), Channel()]  # noqa: SLF001  of this class
+        channels = [lane.channel for lane in before._lanes] if before is not None else [SinkMessages(), SinkMessages()]  # noqa: SLF001  of this class
         self._lanes: list[_Lane] = [
             _Lane(urgent, channel) for urgent, channel in zip((True, False), channels, strict=True)
         ]
@@ -209,7 +209,7 @@ class SinkWorker:
             if newly_sent:
                 self._on_sent(self.sink.name, newly_sent)
 
-    def _next(self, lane: _Lane) -> Message | None:
+    def _next(self, lane: _Lane) -> SinkMessage | None:
         """Wait for the next message and return it; return None if the lane should end."""
         with self._changed:
             while not (self._ended or lane.ended):
@@ -225,7 +225,7 @@ class SinkWorker:
                     self._changed.wait(wait)
             return None
 
-    def _handle_result(self, lane: _Lane, message: Message, error: SendError | None) -> Sequence[Alert]:
+    def _handle_result(self, lane: _Lane, message: SinkMessage, error: SendError | None) -> Sequence[Alert]:
         """Register the result of a message, and return the alerts that it has newly sent."""
         now = time.monotonic()
         # release() has queued the message again, so a successor retries it.

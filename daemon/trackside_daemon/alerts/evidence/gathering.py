@@ -14,7 +14,7 @@ from trackside_daemon.alerts.evidence.machine import cgroups, cpu, gpus, host, i
 from trackside_daemon.alerts.evidence.ranks import ranks, samples, stacks
 from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.slow_downs import causes
-from trackside_daemon.alerts.evidence.sources import Case
+from trackside_daemon.alerts.evidence.sources import AlertCase
 from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.causes.readings import BEFORE
 from trackside_daemon.history.checkpoint_rows import checkpoints
@@ -38,7 +38,7 @@ INTERVAL = 5.0  # seconds between two recorded values
 SERIES = 4096  # most series; phases of more ranks are not recorded
 
 
-def last_good_checkpoint(case: Case) -> dict[str, Any]:
+def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
     """Return the newest checkpoint that an audit has found intact and that was written before the alert."""
     if not case.alert.run:
         return {}
@@ -52,7 +52,7 @@ def last_good_checkpoint(case: Case) -> dict[str, Any]:
     return {"checkpoint": {"path": last.path, "step": last.step, "age_seconds": round(age, 1), "bytes": last.bytes}}
 
 
-def deaths(case: Case) -> dict[str, Any]:
+def deaths(case: AlertCase) -> dict[str, Any]:
     """Return the exception of the rank, the recent events of the run with the ends of its ranks, and recent Xid errors."""
     errors = xids(case)
     if not case.alert.run:
@@ -107,7 +107,7 @@ class RecentPhases:
 WAITING = 64  # most queued alerts; with more, the oldest get no evidence
 MOST_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON
 
-_GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
+_GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
     "ranks": ranks,
     "samples": samples,
     "stacks": stacks,
@@ -227,7 +227,7 @@ class EvidenceGatherer:
 
     def gather(self, alert: Alert, until: float) -> dict[str, Any]:
         """Return the evidence of an alert; ``missing`` has the reasons why parts of it are absent."""
-        case = Case(alert, self._sources, self._clock(), self._wall(), until, [])
+        case = AlertCase(alert, self._sources, self._clock(), self._wall(), until, [])
         evidence: dict[str, Any] = {}
         parts = required_parts(alert.alert, dict(alert.labels))
         if not _STORED.isdisjoint(parts):
@@ -249,7 +249,7 @@ class EvidenceGatherer:
         self._stopping.wait(seconds)
 
 
-def _bounded(evidence: dict[str, Any], case: Case) -> dict[str, Any]:
+def _bounded(evidence: dict[str, Any], case: AlertCase) -> dict[str, Any]:
     """Return the evidence as the history stores it, without its largest parts if it is too large."""
     alert = case.alert
     note = clean(AlertNote(alert.alert, alert.started, evidence=evidence))

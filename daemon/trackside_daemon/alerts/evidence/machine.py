@@ -13,13 +13,13 @@ from trackside_daemon.model.metric import json_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.evidence.sources import Case
+    from trackside_daemon.alerts.evidence.sources import AlertCase
     from trackside_daemon.model.metric import Distribution, Metric
 
     Family = Mapping[tuple[str, ...], float | Distribution]
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
 
 GPUS = 8
 PROCESSES = 8
@@ -64,7 +64,7 @@ _CONTEXT = (
 )
 
 
-def gpus(case: Case) -> dict[str, Any]:
+def gpus(case: AlertCase) -> dict[str, Any]:
     """Return for each GPU, by its number, the readings, the reasons for lower clocks, the processes and the ranks."""
     metrics = (*_READINGS, *_CONTEXT)
     families = dict(zip(metrics, case.sources.state.values(case.now, *metrics), strict=True))
@@ -86,7 +86,7 @@ def gpus(case: Case) -> dict[str, Any]:
     return {"gpus": evidence, **xids(case)}
 
 
-def xids(case: Case) -> dict[str, Any]:
+def xids(case: AlertCase) -> dict[str, Any]:
     """Return the Xid errors of all GPUs in the last ten minutes."""
     (times,) = case.sources.state.values(case.now, gpu_families.XID_LAST)
     recent = [
@@ -97,7 +97,7 @@ def xids(case: Case) -> dict[str, Any]:
     return {"xids": recent[-PROCESSES:]} if recent else {}
 
 
-def _selected_gpus(case: Case, families: Mapping[Metric, Family]) -> list[str]:
+def _selected_gpus(case: AlertCase, families: Mapping[Metric, Family]) -> list[str]:
     """Return the GPU in the alert's labels, otherwise those of its run."""
     if "gpu" in case.alert.labels:
         return [case.alert.labels["gpu"]]
@@ -130,12 +130,12 @@ def _context(gpu: str, families: Mapping[Metric, Family]) -> dict[str, Any]:
     return {name: value for name, value in context.items() if value}
 
 
-def memory(case: Case) -> dict[str, Any]:
+def memory(case: AlertCase) -> dict[str, Any]:
     """Return the processes that use most memory, the largest first."""
     return _processes(case, case.sources.processes(), lambda process: process.resident_bytes, {})
 
 
-def cpu(case: Case) -> dict[str, Any]:
+def cpu(case: AlertCase) -> dict[str, Any]:
     """Return the processes that use most CPU time, by the CPUs used in the last seconds."""
     before = {(process.pid, process.started): process.cpu_seconds for process in case.sources.processes()}
     # The counters are as of a tick, so the time between two ticks counts and not the pause.
@@ -155,7 +155,7 @@ def cpu(case: Case) -> dict[str, Any]:
     return _processes(case, processes, lambda process: used.get(process.pid, 0.0), {"cpus": used})
 
 
-def io(case: Case) -> dict[str, Any]:
+def io(case: AlertCase) -> dict[str, Any]:
     """Return the ranks that read and write most, in bytes per second over the last seconds."""
     before, began = _io_bytes(case), _last_tick(case)
     case.sources.pause(APART)
@@ -175,7 +175,7 @@ def io(case: Case) -> dict[str, Any]:
     return _processes(case, ranks, lambda rank: sum(rate.get(rank.pid, 0.0) for rate in rates.values()), rates)
 
 
-def host(case: Case) -> dict[str, Any]:
+def host(case: AlertCase) -> dict[str, Any]:
     """Return memory and swap of the host, in bytes."""
     values = {
         _short(metric): json_number(value)
@@ -185,7 +185,7 @@ def host(case: Case) -> dict[str, Any]:
     return {"host": values} if values else {}
 
 
-def cgroups(case: Case) -> dict[str, Any]:
+def cgroups(case: AlertCase) -> dict[str, Any]:
     """Return limits and use of the cgroups of the training, by path."""
     evidence: dict[str, dict[str, Any]] = {}
     for metric, series in zip(_CGROUP, case.sources.state.values(case.now, *_CGROUP), strict=True):
@@ -197,9 +197,9 @@ def cgroups(case: Case) -> dict[str, Any]:
 
 
 def _processes(
-    case: Case,
-    processes: Sequence[Process],
-    order: Callable[[Process], float],
+    case: AlertCase,
+    processes: Sequence[TrainingProcess],
+    order: Callable[[TrainingProcess], float],
     more: Mapping[str, Mapping[int, float]],
 ) -> dict[str, Any]:
     """Return the largest *processes* by *order*, with *more* values by name and pid."""
@@ -224,7 +224,7 @@ def _processes(
     }
 
 
-def _io_bytes(case: Case) -> dict[str, dict[int, float]]:
+def _io_bytes(case: AlertCase) -> dict[str, dict[int, float]]:
     """Return the bytes read and written so far, by name and pid."""
     counters = case.sources.state.values(case.now, *_IO.values())
     return {
@@ -233,7 +233,7 @@ def _io_bytes(case: Case) -> dict[str, dict[int, float]]:
     }
 
 
-def _last_tick(case: Case) -> float:
+def _last_tick(case: AlertCase) -> float:
     """Return the Unix time at which the processes were last read; 0 if never."""
     (times,) = case.sources.state.values(case.now, daemon.COLLECTOR_LAST_SUCCESS)
     value = times.get(("process",))

@@ -12,7 +12,7 @@ from trackside_daemon.model.metric import Distribution, json_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.evidence.sources import Case
+    from trackside_daemon.alerts.evidence.sources import AlertCase
 
     Family = Mapping[tuple[str, ...], float | Distribution]
 
@@ -42,7 +42,7 @@ _GAUGES = {
 }
 
 
-def stacks(case: Case) -> dict[str, Any]:
+def stacks(case: AlertCase) -> dict[str, Any]:
     """Return the threads of each rank that answers, each with its calls, the innermost last."""
     ranks = _delaying(case)
     if not case.alert.run or not ranks:
@@ -66,7 +66,7 @@ def stacks(case: Case) -> dict[str, Any]:
     return {"stacks": evidence} if evidence else {}
 
 
-def _delaying(case: Case) -> list[int]:
+def _delaying(case: AlertCase) -> list[int]:
     """Return the rank in the alert's labels, otherwise those furthest behind, and last the one furthest ahead."""
     steps, pushed = case.sources.state.values(case.now, f.STEP, f.LAST_STEP)
     states = case.sources.state.values(case.now, f.RANK_STATE)[0]
@@ -88,7 +88,7 @@ def _delaying(case: Case) -> list[int]:
     return [int(rank) for rank in dict.fromkeys([*behind[: STACKS - 1], *behind[-1:]])]
 
 
-def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case, room: int) -> list[dict[str, Any]]:
+def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: AlertCase, room: int) -> list[dict[str, Any]]:
     """Return the threads of the training without those of the client, the main thread first.
 
     Args:
@@ -114,7 +114,7 @@ def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case, room: 
     return kept
 
 
-def ranks(case: Case) -> dict[str, Any]:
+def ranks(case: AlertCase) -> dict[str, Any]:
     """Return of all ranks the state, step, loss, gradient norm, learning rate, alert's key, mean step and seconds by phase."""
     states, durations, phases, others, *gauges = case.sources.state.values(
         case.now, f.RANK_STATE, f.STEP_DURATION, f.PHASE_SECONDS, f.VALUE, *_GAUGES.values()
@@ -144,7 +144,7 @@ def ranks(case: Case) -> dict[str, Any]:
     return {"ranks": evidence}
 
 
-def samples(case: Case) -> dict[str, Any]:
+def samples(case: AlertCase) -> dict[str, Any]:
     """Return the latest samples of the alert's key before it began: step, time and value, oldest first."""
     key, rank = case.alert.labels.get("key", ""), case.alert.labels.get("rank", "0")
     if not key or not case.alert.run or not rank.isdecimal():
@@ -176,7 +176,7 @@ def _durations(rows: list[tuple[int, float, float]]) -> list[tuple[int, float, f
     ]
 
 
-def _chosen(case: Case, states: Family) -> list[str]:
+def _chosen(case: AlertCase, states: Family) -> list[str]:
     """Return the ranks of the alert, then the other ranks of the run."""
     ranks_of_run = {labels[1] for labels in states if labels[0] == case.run}
     others = sorted(ranks_of_run, key=lambda rank: (len(rank), rank))

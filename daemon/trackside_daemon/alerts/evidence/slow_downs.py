@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from trackside_daemon.alerts.evidence.sources import Case
+    from trackside_daemon.alerts.evidence.sources import AlertCase
     from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.model.records import Alert
 
@@ -52,13 +52,13 @@ WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
 
-def changes(case: Case, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
+def changes(case: AlertCase, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
     """Return, each in a line, the runs and processes that began with a slow-down, and how the run differs from before."""
     lines = [*_other_runs(case, slow, run), *_other_processes(case, slow, neighbours), *_of_run(case, slow)]
     return lines[:MOST_CHANGES]
 
 
-def _other_runs(case: Case, slow: SlowDown, run: str) -> Iterator[str]:
+def _other_runs(case: AlertCase, slow: SlowDown, run: str) -> Iterator[str]:
     (started,) = case.sources.state.values(case.now, f.STARTED)
     for name in dict.fromkeys(labels[0] for labels in started if labels[0] != run):
         began = min(at for labels, at in started.items() if labels[0] == name and isinstance(at, float))
@@ -66,7 +66,7 @@ def _other_runs(case: Case, slow: SlowDown, run: str) -> Iterator[str]:
             yield f"run {name} began on this machine {_moment(began, slow)}"
 
 
-def _other_processes(case: Case, slow: SlowDown, neighbours: Sequence[Neighbour]) -> Iterator[str]:
+def _other_processes(case: AlertCase, slow: SlowDown, neighbours: Sequence[Neighbour]) -> Iterator[str]:
     for one in neighbours:
         began = case.wall - one.age
         if _could_cause(began, slow):
@@ -82,7 +82,7 @@ def _moment(began: float, slow: SlowDown) -> str:
     return f"{duration(round(abs(slow.began - began)))} {'before' if began < slow.began else 'after'}"
 
 
-def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
+def _of_run(case: AlertCase, slow: SlowDown) -> Iterator[str]:
     """Yield the differences from the attempt before, or from the run before of this name, if they are new."""
     attempts: list[dict[str, Any]] = []
     earlier = ""
@@ -100,7 +100,7 @@ def _of_run(case: Case, slow: SlowDown) -> Iterator[str]:
             yield f"{name}: {_short(before.get(name))} {then}, now {_short(now.get(name))}"
 
 
-def _run_before(connection: sqlite3.Connection, case: Case, started: float) -> str:
+def _run_before(connection: sqlite3.Connection, case: AlertCase, started: float) -> str:
     """Return the id of the newest run of this name that began before; empty without any."""
     runs = reader.runs(connection, reader.RunFilter(case.run, until=started, limit=RUNS))
     return next((str(run["id"]) for run in runs if run["name"] == case.run and run["id"] != case.alert.run), "")
@@ -164,7 +164,7 @@ def heaviest(before: Seen, after: Seen, own: Collection[int]) -> list[Neighbour]
     return list(dict.fromkeys([*by_cpu, *by_io, *by_memory]))
 
 
-def causes(case: Case) -> dict[str, Any]:
+def causes(case: AlertCase) -> dict[str, Any]:
     """Return the causes that can explain a slow-down, the likeliest first, and what to conclude from them."""
     slow = slow_down(case.alert, case.until)
     if slow is None:
@@ -227,7 +227,7 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _machine(case: Case, slow: SlowDown) -> list[Resource]:
+def _machine(case: AlertCase, slow: SlowDown) -> list[Resource]:
     """Return the machine's series, whose last point is the value now."""
     window = Window("time", slow.began - BEFORE, slow.ended + APART)
     with case.sources.history.reading() as connection:
@@ -244,7 +244,7 @@ def _machine(case: Case, slow: SlowDown) -> list[Resource]:
     return [Resource(family, dict(labels), values) for (family, labels), values in points.items()]
 
 
-def _run(case: Case) -> str:
+def _run(case: AlertCase) -> str:
     """Return the name of the alert's run, or of the one that trains on its GPU."""
     if case.run or "gpu" not in case.alert.labels:
         return case.run
@@ -252,7 +252,7 @@ def _run(case: Case) -> str:
     return next((labels[2] for labels in infos if labels[0] == case.alert.labels["gpu"]), "")
 
 
-def _places(case: Case) -> list[RankPlace]:
+def _places(case: AlertCase) -> list[RankPlace]:
     """Return where the ranks of the run are on this machine; for an alert about a GPU, those on it."""
     run = _run(case)
     infos, states = case.sources.state.values(case.now, gpu.RANK_INFO, f.RANK_STATE)
@@ -263,7 +263,7 @@ def _places(case: Case) -> list[RankPlace]:
     return [RankPlace(rank, pids.get(rank, ""), gpus[rank]) for rank in ranks if only is None or only in gpus[rank]]
 
 
-def _processes(case: Case) -> tuple[frozenset[str], dict[str, str]]:
+def _processes(case: AlertCase) -> tuple[frozenset[str], dict[str, str]]:
     """Return the pids of all trainings' processes, and the names of those on GPUs."""
     pid, comm, run = (process_families.PROCESS_INFO.labels.index(name) for name in ("pid", "comm", "run"))
     (infos,) = case.sources.state.values(case.now, process_families.PROCESS_INFO)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
     from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.history.read.series import Readable
-    from trackside_daemon.model.capture import Answer
+    from trackside_daemon.model.capture import RankAnswer
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
 
-RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["Answer"]]]
+RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["RankAnswer"]]]
 """Requests the stacks of some ranks of a run, by its id, and waits for a few seconds at most.
 
 Returns the ranks that received the request, and the answers.
@@ -40,7 +40,7 @@ class Sources(NamedTuple):
     state: State
     history: Readable
     request_stacks: RequestStacks
-    processes: Callable[[], Sequence[Process]]
+    processes: Callable[[], Sequence[TrainingProcess]]
     wait_written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep
     diagnose: Callable[[str], Sequence[str]] = lambda _: ()
@@ -48,7 +48,7 @@ class Sources(NamedTuple):
     proc: str = "/proc"
 
 
-class Case(NamedTuple):
+class AlertCase(NamedTuple):
     """Alert whose evidence is gathered.
 
     Attributes:

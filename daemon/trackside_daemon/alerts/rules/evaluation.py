@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.template import fill
-from trackside_daemon.alerts.rules.vector import Family, Labels, Vector
+from trackside_daemon.alerts.rules.vector import FamilyValues, Labels, Vector
 from trackside_daemon.model.families.training import RUN_INFO, STEP
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import json_number
@@ -100,7 +100,7 @@ class RuleEvaluator:
     def evaluate(self, now: float) -> list[Finding]:
         """Return what begins and what ends at *now*, in seconds of the monotonic clock."""
         named = self._state.named(now, self._names)
-        families = {name: Family(metric, values) for name, (metric, values) in named.items()}
+        families = {name: FamilyValues(metric, values) for name, (metric, values) in named.items()}
         findings: list[Finding] = []
         for state in self._rules:
             findings += self._evaluate(state, now, families)

@@ -29,7 +29,7 @@ START_SECONDS = 60.0  # a single value would be noise
 SPARE = 64  # remembered series beyond the present ones before absent series are dropped
 
 
-class Window:
+class SeriesWindow:
     """One series over a window of *seconds*.
 
     Args:
@@ -127,14 +127,14 @@ def _slope(points: deque[tuple[float, float, int]]) -> float:
     return sum((time - middle) * (value - level) for time, value, _ in points) / spread
 
 
-class Family(NamedTuple):
+class FamilyValues(NamedTuple):
     """Newest values of a family."""
 
     metric: Metric
     values: Mapping[Labels, float | Distribution]
 
 
-Families = dict[str, Family]
+Families = dict[str, FamilyValues]
 
 
 class OwnPast:
@@ -190,7 +190,7 @@ class Vector:
         self.labels: Labels = query.by or ()
         self._metric: Metric | None = None
         self._places: tuple[int, ...] = ()
-        self._windows: dict[Labels, Window | None] = {}
+        self._windows: dict[Labels, SeriesWindow | None] = {}
         self._rejected: set[Labels] = set()
         self._over = Vector(query.over) if query.over is not None else None
         self._minus = Vector(query.minus) if query.minus is not None else None
@@ -246,7 +246,7 @@ class Vector:
         ids_of = [ids.get(labels[place], "") for labels in values]
         return [(id_, step if isinstance(step, float) else 0.0) for id_, step in zip(ids_of, found, strict=True)]
 
-    def _selected(self, now: float, family: Family) -> Values:
+    def _selected(self, now: float, family: FamilyValues) -> Values:
         """Return the results of the function for the series that the matchers select."""
         if family.metric is not self._metric:
             self._bind(family.metric)
@@ -287,13 +287,13 @@ class Vector:
             return False
         window = None
         if query.function != "value":
-            window = Window(
+            window = SeriesWindow(
                 query.function, query.window, counter=query.is_counter, ahead=query.ahead, fresh=query.fresh
             )
         self._windows[labels] = window
         return True
 
-    def _expire(self, now: float, family: Family) -> None:
+    def _expire(self, now: float, family: FamilyValues) -> None:
         """Drop series that have been absent for longer than the window; one that returns sooner continues."""
         self._rejected &= family.values.keys()
         self._windows = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.evidence.required import is_explained
-from trackside_daemon.alerts.sinks.sink import Message, notification_of, severity_rank
+from trackside_daemon.alerts.sinks.sink import SinkMessage, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
 from trackside_daemon.model.records import STALLS, AlertKey
 
@@ -55,7 +55,7 @@ class _Entry:
 
 
 class GroupOutbox:
-    """Outbox, see `trackside_daemon.alerts.sinks.sink.Outbox`, that sends that each alert fires, and then its present state.
+    """Outbox, see `trackside_daemon.alerts.sinks.sink.AlertOutbox`, that sends that each alert fires, and then its present state.
 
     A firing alert is queued until it is sent, also if it ends before. If it has ended and the receiver has not accepted it,
     it is retried only if it is critical or an event, for up to an hour. A silenced alert is not sent, except for its end if
@@ -75,11 +75,11 @@ class GroupOutbox:
         return sum(entry.queued for entry in self._entries.values())
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         self._update(self._entries.get(alert.key) or _Entry(alert, sent), now)
 
     def put(self, alert: Alert, now: float) -> None:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         entry = self._entries.get(alert.key)
         if entry is not None:
             entry.alert = alert
@@ -88,11 +88,11 @@ class GroupOutbox:
             self._update(_Entry(alert), now)
 
     def due(self, *, urgent: bool | None = None) -> float | None:
-        """See `Outbox`. A message with a new critical alert is urgent."""
+        """See `AlertOutbox`. A message with a new critical alert is urgent."""
         return min((at for _, at in self._due_groups(urgent)), default=None)
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
-        """See `Outbox`."""
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:
+        """See `AlertOutbox`."""
         self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
         for group, at in self._due_groups(urgent):
@@ -105,11 +105,11 @@ class GroupOutbox:
                 for entry in new:
                     entry.in_flight = True
                 others = [entry.alert for entry in members if not entry.queued and _still_fires(entry)]
-                return Message(group, _sorted([entry.news for entry in new]), _sorted(others))
+                return SinkMessage(group, _sorted([entry.news for entry in new]), _sorted(others))
         return None
 
-    def sent(self, message: Message, now: float) -> list[Alert]:
-        """See `Outbox`."""
+    def sent(self, message: SinkMessage, now: float) -> list[Alert]:
+        """See `AlertOutbox`."""
         # Every message delays infos, but only one with a warning or worse delays warnings.
         for severe in {False, any(map(_is_severe, message.alerts))}:
             self._last[message.group, severe] = now
@@ -121,8 +121,8 @@ class GroupOutbox:
                 self._update(entry, now)
         return list(message.alerts)
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """See `Outbox`."""
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:
+        """See `AlertOutbox`."""
         for alert in message.alerts:
             entry = self._entries.get(alert.key)
             if entry is None:

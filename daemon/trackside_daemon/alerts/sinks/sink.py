@@ -21,7 +21,7 @@ SinkError = SettingError
 """Name, run, labels and start of an alert, which identify it in the history too."""
 
 
-class Message(NamedTuple):
+class SinkMessage(NamedTuple):
     """Content of one notification.
 
     Attributes:
@@ -51,7 +51,7 @@ class DaemonInfo(NamedTuple):
     runbook: str = ""
 
 
-class Outbox(Protocol):
+class AlertOutbox(Protocol):
     """Bounded queue of alerts for one sink; all times are seconds of the monotonic clock.
 
     Attributes:
@@ -90,15 +90,15 @@ class Outbox(Protocol):
         """
         ...
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:
         """Return the next message that is due, see `due`; with *everything*, also one that is not due yet."""
         ...
 
-    def sent(self, message: Message, now: float) -> Sequence[Alert]:
+    def sent(self, message: SinkMessage, now: float) -> Sequence[Alert]:
         """Register that a message was sent, and return those of its alerts for which that is new, as they were sent."""
         ...
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:
         """Register that a message was not sent, or that its worker has stopped; with *never*, give it up."""
         ...
 
@@ -114,11 +114,11 @@ class Sink(Protocol):
     name: str
     filter: SinkFilter
 
-    def outbox(self) -> Outbox:
+    def outbox(self) -> AlertOutbox:
         """Return a new, empty outbox that suits this sink."""
         ...
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """Send a message; may block for seconds, and is called in another thread if an earlier call has not returned.
 
         Raises:

@@ -26,7 +26,7 @@ class Start(msgspec.Struct):
     settings: dict[str, Any]
 
 
-class Status(msgspec.Struct):
+class MirrorStatus(msgspec.Struct):
     """The counters of a mirror.
 
     Attributes:

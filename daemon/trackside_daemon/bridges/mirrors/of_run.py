@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from trackside_daemon.bridges.mirrors.positions import RankPlace
+    from trackside_daemon.bridges.mirrors.positions import RankKey
     from trackside_daemon.bridges.mirrors.target import MirroredRun
-    from trackside_daemon.bridges.mirrors.unsent import Stream
+    from trackside_daemon.bridges.mirrors.unsent import RankStream
 
 PACE = 30  # seconds between two points of a curve
 SETTLE = 5  # seconds before the machine's newest sample, until which the history has those of all sources
@@ -35,7 +35,7 @@ SENT_BYTES = 4_000_000  # of media that are sent at once, besides the first
 
 
 def unsent_curves(
-    connection: sqlite3.Connection, run: MirroredRun, stream: Stream, sent: Mapping[str, int], *, newest: bool
+    connection: sqlite3.Connection, run: MirroredRun, stream: RankStream, sent: Mapping[str, int], *, newest: bool
 ) -> tuple[list[Row], dict[str, int]]:
     """Return the next points of the curves of a run's machine, and the positions after them; none if nothing is to be sent.
 
@@ -89,7 +89,7 @@ def _points(facts: Facts, begin: int) -> tuple[dict[int, dict[str, float]], dict
     return {cell: dict(values) for cell, values in points.items()}, moments
 
 
-def unsent_media(history: Path, places: Collection[RankPlace], sent: Collection[str], run: str) -> list[Row]:
+def unsent_media(history: Path, places: Collection[RankKey], sent: Collection[str], run: str) -> list[Row]:
     """Return rows with the next images, texts, tables and histograms of a run, as many as are sent at once.
 
     Args:

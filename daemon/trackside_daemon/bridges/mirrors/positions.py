@@ -25,7 +25,7 @@ _TABLES = """
 """
 
 
-class RankPlace(NamedTuple):
+class RankKey(NamedTuple):
     """A rank of an attempt of a run."""
 
     run: str
@@ -59,7 +59,7 @@ class Positions:
                 self._connection.execute("INSERT INTO mirror VALUES (?)", (time.time(),))
         (self.since,) = self._connection.execute("SELECT since FROM mirror").fetchone()
 
-    def sent(self, place: RankPlace) -> dict[str, int]:
+    def sent(self, place: RankKey) -> dict[str, int]:
         """Return the number of samples by key that the target has of a rank."""
         query = "SELECT key, sent FROM series WHERE run = ? AND attempt = ? AND rank = ?"
         return dict(self._connection.execute(query, place).fetchall())
@@ -74,7 +74,7 @@ class Positions:
         row = self._connection.execute("SELECT ended FROM run WHERE run = ?", (run,)).fetchone()
         return str(row[0]) if row else ""
 
-    def advance(self, place: RankPlace, sent: Mapping[str, int], state: State) -> None:
+    def advance(self, place: RankKey, sent: Mapping[str, int], state: State) -> None:
         """Store the positions of a rank and the state of its run together."""
         with self._connection:
             self._connection.executemany(

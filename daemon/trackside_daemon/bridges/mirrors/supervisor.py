@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.model.families import daemon
@@ -86,9 +86,9 @@ class _Mirror:
         positions = history.with_name(f"bridge-{name}-{digest}.db")
         self._name = name
         self._start = Start(name, str(history), str(positions), settings | _absolute(settings))
-        self.worker = Worker(MODULE, Status)
-        self._status = Status()
-        self._before = Status()
+        self.worker = CallWorker(MODULE, MirrorStatus)
+        self._status = MirrorStatus()
+        self._before = MirrorStatus()
         self.error = ""
         self._backoff = Backoff(ASK_SECONDS, LONGEST_SECONDS)
         self._retry = 0.0
@@ -133,14 +133,14 @@ class _Mirror:
     def _fail(self, error: str) -> None:
         self.worker.end()
         before, last = self._before, self._status
-        self._before = Status(
+        self._before = MirrorStatus(
             before.sent + last.sent,
             before.lost + last.lost,
             before.rejected + last.rejected,
             before.failures + last.failures,
             success=last.success or before.success,
         )
-        self._status = Status(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
+        self._status = MirrorStatus(oldest=self._status.oldest or time.time())  # it sends nothing, whatever waits
         self._retry = time.monotonic() + self._backoff.next_delay()
         self._report(error)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.buckets import Buckets
-from trackside_daemon.bridges.mirrors.positions import RankPlace
+from trackside_daemon.bridges.mirrors.positions import RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.merging import merge
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LAYER_ROWS = 32  # rows of distributions that are read at once
 
 
-class Stream(NamedTuple):
+class RankStream(NamedTuple):
     """The samples of one rank of an attempt, or of the machine.
 
     Attributes:
@@ -36,12 +36,12 @@ class Stream(NamedTuple):
     """
 
     id: int
-    place: RankPlace
+    place: RankKey
     lowest: bool
     pushes: int
 
 
-class Unsent(NamedTuple):
+class UnsentRows(NamedTuple):
     """Consecutive rows of a stream that the target does not have.
 
     Attributes:
@@ -82,11 +82,11 @@ def mirrored_runs(
             yield MirroredRun(uid, name, state, named, started, ended, end, _object(config), _object(about))
 
 
-def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> list[Stream]:
+def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> list[RankStream]:
     """Return the streams of a run, or that of the machine if *run* is empty."""
     if not run:
         (pushes,) = connection.execute("SELECT pushes FROM stream WHERE id = ?", (HOST,)).fetchone()
-        return [Stream(HOST, RankPlace("", 0, 0), lowest=True, pushes=pushes)]
+        return [RankStream(HOST, RankKey("", 0, 0), lowest=True, pushes=pushes)]
     rows = connection.execute(
         "SELECT stream.id, attempt, rank, pushes, "
         "rank = (SELECT min(rank) FROM stream AS other WHERE other.run = stream.run AND other.attempt = stream.attempt) "
@@ -94,13 +94,13 @@ def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> li
         (run,),
     ).fetchall()
     return [
-        Stream(id_, RankPlace(run, attempt, rank), bool(lowest), pushes)
+        RankStream(id_, RankKey(run, attempt, rank), bool(lowest), pushes)
         for id_, attempt, rank, pushes, lowest in rows
         if lowest or every_rank
     ]
 
 
-def unsent_layers(connection: sqlite3.Connection, stream: Stream, sent: int) -> tuple[list[Row], int]:
+def unsent_layers(connection: sqlite3.Connection, stream: RankStream, sent: int) -> tuple[list[Row], int]:
     """Return rows with the first distributions of a stream after the id *sent*, and the id of the last.
 
     Raises:
@@ -119,13 +119,13 @@ def unsent_layers(connection: sqlite3.Connection, stream: Stream, sent: int) -> 
     return rows, sent
 
 
-def totals(connection: sqlite3.Connection, stream: Stream) -> dict[str, int]:
+def totals(connection: sqlite3.Connection, stream: RankStream) -> dict[str, int]:
     """Return the number of samples of a stream by key."""
     tail = LogTail(connection, stream.id)
     return {series.key: series.end + len(tail.read(series)[0]) for series in find(connection, stream.id, tail)}
 
 
-def unsent(connection: sqlite3.Connection, stream: Stream, sent: Mapping[str, int], most: int) -> Unsent:
+def unsent(connection: sqlite3.Connection, stream: RankStream, sent: Mapping[str, int], most: int) -> UnsentRows:
     """Return the first rows of a stream that the target does not have, with at least *most* values if there are as many.
 
     Args:
@@ -164,7 +164,7 @@ def unsent(connection: sqlite3.Connection, stream: Stream, sent: Mapping[str, in
             break
     complete = next(islice(lines, 1), None) is None
     oldest = rows[0].time / 1e6 if rows else None
-    return Unsent(rows, dict(zip(keys, places, strict=True)), lost, oldest, complete)
+    return UnsentRows(rows, dict(zip(keys, places, strict=True)), lost, oldest, complete)
 
 
 class _Snapshot:

@@ -1,6 +1,6 @@
 """The process of one mirror, which sends what the history has to one target: ``python -m trackside_daemon.bridges.mirrors.worker``.
 
-The first request is a `Start`, each further one null; each answer is the mirror's `Status`. At the end of the input the mirror
+The first request is a `Start`, each further one null; each answer is the mirror's `MirrorStatus`. At the end of the input the mirror
 sends what it has not sent yet, for `FLUSH_SECONDS` at most, and the process ends.
 """
 
@@ -15,9 +15,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
 from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media
-from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
+from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.bridges.mirrors.target import Row, Target
-    from trackside_daemon.bridges.mirrors.unsent import Stream
+    from trackside_daemon.bridges.mirrors.unsent import RankStream
 
 LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
 MEDIA = -1  # attempt of the positions of media, which are the files by name
@@ -68,7 +68,7 @@ class Mirror:
         ending: Callable[[], bool] = lambda: False,
         max_values: int = MAX_VALUES,
     ) -> None:
-        self.status = Status()
+        self.status = MirrorStatus()
         self._history = history
         self._positions = positions
         self._target = target
@@ -130,7 +130,7 @@ class Mirror:
             self._positions.finish(run.id, state, run.end)
             self._begun.discard(run.id)
 
-    def _send_next(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+    def _send_next(self, connection: sqlite3.Connection, run: MirroredRun, stream: RankStream) -> bool:
         """Send the next rows of a stream, and return whether there are no more."""
         sent = self._positions.sent(stream.place)
         connection.execute("BEGIN")
@@ -157,7 +157,7 @@ class Mirror:
         self._oldest.append(since)
         self.status.oldest = min(self._oldest)  # the target may take minutes
 
-    def _send_layers(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+    def _send_layers(self, connection: sqlite3.Connection, run: MirroredRun, stream: RankStream) -> bool:
         """Send the next distributions of a stream, and return whether there may be more."""
         rows, sent = unsent_layers(connection, stream, self._positions.sent(stream.place).get(LAYERS, 0))
         if rows:
@@ -165,7 +165,7 @@ class Mirror:
             self._positions.advance(stream.place, {LAYERS: sent}, state)
         return bool(rows) and not self._ending()
 
-    def _send_extras(self, connection: sqlite3.Connection, run: MirroredRun, every: Sequence[Stream]) -> None:
+    def _send_extras(self, connection: sqlite3.Connection, run: MirroredRun, every: Sequence[RankStream]) -> None:
         """Send the curves of a run's machine and its media, of attempts whose first pushes the target has."""
         history = self._history.parent
         now = int(time.time()) // PACE, run.end, len(every), index.version(history, run.id)
@@ -183,7 +183,7 @@ class Mirror:
             self._extras[run.id] = now
 
     def _send_curves(
-        self, connection: sqlite3.Connection, run: MirroredRun, begun: Sequence[Stream], last: int
+        self, connection: sqlite3.Connection, run: MirroredRun, begun: Sequence[RankStream], last: int
     ) -> None:
         for stream in begun:
             while stream.lowest and not self._ending():
@@ -194,8 +194,8 @@ class Mirror:
                 state = self._deliver(run, rows, self._prepared(run)) if rows else self._positions.state(run.id)
                 self._positions.advance(stream.place, reached, state)
 
-    def _send_media(self, history: Path, run: MirroredRun, begun: Sequence[Stream]) -> None:
-        place, places = RankPlace(run.id, MEDIA, 0), [stream.place for stream in begun]
+    def _send_media(self, history: Path, run: MirroredRun, begun: Sequence[RankStream]) -> None:
+        place, places = RankKey(run.id, MEDIA, 0), [stream.place for stream in begun]
         while not self._ending() and (rows := unsent_media(history, places, self._positions.sent(place), run.id)):
             state = self._deliver(run, rows, self._prepared(run))
             self._positions.advance(place, {one.item.file: 1 for row in rows for one in row.media}, state)
@@ -299,11 +299,11 @@ class _Mirroring:
         self._mirror: Mirror | None = None
         self._deadline = inf
 
-    def answer(self, start: Start | None) -> Status:
+    def answer(self, start: Start | None) -> MirrorStatus:
         """Begin with the first request, and return the counters."""
         if start is not None:
             self._begin(start)
-        return Status() if self._mirror is None else self._mirror.status
+        return MirrorStatus() if self._mirror is None else self._mirror.status
 
     def end(self) -> None:
         """Send what is left."""

@@ -14,7 +14,7 @@ from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.model.records import ENDS
 
 if TYPE_CHECKING:
-    from trackside_daemon.bridges.parquet.store import Store
+    from trackside_daemon.bridges.parquet.store import FileStore
 
 QUESTIONS = {
     "worst 20 runs by lost GPU hours": "SELECT name, run, host, state, round(lost_gpu_hours, 4) AS lost_gpu_hours, "
@@ -91,7 +91,7 @@ and what is known once is from the machine that got furthest.
 """
 
 
-class Answer(NamedTuple):
+class QueryResult(NamedTuple):
     """The rows of an answer, the names of their columns, and a line for each file that was left out."""
 
     columns: list[str]
@@ -113,7 +113,7 @@ def prepared(question: str) -> str:
     raise LookupError(f"{question!r}: no prepared question; write one of: {', '.join(QUESTIONS)}; or --sql")
 
 
-def ask(store: Store, sql: str) -> Answer:
+def ask(store: FileStore, sql: str) -> QueryResult:
     """Return the answer to a query over the tables runs, parts, samples and alerts.
 
     A file that cannot be read is left out, and so is what an archive of an earlier version has twice.
@@ -139,7 +139,7 @@ def ask(store: Store, sql: str) -> Answer:
                 raise _wrong(error) from None
             bad |= faults  # if it has none by now, it was replaced meanwhile
         else:
-            return Answer(columns, rows, [f"{store.path}/{name} {reason}" for name, reason in sorted(bad.items())])
+            return QueryResult(columns, rows, [f"{store.path}/{name} {reason}" for name, reason in sorted(bad.items())])
     raise AssertionError
 
 
@@ -147,7 +147,7 @@ def _wrong(error: Exception) -> ValueError:
     return ValueError(" ".join(str(error).split()))
 
 
-def _names(store: Store, kinds: list[str], bad: dict[str, str]) -> dict[str, list[str]]:
+def _names(store: FileStore, kinds: list[str], bad: dict[str, str]) -> dict[str, list[str]]:
     """Return the files of some kinds, without bad ones, and without those of runs that have no row."""
     places = [layout.place_of(one.name) for one in store.files_below("runs")]
     if not places:
@@ -162,7 +162,7 @@ def _names(store: Store, kinds: list[str], bad: dict[str, str]) -> dict[str, lis
     return {kind: [name for name in found if name not in bad] for kind, found in names.items()}
 
 
-def _answer(duckdb: Any, store: Store, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
+def _answer(duckdb: Any, store: FileStore, names: dict[str, list[str]], sql: str) -> tuple[list[str], list[Any]]:
     connection = duckdb.connect()
     try:
         connection.execute("SET TimeZone = 'UTC'")
@@ -179,7 +179,7 @@ def _answer(duckdb: Any, store: Store, names: dict[str, list[str]], sql: str) ->
         connection.close()
 
 
-def _add_table(connection: Any, store: Store, kind: str, names: list[str]) -> None:
+def _add_table(connection: Any, store: FileStore, kind: str, names: list[str]) -> None:
     """Add the files of a kind as a table; an empty one if there are none."""
     table, schema = _PARTS.get(kind, kind), schemas()[kind]
     if store.local:  # DuckDB expects the columns of the first file in all
@@ -199,7 +199,7 @@ def _add_table(connection: Any, store: Store, kind: str, names: list[str]) -> No
         connection.register(table, files)
 
 
-def _fault(store: Store, kind: str, name: str, *, deep: bool = False) -> str:
+def _fault(store: FileStore, kind: str, name: str, *, deep: bool = False) -> str:
     """Return why a file cannot be read; empty if it can."""
     try:
         store.read_back(name, schemas()[kind].names, deep=deep)
@@ -208,7 +208,7 @@ def _fault(store: Store, kind: str, name: str, *, deep: bool = False) -> str:
     return ""
 
 
-def _faults(store: Store, names: dict[str, list[str]], error: str, *, deep: bool) -> tuple[bool, dict[str, str]]:
+def _faults(store: FileStore, names: dict[str, list[str]], error: str, *, deep: bool) -> tuple[bool, dict[str, str]]:
     """Return whether an error names files, and which files cannot be read, with the reasons.
 
     Args:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun
-    from trackside_daemon.bridges.parquet.store import Store
+    from trackside_daemon.bridges.parquet.store import FileStore
 
 STAMP = b"trackside.end"  # entries of a file's footer: the end of the run that it has
 SESSIONS = b"trackside.sessions"  # the sessions whose samples it has
@@ -82,7 +82,7 @@ def sessions(footer: Mapping[bytes, bytes]) -> frozenset[bytes]:
     return frozenset(digests[begin : begin + _DIGEST] for begin in range(0, len(digests), _DIGEST))
 
 
-def is_of(store: Store, place: str, footer: Mapping[bytes, bytes], of: Origin, stamp: bytes) -> bool:
+def is_of(store: FileStore, place: str, footer: Mapping[bytes, bytes], of: Origin, stamp: bytes) -> bool:
     """Return whether files have a run from this history, as it is or was, and not from another machine's.
 
     Args:
@@ -106,7 +106,7 @@ def is_of(store: Store, place: str, footer: Mapping[bytes, bytes], of: Origin, s
     return footer.get(STAMP) == stamp or (row.host in of.hosts and row.started is not None and row.started > begins)
 
 
-class Facts(NamedTuple):
+class RunPlace(NamedTuple):
     """The host of a run, and its start and end in Unix seconds."""
 
     host: str | None
@@ -114,7 +114,7 @@ class Facts(NamedTuple):
     ended: float | None
 
 
-def facts(store: Store, place: str) -> Facts:
+def facts(store: FileStore, place: str) -> RunPlace:
     """Return some columns of the row of a run.
 
     Raises:
@@ -125,7 +125,7 @@ def facts(store: Store, place: str) -> Facts:
         (host,) = row["host"].to_pylist()
         # As integers: Python has dates for the years to 9999 alone.
         times = (time for name in ("started", "ended") for time in row[name].cast("int64").to_pylist())
-        return Facts(host, *(None if time is None else time / 1e6 for time in times))
+        return RunPlace(host, *(None if time is None else time / 1e6 for time in times))
 
 
 def new_place(run: MirroredRun, of: Origin, before: Iterable[str]) -> str:
@@ -158,7 +158,7 @@ def split(place: str) -> PartName:
     return PartName(run, part, int(number) if number.isdecimal() else 0)
 
 
-def superseded(store: Store, places: Iterable[str]) -> set[str]:
+def superseded(store: FileStore, places: Iterable[str]) -> set[str]:
     """Return places of rows that were written anew elsewhere, until their writer or the next one deletes them."""
     by_run: dict[str, list[str]] = {}
     for place in places:
@@ -170,7 +170,7 @@ def superseded(store: Store, places: Iterable[str]) -> set[str]:
         for place in some if len(some) > 1 else ():
             _, part, number = split(place)
             with suppress(FileError):  # the reader of the row names it
-                row = facts(store, place) if by_host else Facts(part, None, None)
+                row = facts(store, place) if by_host else RunPlace(part, None, None)
                 by_part.setdefault(row.host, []).append((row.ended or 0.0, number, place))
         old |= {place for rows in by_part.values() for *_, place in sorted(rows)[:-1]}
     return old

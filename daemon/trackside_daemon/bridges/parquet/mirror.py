@@ -13,7 +13,7 @@ from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.contents import SampleTables, alert_row, run_row
 from trackside_daemon.bridges.parquet.layout import STAMP
 from trackside_daemon.bridges.parquet.schema import VERSION, schemas
-from trackside_daemon.bridges.parquet.store import SUFFIX, FileError, Store, Unfinished, failed
+from trackside_daemon.bridges.parquet.store import SUFFIX, FileError, FileStore, Unfinished, failed
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.history.read import alert_reader
@@ -36,7 +36,7 @@ SAMPLE_OPTIONS = {
 }
 
 
-class Part(NamedTuple):
+class RunFiles(NamedTuple):
     """The files that a store has of a run, from one history.
 
     Attributes:
@@ -61,7 +61,7 @@ class ParquetFiles:
 
     machine = False
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self.store = store
         self.lost = 0
         self._schemas = schemas()
@@ -90,14 +90,14 @@ class ParquetFiles:
     def close(self) -> None:
         """See `RunTarget`."""
 
-    def _parts(self, run: MirroredRun, of: Origin, *, fresh: bool = True) -> list[Part]:
+    def _parts(self, run: MirroredRun, of: Origin, *, fresh: bool = True) -> list[RunFiles]:
         """Return what the store has of a run from this history, the newest first."""
         places = [place for place in self._places("runs", run, of, fresh=fresh) if _is_of_run(place, run)]
         parts = (self._part(place) for place in places)
         own = [part for part in parts if self._is_own(part, run, of)]
         return sorted(own, key=lambda part: (layout.split(part.place).number, _pushes(part.footer)), reverse=True)
 
-    def _is_own(self, part: Part, run: MirroredRun, of: Origin) -> bool:
+    def _is_own(self, part: RunFiles, run: MirroredRun, of: Origin) -> bool:
         return layout.is_of(self.store, part.place, part.footer, of, _stamp(run))
 
     def _places(self, kind: str, run: MirroredRun, of: Origin, *, fresh: bool = True) -> Iterator[str]:
@@ -107,14 +107,14 @@ class ParquetFiles:
                 self._listed[folder] = [layout.place_of(one.name) for one in self.store.files_below(folder)]
             yield from self._listed[folder]
 
-    def _part(self, place: str) -> Part:
+    def _part(self, place: str) -> RunFiles:
         one, footer = self._footer(f"runs/{place}{SUFFIX}")
         samples, other = self._footer(f"samples/{place}{SUFFIX}")
         wanted = {kind: int(footer.get(entry, -1)) for kind, entry in layout.ROWS.items()}
         whole = one == 1 and samples >= 0 and wanted["samples"] in {samples, -1}  # -1: of a version before
         if whole and wanted["alerts"] >= 0:
             whole = self._footer(f"alerts/{place}{SUFFIX}")[0] == wanted["alerts"]
-        return Part(place, footer or other, samples, whole)
+        return RunFiles(place, footer or other, samples, whole)
 
     def _footer(self, name: str) -> tuple[int, dict[bytes, bytes]]:
         """Return rows and entries of a file; -1 and none if it cannot be read."""
@@ -124,7 +124,7 @@ class ParquetFiles:
         except FileError:
             return -1, {}
 
-    def _write(self, connection: sqlite3.Connection, run: MirroredRun, of: Origin, parts: list[Part]) -> int | None:
+    def _write(self, connection: sqlite3.Connection, run: MirroredRun, of: Origin, parts: list[RunFiles]) -> int | None:
         """Write the files of a run; return None if what is there has changed meanwhile."""
         place = layout.new_place(run, of, (part.place for part in parts))
         before = max((part for part in parts if part.samples >= 0), key=lambda part: part.samples, default=None)
@@ -211,7 +211,7 @@ class ParquetFiles:
         if found != rows:
             raise SendError(f"{path}: {rows:,} rows were written, and it {reason}")
 
-    def _earlier(self, part: Part, series: tuple[int, int, str]) -> Any:
+    def _earlier(self, part: RunFiles, series: tuple[int, int, str]) -> Any:
         """Return the samples of a series that a part has, as a table."""
         wanted = [(name, "=", value) for name, value in zip(("attempt", "rank", "key"), series, strict=True)]
         path, schema = f"{self.store.path}/samples/{part.place}{SUFFIX}", self._schemas["samples"]
@@ -228,7 +228,7 @@ def make_target(settings: dict[str, Any]) -> ParquetFiles:
     Raises:
         SettingError: The address cannot be used, or a library is not installed.
     """
-    store = Store(settings["url"])
+    store = FileStore(settings["url"])
     arrow = library("pyarrow")
     arrow.set_memory_pool(arrow.system_memory_pool())  # its own allocators keep what they freed: 50 MiB more
     return ParquetFiles(store)
@@ -248,7 +248,7 @@ def _pushes(footer: Mapping[bytes, bytes]) -> int:
     return int(words[2]) if len(words) > 2 and words[2].isdigit() else -1
 
 
-def _is_done(parts: list[Part], run: MirroredRun, of: Origin) -> bool:
+def _is_done(parts: list[RunFiles], run: MirroredRun, of: Origin) -> bool:
     """Return whether a store has a run as it is, or as it was later, if this history is a copy from before."""
     if len(parts) != 1 or not parts[0].whole:
         return False

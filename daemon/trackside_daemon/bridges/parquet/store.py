@@ -41,7 +41,7 @@ class StoredFile(NamedTuple):
     written: float
 
 
-class Store:
+class FileStore:
     """A place for files.
 
     Args:
@@ -230,7 +230,7 @@ class Unfinished(NamedTuple):
         lock: A descriptor of it, which has the lock; -1 in an object store.
     """
 
-    store: Store
+    store: FileStore
     own: str
     name: str
     lock: int

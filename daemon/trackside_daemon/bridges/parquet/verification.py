@@ -13,7 +13,7 @@ from trackside_daemon.history.files.jsonl import folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.bridges.parquet.store import Store
+    from trackside_daemon.bridges.parquet.store import FileStore
 
 
 class _Part(NamedTuple):
@@ -38,7 +38,7 @@ class Verification:
         wrong: The number of faults.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self.runs = self.files = self.samples = self.wrong = 0
         self._store = store
 

@@ -27,7 +27,7 @@ from trackside_daemon.bridges.protobuf import (
 )
 from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile
 from trackside_daemon.bridges.tensorboard.crc32c import BITS, MASK, masked, masked_crc, remainder, turned
-from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, Number, Value, decode
+from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, NonScalar, Number, decode
 from trackside_daemon.history.files.left_out import DAMAGED
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _fits(lane: int) -> bool:
     return turned(remainder(messages.to_bytes((messages.bit_length() + 7) // 8, "big"))) == lane & BITS
 
 
-class Events(NamedTuple):
+class EventChunk(NamedTuple):
     """Consecutive events.
 
     Attributes:
@@ -159,10 +159,10 @@ class Events(NamedTuple):
     """
 
     scalars: list[Scalar]
-    others: list[tuple[Value, int, float]]
+    others: list[tuple[NonScalar, int, float]]
     restart: int | None = None
 
-    def add(self, values: Iterable[Number | Value], step: int, time: float) -> None:
+    def add(self, values: Iterable[Number | NonScalar], step: int, time: float) -> None:
         """Add the values of an event."""
         for value in values:
             if isinstance(value, Number):
@@ -176,7 +176,7 @@ class Events(NamedTuple):
         time = self.scalars[0][2] if self.scalars else self.others[0][2] if self.others else -inf
         return time if time == time else -inf  # noqa: PLR0124  not NaN
 
-    def split(self, until: float) -> tuple[Events, Events | None]:
+    def split(self, until: float) -> tuple[EventChunk, EventChunk | None]:
         """Return the events until a time, at least one, and the later ones, if there are any."""
         scalars = self.scalars
         if not scalars or not scalars[-1][2] > until:
@@ -184,7 +184,7 @@ class Events(NamedTuple):
         end = next((place for place in range(1, len(scalars)) if scalars[place][2] > until), len(scalars))
         if end == len(scalars):
             return self, None
-        return Events(scalars[:end], []), self._replace(scalars=scalars[end:])
+        return EventChunk(scalars[:end], []), self._replace(scalars=scalars[end:])
 
 
 class EventFile(EventRecords):
@@ -208,7 +208,7 @@ class EventFile(EventRecords):
         time = _DOUBLE.unpack_from(head, 13)[0] if len(head) == 21 and head[12] == 9 else -inf
         return float(time) if time == time else -inf  # noqa: PLR0124
 
-    def read(self, *, final: bool = True) -> Iterator[Events]:
+    def read(self, *, final: bool = True) -> Iterator[EventChunk]:
         """Yield the whole events that were not read before; see `spans`.
 
         Raises:
@@ -220,10 +220,10 @@ class EventFile(EventRecords):
             else:
                 yield self._large(span.base + HEAD.size, span.base + span.end - 4)
 
-    def _events(self, span: Span) -> Iterator[Events]:
+    def _events(self, span: Span) -> Iterator[EventChunk]:
         """Yield the events in a span."""
         data, base, at, whole = span
-        events = Events([], [])
+        events = EventChunk([], [])
         append, tags, places = events.scalars.append, self._tags, self._places
         length_at, time_at, value_at = _LENGTH.unpack_from, _DOUBLE.unpack_from, _FLOAT.unpack_from
         while at < whole:
@@ -250,12 +250,12 @@ class EventFile(EventRecords):
             at = end + 4
             if restart is not None:
                 yield events._replace(restart=restart)
-                events = Events([], [])
+                events = EventChunk([], [])
                 append = events.scalars.append
         if events.scalars or events.others:
             yield events
 
-    def _event(self, data: bytes, begin: int, end: int, events: Events) -> int | None:
+    def _event(self, data: bytes, begin: int, end: int, events: EventChunk) -> int | None:
         """Add the values of an event; return the step if a writer starts anew with it."""
         if begin == end:  # zeros, as a crash of the machine leaves them
             raise ProtobufError("an event is empty")
@@ -282,7 +282,7 @@ class EventFile(EventRecords):
         starts = [integer(data[first:last], 1) == _START for first, last in found.get(_SESSION, ())]
         return step if any(starts) else None
 
-    def _check_long(self, data: bytes, begin: int, end: int, values: Iterable[Number | Value]) -> None:
+    def _check_long(self, data: bytes, begin: int, end: int, values: Iterable[Number | NonScalar]) -> None:
         """Verify a message that is not verified yet because of its length, if something of it is imported."""
         imported = any(isinstance(value, Number) or value.content is not None for value in values)
         if end - begin > LONG_BYTES and imported and not self._is_right(data, begin, end):
@@ -300,11 +300,11 @@ class EventFile(EventRecords):
             if self._places.setdefault(end - rest, place - rest) == place - rest:
                 self._tags[data[rest:place] + data[place + 4 : end]] = tag
 
-    def _large(self, begin: int, end: int) -> Events:
+    def _large(self, begin: int, end: int) -> EventChunk:
         """Read a message in the file without its large values."""
-        events = Events([], [])
+        events = EventChunk([], [])
         time, step = 0.0, 0
-        values: list[Number | Value] = []
+        values: list[Number | NonScalar] = []
         try:
             for field, kind, first, last in self._walk(begin, end):
                 if field == _TIME and kind == FIXED64:
@@ -319,7 +319,7 @@ class EventFile(EventRecords):
             self.leave_out(DAMAGED, begin - HEAD.size, end + 4 - begin + HEAD.size)
         return events
 
-    def _value(self, begin: int, end: int) -> Number | Value:
+    def _value(self, begin: int, end: int) -> Number | NonScalar:
         """Read a value; of a large one only its tag and its kind."""
         if end - begin <= LARGE_BYTES:
             return decode(self._bytes(begin, end), 0, end - begin, self._plugins)
@@ -330,7 +330,7 @@ class EventFile(EventRecords):
             elif field == METADATA and last - first <= LARGE_BYTES:
                 kind = kind or text(message(self._bytes(first, last), 1), 1)
             kind = OTHER_KINDS.get(field, kind)
-        return Value(kind or self._plugins.get(tag, "") or "tensors", tag)
+        return NonScalar(kind or self._plugins.get(tag, "") or "tensors", tag)
 
     def _walk(self, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield the fields of a message in the file without their values, as `fields` does."""

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.bridges.tensorboard.event_file import Events
+    from trackside_daemon.bridges.tensorboard.event_file import EventChunk
     from trackside_daemon.history.files.items import EventItem, Push
     from trackside_daemon.history.files.left_out import LeftOut
 
 MAX_FILES = 1000  # event files of a run that are open
 
 
-class Folder(NamedTuple):
+class EventFolder(NamedTuple):
     """A directory with event files.
 
     Attributes:
@@ -37,7 +37,7 @@ class Folder(NamedTuple):
 class _File:
     """An event file of a run, the attempt that its values belong to, and whether more of them are there."""
 
-    def __init__(self, folder: Folder, path: Path, left_out: LeftOut) -> None:
+    def __init__(self, folder: EventFolder, path: Path, left_out: LeftOut) -> None:
         self.folder = folder
         self.events = EventFile(path, left_out)
         self.begins = self.events.begins
@@ -63,13 +63,13 @@ class EventDirectory(ForeignRun):
 
     live = True
 
-    def __init__(self, id: str, name: str, folders: Sequence[Folder], file: Path | None = None) -> None:  # noqa: A002
+    def __init__(self, id: str, name: str, folders: Sequence[EventFolder], file: Path | None = None) -> None:  # noqa: A002
         super().__init__(id, name, str(file or folders[0].path), "TensorBoard")
         self.folders = folders
         self._only = file
         self._files: dict[Path, _File] = {}
         self._highest: dict[str, int] = {}
-        self._attempts: dict[Folder, int] = {}
+        self._attempts: dict[EventFolder, int] = {}
 
     def read(self, *, final: bool = True) -> Iterator[Push | EventItem]:
         """See `ForeignRun`."""
@@ -97,14 +97,14 @@ class EventDirectory(ForeignRun):
             file.events.close()
         self._files.clear()
 
-    def _by_time(self, *, final: bool) -> Iterator[tuple[_File, Events]]:
+    def _by_time(self, *, final: bool) -> Iterator[tuple[_File, EventChunk]]:
         """Yield what is new in the files, by time as far as the order in each file allows."""
         waiting = sorted(self._files.values(), key=attrgetter("begins"), reverse=True)
         heads: list[
-            tuple[float, int, _File, Events, Iterator[Events]]
+            tuple[float, int, _File, EventChunk, Iterator[EventChunk]]
         ] = []  # the number keeps files from being compared
 
-        def load(number: int, file: _File, rest: Iterator[Events]) -> None:
+        def load(number: int, file: _File, rest: Iterator[EventChunk]) -> None:
             events = next(rest, None)
             file.unfinished = events is not None
             if events is not None:
@@ -124,7 +124,7 @@ class EventDirectory(ForeignRun):
             else:
                 heappush(heads, (later.begins, number, file, later, rest))
 
-    def _items(self, file: _File, events: Events) -> Iterator[Push | EventItem]:
+    def _items(self, file: _File, events: EventChunk) -> Iterator[Push | EventItem]:
         prefix, highest = file.folder.prefix, self._highest
         for tag, step, time, value in events.scalars:
             key = prefix + tag
@@ -148,12 +148,12 @@ class EventDirectory(ForeignRun):
         if events.restart is not None and any(step >= events.restart for step in highest.values()):
             file.attempt = self._attempt(file.folder, again=True)
 
-    def _goes_on(self, folder: Folder) -> bool:
+    def _goes_on(self, folder: EventFolder) -> bool:
         """Return whether a file of a directory that has begun has more values: the next one is of another worker."""
         files = self._files.values()
         return any(one.unfinished and one.attempt is not None and one.folder == folder for one in files)
 
-    def _attempt(self, folder: Folder, *, again: bool) -> int:
+    def _attempt(self, folder: EventFolder, *, again: bool) -> int:
         """Return the present attempt of a directory, or its next one."""
         self._attempts[folder] = self._attempts.get(folder, 0) + again
         return self._attempts[folder]

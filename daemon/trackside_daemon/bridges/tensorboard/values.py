@@ -34,7 +34,7 @@ _STRING = 7
 TEXT_BYTES = 64 * 1024  # longest text that is kept
 
 
-class Value(NamedTuple):
+class NonScalar(NamedTuple):
     """A value that is no scalar.
 
     Attributes:
@@ -62,7 +62,7 @@ class Number(NamedTuple):
     place: int | None
 
 
-def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number | Value:
+def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number | NonScalar:
     """Decode a Summary.Value.
 
     Args:
@@ -86,9 +86,9 @@ def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number
         return Number(tag, single(data, number[0]), number[0])
     plugin = plugins.get(tag, "")
     if plugin == "hparams":
-        return Value("hparams", tag, hyperparameters(message(message(metadata, 1), 2)))
+        return NonScalar("hparams", tag, hyperparameters(message(message(metadata, 1), 2)))
     if (tensor := found.get((TENSOR, BYTES))) is None:
-        return Value(other or plugin or "values of unknown kind", tag)
+        return NonScalar(other or plugin or "values of unknown kind", tag)
     return _tensor(tag, plugin, data, *tensor)
 
 
@@ -96,7 +96,7 @@ def _bytes(data: bytes, span: tuple[int, int] | None) -> bytes:
     return b"" if span is None else data[span[0] : span[1]]
 
 
-def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number | Value:
+def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number | NonScalar:
     dtype, content, place, texts = 0, None, None, []
     numbers: list[tuple[int, int, int]] = []
     for field, kind, first, last in fields(data, begin, end):
@@ -109,20 +109,20 @@ def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number 
         else:
             numbers.append((field, first, last))
     if dtype == _STRING:
-        return Value(plugin or "text", tag, "\n".join(texts)[:TEXT_BYTES])
+        return NonScalar(plugin or "text", tag, "\n".join(texts)[:TEXT_BYTES])
     if plugin not in ("scalars", "") or dtype not in _NUMBERS:
-        return Value(plugin or "tensors", tag)
+        return NonScalar(plugin or "tensors", tag)
     field, layout = _NUMBERS[dtype]
     if content is not None:
         if content[1] - content[0] != struct.calcsize(layout):
-            return Value(plugin or "tensors", tag)
+            return NonScalar(plugin or "tensors", tag)
         place = content[0]
         value = float(struct.unpack_from(layout, data, place)[0])
     else:
         spans = [(first, last) for number, first, last in numbers if number == field]
         value, place, alone = _typed(data, spans, dtype)
         if not alone:
-            return Value(plugin or "tensors", tag)
+            return NonScalar(plugin or "tensors", tag)
     return Number(tag, value, place if dtype == 1 else None)
 
 

@@ -25,7 +25,7 @@ GroupKey = tuple[str, str]
 """Backend and name of a process group, or of its sends and receives."""
 
 
-class Call(NamedTuple):
+class CommunicationCall(NamedTuple):
     """A collective, a send or a receive; see `trackside.wire.FlightEntry`."""
 
     sequence: int
@@ -41,7 +41,7 @@ class Call(NamedTuple):
         return self.state == "completed"
 
 
-class Group(NamedTuple):
+class RankCalls(NamedTuple):
     """The newest calls of a rank in a process group, by sequence number.
 
     Attributes:
@@ -53,14 +53,14 @@ class Group(NamedTuple):
     title: str
     ranks: frozenset[int]
     p2p: bool
-    calls: Mapping[int, Call]
+    calls: Mapping[int, CommunicationCall]
 
     @property
     def last(self) -> int:
         """Greatest sequence number."""
         return max(self.calls, default=0)
 
-    def pending(self) -> list[Call]:
+    def pending(self) -> list[CommunicationCall]:
         """Return the calls that have not ended, in order."""
         return [call for _, call in sorted(self.calls.items()) if not call.finished]
 
@@ -74,7 +74,7 @@ class RankDump(NamedTuple):
         inner: Innermost call of the main thread at all, if that is another one.
     """
 
-    groups: Mapping[GroupKey, Group]
+    groups: Mapping[GroupKey, RankCalls]
     place: str = ""
     inner: str = ""
 
@@ -82,21 +82,21 @@ class RankDump(NamedTuple):
         """Return a value that changes with each call that begins or ends."""
         return {key: (group.last, len(group.pending())) for key, group in self.groups.items()}
 
-    def pending(self) -> list[Call]:
+    def pending(self) -> list[CommunicationCall]:
         """Return the calls of all groups that have not ended."""
         return [call for group in self.groups.values() for call in group.pending()]
 
 
 def rank_dump(body: Flight) -> RankDump:
     """Return a client's answer as the verdict needs it."""
-    groups: dict[GroupKey, Group] = {}
+    groups: dict[GroupKey, RankCalls] = {}
     for group in body.groups[:FLIGHT_GROUPS]:
         title = cleaned(group.description if group.description not in ("", "undefined") else f"group {group.name}")
         for p2p in (False, True):
             calls = {entry.sequence: _call(entry) for entry in group.entries[-FLIGHT_ENTRIES:] if entry.p2p is p2p}
             if calls:
                 key = cleaned(group.backend), f"{cleaned(group.name)}{' p2p' if p2p else ''}"
-                groups[key] = Group(title, frozenset(group.ranks), p2p, calls)
+                groups[key] = RankCalls(title, frozenset(group.ranks), p2p, calls)
     place, inner = _place(next(iter(body.threads.values()), ()))
     return RankDump(groups, place, inner)
 
@@ -106,10 +106,10 @@ def cleaned(text: str) -> str:
     return shown(text[-CHARACTERS:])
 
 
-def _call(entry: FlightEntry) -> Call:
+def _call(entry: FlightEntry) -> CommunicationCall:
     operation, shape, state = map(cleaned, (entry.operation, entry.shape, entry.state))
     age = entry.age if 0 <= entry.age < OLDEST else 0.0
-    return Call(entry.sequence, operation, shape, entry.elements, state, age)
+    return CommunicationCall(entry.sequence, operation, shape, entry.elements, state, age)
 
 
 def _place(frames: Sequence[str]) -> tuple[str, str]:
@@ -163,7 +163,7 @@ class Absent(NamedTuple):
     reasons: Mapping[int, str] = {}
 
 
-class Case(NamedTuple):
+class WaitCase(NamedTuple):
     """Cause for which a process group waits.
 
     Attributes:
@@ -178,18 +178,18 @@ class Case(NamedTuple):
     ranks: frozenset[int]
     waiting: frozenset[int]
     title: str
-    call: Call
-    others: tuple[Call, ...] = ()
+    call: CommunicationCall
+    others: tuple[CommunicationCall, ...] = ()
 
 
-def find_cases(dumps: Mapping[int, RankDump], absent: Absent) -> list[Case]:
+def find_cases(dumps: Mapping[int, RankDump], absent: Absent) -> list[WaitCase]:
     """Return what holds up each group in which a rank waits, the case that explains most first."""
     keys = dict.fromkeys(key for dump in dumps.values() for key in dump.groups)
     cases = [case for key in keys if (case := _case(key, dumps, absent)) is not None]
     return sorted(cases, key=lambda case: (KINDS.index(case.kind), -case.call.age))
 
 
-def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> Case | None:
+def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> WaitCase | None:
     groups = {rank: dump.groups[key] for rank, dump in dumps.items() if key in dump.groups}
     pending = {rank: calls[0] for rank, group in groups.items() if (calls := group.pending())}
     if not pending:
@@ -200,7 +200,7 @@ def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> Case 
         return _peer_case(group, pending, blocked, absent)
     sequence = min(call.sequence for call in pending.values())
     made = {rank: group.calls[sequence] for rank, group in groups.items() if sequence in group.calls}
-    mismatches: tuple[tuple[Kind, Callable[[Call], object]], ...] = (
+    mismatches: tuple[tuple[Kind, Callable[[CommunicationCall], object]], ...] = (
         ("other_operation", lambda call: call.operation),
         ("other_shape", lambda call: call.elements if _EQUAL.fullmatch(call.operation) else None),
     )
@@ -208,19 +208,21 @@ def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> Case 
         usual, odd = _odd(made, groups, feature)
         if odd:
             others = tuple(made[rank] for rank in sorted(odd))
-            return Case(kind, odd, frozenset(pending) - odd, group.title, usual, others)
+            return WaitCase(kind, odd, frozenset(pending) - odd, group.title, usual, others)
     members = _members(groups, dumps, absent)
     missing = frozenset(rank for rank in members & dumps.keys() if rank not in groups or groups[rank].last < sequence)
     kind, ranks = _missing(missing, blocked, members, absent)
     if kind == "not_finished":
         begun = {rank for rank, call in made.items() if call.state == "started"}
         ranks = frozenset(pending) - begun if begun else frozenset()
-    return Case(kind, ranks, frozenset(pending) - ranks, group.title, next(iter(made.values())))
+    return WaitCase(kind, ranks, frozenset(pending) - ranks, group.title, next(iter(made.values())))
 
 
 def _odd(
-    made: Mapping[int, Call], groups: Mapping[int, Group], feature: Callable[[Call], object]
-) -> tuple[Call, frozenset[int]]:
+    made: Mapping[int, CommunicationCall],
+    groups: Mapping[int, RankCalls],
+    feature: Callable[[CommunicationCall], object],
+) -> tuple[CommunicationCall, frozenset[int]]:
     """Return the usual one of the calls that should be the same, and the ranks whose call differs from it.
 
     These are all ranks if no call is more usual than another.
@@ -235,7 +237,7 @@ def _odd(
     return usual, frozenset(rank for rank, call in made.items() if feature(call) != first)
 
 
-def _members(groups: Mapping[int, Group], dumps: Mapping[int, RankDump], absent: Absent) -> frozenset[int]:
+def _members(groups: Mapping[int, RankCalls], dumps: Mapping[int, RankDump], absent: Absent) -> frozenset[int]:
     """Return the ranks of a group; those that have called anything in it, if that is all that is known."""
     known = frozenset[int]().union(*(group.ranks for group in groups.values()))
     everybody = frozenset(dumps).union(*absent)
@@ -261,7 +263,9 @@ def _missing(
     return "not_finished", frozenset()
 
 
-def _peer_case(group: Group, pending: Mapping[int, Call], blocked: frozenset[int], absent: Absent) -> Case | None:
+def _peer_case(
+    group: RankCalls, pending: Mapping[int, CommunicationCall], blocked: frozenset[int], absent: Absent
+) -> WaitCase | None:
     """Return the case of a send or receive, whose operation names the two as ``1<-0``, by their numbers in the group."""
     order = sorted(group.ranks)
     for rank, call in pending.items():
@@ -269,5 +273,5 @@ def _peer_case(group: Group, pending: Mapping[int, Call], blocked: frozenset[int
         peers = frozenset(order[number] if number < len(order) else number for number in numbers) - {rank}
         kind, ranks = _missing(peers - frozenset().union(*absent), blocked, peers, absent)
         if ranks:
-            return Case(kind, ranks, frozenset(pending) - ranks, group.title, call)
+            return WaitCase(kind, ranks, frozenset(pending) - ranks, group.title, call)
     return None

@@ -13,7 +13,7 @@ from trackside_daemon.captures.hang.verdict import ranks_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.captures.hang.verdict import HangVerdict
 
 ADDRESS = ("127.0.0.1", 28028)
 SECONDS = 1.0  # time limit of the whole answer
@@ -74,7 +74,7 @@ def _parsed(text: Sequence[str]) -> RasView:
     return RasView(tuple(lines[:LINES]), behind, frozenset().union(*listed.values()) - behind)
 
 
-def compared(found: Verdict, view: RasView) -> Verdict:
+def compared(found: HangVerdict, view: RasView) -> HangVerdict:
     """Return a verdict with a sentence on the view of RAS, and whether it disagrees."""
     named = frozenset(found.ranks)
     if named and (named <= view.ahead or (view.behind and not named & view.behind)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.captures.hang.cases import Absent, Case, Kind, find_cases
+from trackside_daemon.captures.hang.cases import Absent, Kind, WaitCase, find_cases
 from trackside_daemon.model.text import duration, number
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NAMED = 8  # most ranges of ranks that a text names
 NAMED_PLACES = 3  # most places in the code that a text names
 
 
-class Verdict(NamedTuple):
+class HangVerdict(NamedTuple):
     """Why a run hangs, as JSON values.
 
     Attributes:
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
     places: Mapping[str, str] = {}
 
 
-def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> Verdict | None:
+def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> HangVerdict | None:
     """Return the verdict on a run whose ranks make no progress; None if nothing is known.
 
     Args:
@@ -75,7 +75,7 @@ def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None =
     )
 
 
-def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None) -> Verdict | None:
+def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None) -> HangVerdict | None:
     """Return the verdict on ranks that do not wait in a collective."""
     ranks = frozenset(dumps) if subject is None else frozenset({subject}) & dumps.keys()
     silent = absent.silent if subject is None else absent.silent & {subject}
@@ -87,10 +87,12 @@ def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None)
     return None
 
 
-def _verdict(kind: Kind, text: str, ranks: Collection[int], dumps: Mapping[int, RankDump], absent: Absent) -> Verdict:
+def _verdict(
+    kind: Kind, text: str, ranks: Collection[int], dumps: Mapping[int, RankDump], absent: Absent
+) -> HangVerdict:
     order = [*sorted(ranks), *sorted(dumps.keys() - set(ranks))]
     places = {str(rank): dumps[rank].place for rank in order if rank in dumps and dumps[rank].place}
-    return Verdict(
+    return HangVerdict(
         kind,
         text[:1].upper() + text[1:],
         _first(ranks),
@@ -104,7 +106,7 @@ def _first(ranks: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(ranks))[:RANKS]
 
 
-def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump], absent: Absent) -> str:
+def _sentence(case: WaitCase, cases: Collection[WaitCase], dumps: Mapping[int, RankDump], absent: Absent) -> str:
     """Return who holds up the group, and how."""
     call = f"{case.call.operation} number {number(case.call.sequence)} of {case.title}"
     who, where = ranks_text(case.ranks) if case.ranks else "", places_text(dumps, case.ranks)
@@ -127,7 +129,7 @@ def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]
     return f"{reasons[case.kind]}; {call} cannot finish"
 
 
-def _mismatch(case: Case, call: str) -> str:
+def _mismatch(case: WaitCase, call: str) -> str:
     """Return who called what, and what the others did; the calls of all ranks if nothing shows which of them is right."""
     if case.call in case.others:
         by_call: dict[str, list[int]] = {}
@@ -150,7 +152,7 @@ def _silent(ranks: Collection[int], absent: Absent) -> str:
     return ", ".join(f"{ranks_text(of)} did not answer within 3 s: {reason}" for reason, of in by_reason.items())
 
 
-def _wait(case: Case) -> str:
+def _wait(case: WaitCase) -> str:
     """Return a clause on those who only wait."""
     if not case.waiting or case.kind == "not_finished":
         return ""
@@ -158,7 +160,7 @@ def _wait(case: Case) -> str:
     return f"; {ranks_text(case.waiting)} only {wait}, for {duration(case.call.age)} now"
 
 
-def _unknown(case: Case, absent: Absent) -> str:
+def _unknown(case: WaitCase, absent: Absent) -> str:
     """Return sentences on further ranks without a dump."""
     silent, unseen = absent.silent - case.ranks, absent.unseen - case.ranks
     return (f" No answer came from {ranks_text(silent)}." if silent else "") + (

@@ -9,7 +9,7 @@ import msgspec
 from trackside.wire import Flight
 from trackside_daemon.captures.hang.cases import Absent, RankDump, rank_dump
 from trackside_daemon.captures.hang.verdict import verdict
-from trackside_daemon.captures.kinds.stacks import Stacks
+from trackside_daemon.captures.kinds.stacks import StackCaptures
 from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ RANKS = 30  # ranks in the text
 _decode = msgspec.json.Decoder(Flight).decode
 
 
-class FlightRecorder(Stacks):
+class FlightRecorder(StackCaptures):
     """Captures of flight recorders."""
 
     name = "flight_recorder"

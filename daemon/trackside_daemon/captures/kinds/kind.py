@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Body
-    from trackside_daemon.model.capture import Answer, Capture
+    from trackside_daemon.model.capture import Capture, RankAnswer
 
     Summarize = Callable[[Capture, Mapping[int, Path]], dict[str, Any]]
 
@@ -36,10 +36,10 @@ class AskRanks(Protocol):
         seconds: float = ...,
         *,
         cancelled: threading.Event | None = None,
-    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
+    ) -> tuple[frozenset[int], Sequence[RankAnswer]]: ...
 
 
-class Recorder:
+class RankRecorder:
     """Records ranks of runs; called by the threads of several captures at once, never for one rank at the same time."""
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:  # noqa: ARG002
@@ -63,8 +63,8 @@ class Recorder:
         raise NotImplementedError
 
 
-class Kind(Recorder):
-    """A kind of captures, and the `Recorder` of most kinds.
+class CaptureKind(RankRecorder):
+    """A kind of captures, and the `RankRecorder` of most kinds.
 
     Attributes:
         name: Its name, one of `trackside_daemon.model.capture.KINDS`.
@@ -81,7 +81,7 @@ class Kind(Recorder):
     is_compared: ClassVar[bool] = False
 
     @property
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[RankRecorder]:
         """The recorders of ranks, in the order in which they are tried."""
         return (self,)
 

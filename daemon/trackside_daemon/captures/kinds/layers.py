@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.captures.kinds.kind import Kind, failure
+from trackside_daemon.captures.kinds.kind import CaptureKind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
@@ -48,7 +48,7 @@ class _Head(msgspec.Struct):
 _head = msgspec.json.Decoder(_Head).decode
 
 
-class Layers(Kind):
+class Layers(CaptureKind):
     """Captures of layers.
 
     Args:
@@ -74,13 +74,13 @@ class Layers(Kind):
         self._still_seconds = still_seconds
 
     def refuse(self, _capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse ranks beyond the most; see `Recorder`."""
+        """Refuse ranks beyond the most; see `RankRecorder`."""
         return dict.fromkeys(ranks[RANKS:], f"{RANKS} ranks are recorded at most; --ranks selects others")
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write what ranks measure during the steps as JSON lines; see `Recorder`."""
+        """Write what ranks measure during the steps as JSON lines; see `RankRecorder`."""
         steps = capture.options.steps or TAKES[self.name].steps
         still = self._still_seconds + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
         files = {rank: _RankFile(directory / f"layers_{rank}.jsonl") for rank in ranks}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside.wire import MemorySnapshot
-from trackside_daemon.captures.kinds.kind import Kind, written
+from trackside_daemon.captures.kinds.kind import CaptureKind, written
 from trackside_daemon.model.text import byte_size
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RankMemory(msgspec.Struct):
 _decode = msgspec.json.Decoder(RankMemory).decode
 
 
-class Memory(Kind):
+class MemoryCaptures(CaptureKind):
     """Captures of memory.
 
     Args:
@@ -60,7 +60,7 @@ class Memory(Kind):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, _cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the memory of ranks as JSON; see `Recorder`."""
+        """Write the memory of ranks as JSON; see `RankRecorder`."""
         _, answers = self._ask("memory?", capture.run, frozenset(ranks), seconds=ANSWER_SECONDS)
         snapshots: dict[int, MemorySnapshot] = {answer.rank: answer.body for answer in answers}
         pids = {process.rank: process.pid for process in self._processes() if process.run_id == capture.run}

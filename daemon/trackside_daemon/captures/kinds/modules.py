@@ -8,7 +8,7 @@ import msgspec
 
 from trackside.limits import PROFILE_SECONDS
 from trackside.wire import ModulesQuestion
-from trackside_daemon.captures.kinds.kind import Kind, written
+from trackside_daemon.captures.kinds.kind import CaptureKind, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
 from trackside_daemon.model.capture_limits import TAKES
 from trackside_daemon.model.text import aligned, byte_size, column_widths, counted, duration, shown
@@ -42,7 +42,7 @@ class Args(msgspec.Struct):
     activations: int = 0
 
 
-class Call(msgspec.Struct):
+class ModuleEvent(msgspec.Struct):
     """An event of the trace."""
 
     name: str
@@ -54,18 +54,18 @@ class Call(msgspec.Struct):
     args: Args = msgspec.field(default_factory=Args)
 
 
-class Trace(msgspec.Struct):
+class ModuleTrace(msgspec.Struct):
     """The file of a rank, which Perfetto opens."""
 
-    traceEvents: list[Call]  # noqa: N815  as viewers read it
+    traceEvents: list[ModuleEvent]  # noqa: N815  as viewers read it
     steps: int
     compiled: int
 
 
-_decode = msgspec.json.Decoder(Trace).decode
+_decode = msgspec.json.Decoder(ModuleTrace).decode
 
 
-class Modules(Kind):
+class Modules(CaptureKind):
     """Captures of modules.
 
     Args:
@@ -82,7 +82,7 @@ class Modules(Kind):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the calls that ranks send as traces; see `Recorder`."""
+        """Write the calls that ranks send as traces; see `RankRecorder`."""
         steps = capture.options.steps or TAKES[self.name].steps
         step = self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS
         seconds = min((steps + 1) * step * SLOWNESS + ANSWER_SECONDS, PROFILE_SECONDS)
@@ -142,7 +142,7 @@ def _trace(rank: int, found: ModuleCalls) -> bytes:
             gpu_own * 1e6,
             call.allocated if call.gpu_seconds else call.output_bytes,
         )
-        event = Call(
+        event = ModuleEvent(
             found.names[call.place], "X", HOST, call.thread, (call.begin - zero) * 1e6, call.seconds * 1e6, args
         )
         events.append(msgspec.to_builtins(event))
@@ -173,7 +173,7 @@ def _own(calls: Sequence[ModuleCall]) -> Iterator[tuple[ModuleCall, float, float
         yield calls[place], max(0.0, calls[place].seconds - host), max(0.0, calls[place].gpu_seconds - gpu)
 
 
-def _rank(trace: Trace) -> dict[str, Any]:
+def _rank(trace: ModuleTrace) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     steps = max(1, trace.steps)
     for event in trace.traceEvents:

@@ -7,13 +7,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from trackside.wire import ProfileQuestion
-from trackside_daemon.captures.kinds.kind import Kind, Recorder, written
+from trackside_daemon.captures.kinds.kind import CaptureKind, RankRecorder, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
 from trackside_daemon.captures.summary.bottleneck import milliseconds, overall
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.parts import PARTS
-from trackside_daemon.captures.summary.request import MODULE, Answer, Request
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.captures.summary.request import MODULE, SummaryRequest, TraceSummary
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.text import counted, cut, duration, percent, shown
 
@@ -36,7 +36,7 @@ SILENT = "its client does not answer: it is stopped, or of an older version that
 _one_at_a_time = threading.Lock()  # of the traces of all captures
 
 
-class Profiles(Kind):
+class Profiles(CaptureKind):
     """Captures of profiles.
 
     Args:
@@ -66,13 +66,13 @@ class Profiles(Kind):
         self._memory = memory
 
     @property
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[RankRecorder]:
         """PyTorch itself, then trackside's client."""
         return self._recorders
 
     @contextmanager
     def summarizing(self) -> Iterator[Summarize]:
-        """Start the process that summarises, so that it is ready when the traces are; see `Kind`."""
+        """Start the process that summarises, so that it is ready when the traces are; see `CaptureKind`."""
         with started(self._memory) as worker:
             yield lambda capture, files: summarize(worker, files, capture.options.steps, self._world_size(capture.run))
 
@@ -104,8 +104,8 @@ class Profiles(Kind):
     difference = staticmethod(difference)
 
 
-class ClientProfiles(Recorder):
-    """A `Recorder` of profiles of ranks that *pytorch* does not reach.
+class ClientProfiles(RankRecorder):
+    """A `RankRecorder` of profiles of ranks that *pytorch* does not reach.
 
     Args:
         unreached: Returns the ranks of a run, by its id, that PyTorch's own recorder does not reach; it leaves the others alone.
@@ -124,14 +124,14 @@ class ClientProfiles(Recorder):
         self._step_seconds = step_seconds
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Refuse ranks that PyTorch's own recorder reaches; see `Recorder`."""
+        """Refuse ranks that PyTorch's own recorder reaches; see `RankRecorder`."""
         unreached = self._unreached(capture.run, ranks)
         return {rank: "its PyTorch records itself" for rank in ranks if rank not in unreached}
 
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the traces that ranks send; see `Recorder`."""
+        """Write the traces that ranks send; see `RankRecorder`."""
         options = capture.options
         step = self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS
         # One step more than was asked for, since the recording begins within one.
@@ -148,20 +148,20 @@ class ClientProfiles(Recorder):
 
 
 @contextmanager
-def started(memory: int) -> Iterator[Worker[Answer]]:
+def started(memory: int) -> Iterator[CallWorker[TraceSummary]]:
     """Start the process that summarises, so that it is ready when the traces are; the same thread should use it.
 
     Args:
         memory: Most bytes that it uses.
     """
-    with Worker(MODULE, Answer, memory=memory, name="the process that reads traces") as worker:
+    with CallWorker(MODULE, TraceSummary, memory=memory, name="the process that reads traces") as worker:
         with suppress(WorkerFailed):  # then each trace has it as its reason
             worker.start()
         yield worker
 
 
 def summarize(
-    worker: Worker[Answer], files: Mapping[int, Path], steps: int | None, world_size: int | None = None
+    worker: CallWorker[TraceSummary], files: Mapping[int, Path], steps: int | None, world_size: int | None = None
 ) -> dict[str, Any]:
     """Summarise traces by rank, and replace each with a gzip that has the marks which viewers need.
 
@@ -184,7 +184,7 @@ def summarize(
         distributed = {"rank": rank, "world_size": world_size or len(files)}
         try:
             with _one_at_a_time:
-                answer = worker.ask(Request(str(path), str(output), distributed, steps, near), SECONDS)
+                answer = worker.ask(SummaryRequest(str(path), str(output), distributed, steps, near), SECONDS)
         except WorkerFailed as error:
             summary["failed"][str(rank)] = str(error)
             continue

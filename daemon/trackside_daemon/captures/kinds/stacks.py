@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from trackside_daemon.captures.kinds.kind import Kind, written
+from trackside_daemon.captures.kinds.kind import CaptureKind, written
 from trackside_daemon.model.text import counted
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SILENT = "it does not answer: it is stopped, or a call holds the GIL"
 
 
-class Stacks(Kind):
+class StackCaptures(CaptureKind):
     """Captures of stacks.
 
     Args:
@@ -37,7 +37,7 @@ class Stacks(Kind):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, _cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Write the answers of ranks as JSON; see `Recorder`."""
+        """Write the answers of ranks as JSON; see `RankRecorder`."""
         _, answers = self._ask(self.question, capture.run, frozenset(ranks))
         outcomes: dict[int, Path | str] = dict.fromkeys(ranks, SILENT)
         for answer in answers:

@@ -25,7 +25,7 @@ FORGET_SECONDS = 60.0
 MOST = 4096  # maximum number of processes
 
 
-class Poller(NamedTuple):
+class PollingProcess(NamedTuple):
     """A process that asks for configurations.
 
     Attributes:
@@ -51,10 +51,10 @@ class Pollers:
     """
 
     def __init__(self) -> None:
-        self._pollers: dict[int, Poller] = {}
+        self._pollers: dict[int, PollingProcess] = {}
         self._waiting: dict[int, str] = {}
 
-    def get(self, pid: int) -> Poller | None:
+    def get(self, pid: int) -> PollingProcess | None:
         """Return what is known of a process; None if it has not asked."""
         return self._pollers.get(pid)
 
@@ -77,7 +77,7 @@ class Pollers:
         """Note that a process asks, and return the configuration that waits for it; empty for none."""
         now = time.monotonic()
         last = self._pollers.pop(pid, None)  # so that the order is that of the last requests
-        self._pollers[pid] = Poller(now, POLL_SECONDS if last is None else now - last.at, accepts)
+        self._pollers[pid] = PollingProcess(now, POLL_SECONDS if last is None else now - last.at, accepts)
         oldest = next(iter(self._pollers))
         if len(self._pollers) > MOST or now - self._pollers[oldest].at > FORGET_SECONDS:
             del self._pollers[oldest]

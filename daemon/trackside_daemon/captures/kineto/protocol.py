@@ -23,7 +23,7 @@ class DatagramError(ValueError):
     """A datagram that is not one of the protocol."""
 
 
-class Request(NamedTuple):
+class ConfigurationRequest(NamedTuple):
     """A process that asks for a configuration.
 
     Attributes:
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     accepts: bool
 
 
-class Window(NamedTuple):
+class RecordingWindow(NamedTuple):
     """Times of a recording.
 
     Attributes:
@@ -53,7 +53,7 @@ class Window(NamedTuple):
     skipped: Mapping[int, int] = {}
 
 
-def decode(datagram: bytes) -> Request | None:
+def decode(datagram: bytes) -> ConfigurationRequest | None:
     """Return the request in a datagram; None for a registration, which needs no answer.
 
     Raises:
@@ -74,7 +74,7 @@ def decode(datagram: bytes) -> Request | None:
     if count < 1 or size != _REQUEST.size + 4 * count:
         raise DatagramError("the number of process ids is wrong")
     (pid,) = struct.unpack_from("<i", payload, _REQUEST.size)  # its own; those of its ancestors follow
-    return Request(pid, bool(accepted & _ACTIVITIES))
+    return ConfigurationRequest(pid, bool(accepted & _ACTIVITIES))
 
 
 def encode(configuration: str) -> bytes:
@@ -83,7 +83,7 @@ def encode(configuration: str) -> bytes:
     return _HEADER.pack(len(text), b"req") + text
 
 
-def configuration(file: str, window: Window, options: ProfileOptions, skipped: int = 0) -> str:
+def configuration(file: str, window: RecordingWindow, options: ProfileOptions, skipped: int = 0) -> str:
     """Return a configuration of the activity profiler.
 
     Args:

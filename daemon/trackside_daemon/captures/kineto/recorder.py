@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.captures.kineto import TESTED, socket_directory
+from trackside.captures.kineto import BUSY, TESTED, socket_directory
 from trackside.os_errors import file_error_text
-from trackside_daemon.captures.kinds.kind import Recorder
+from trackside_daemon.captures.kinds.kind import RankRecorder
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, Pollers, ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import configuration
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.captures.kinds.kind import AskRanks
-    from trackside_daemon.captures.kineto.protocol import Window
+    from trackside_daemon.captures.kineto.protocol import RecordingWindow
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
@@ -37,13 +37,12 @@ UNREACHED = (
     f" PyTorch ({', '.join(TESTED)})"
 )
 
-BUSY = "a profiler is active in it already"
 LATE = "its PyTorch got the request after the start of the recording: the machine is too busy"
 
 log = logging.getLogger("trackside")
 
 
-class Limits(NamedTuple):
+class RecordingLimits(NamedTuple):
     """The time, size and room of a recording.
 
     Attributes:
@@ -61,10 +60,10 @@ class Limits(NamedTuple):
     free_bytes: int = 64 * 1024
 
 
-LIMITS = Limits()
+LIMITS = RecordingLimits()
 
 
-class Recording:
+class RankRecording:
     """One rank that records.
 
     Args:
@@ -77,7 +76,7 @@ class Recording:
     """
 
     def __init__(
-        self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float, *, limits: Limits
+        self, rank: int, pid: int, directory: Path, pollers: Pollers, seconds: float, *, limits: RecordingLimits
     ) -> None:
         self.pid = pid
         self._rank = rank
@@ -141,7 +140,7 @@ class Recording:
         return LATE if asks and self._start < math.inf else "its PyTorch has stopped asking for profiles"
 
 
-class KinetoRecorder(Recorder):
+class KinetoRecorder(RankRecorder):
     """Records ranks of this machine whose PyTorch asks for configurations.
 
     Args:
@@ -158,7 +157,7 @@ class KinetoRecorder(Recorder):
         pollers: Pollers,
         processes: Callable[[], Sequence[RankProcess]],
         windows: Windows,
-        limits: Limits = LIMITS,
+        limits: RecordingLimits = LIMITS,
     ) -> None:
         self._directory = directory
         self._pollers = pollers
@@ -167,7 +166,7 @@ class KinetoRecorder(Recorder):
         self._limits = limits
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
-        """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
+        """Return the ranks that it cannot record, each with the reason; see `RankRecorder`."""
         pids, unreached = self._pids(capture.run), self.unreached(capture.run, ranks)
         pollers = {rank: self._pollers.get(pids.get(rank, 0)) for rank in ranks if rank not in unreached}
         busy = [rank for rank, poller in pollers.items() if poller is not None and not poller.accepts]
@@ -181,7 +180,7 @@ class KinetoRecorder(Recorder):
     def record(
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
-        """Record ranks; see `Recorder`."""
+        """Record ranks; see `RankRecorder`."""
         outcomes: dict[int, Path | str] = {}
         for _ in range(TRIES):
             for outcome in outcomes.values():
@@ -200,7 +199,7 @@ class KinetoRecorder(Recorder):
         window = self._windows.window(capture, ranks, recorded)
         seconds = self._windows.limit(capture, window, recorded) + self._limits.write_seconds
         recordings = {
-            rank: Recording(rank, pids.get(rank, 0), directory, self._pollers, seconds, limits=self._limits)
+            rank: RankRecording(rank, pids.get(rank, 0), directory, self._pollers, seconds, limits=self._limits)
             for rank in ranks
         }
         # libkineto may be allowed to write below this directory alone, and no path of the store can confuse its configuration.
@@ -219,7 +218,7 @@ class KinetoRecorder(Recorder):
             link.unlink(missing_ok=True)
 
     def _wait(
-        self, run: str, recordings: dict[int, Recording], directory: Path, cancelled: threading.Event
+        self, run: str, recordings: dict[int, RankRecording], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Return the outcomes of all recordings."""
         outcomes: dict[int, Path | str] = {}
@@ -244,7 +243,7 @@ class KinetoRecorder(Recorder):
         poller = self._pollers.get(pid)
         return will_ask(pid, self._directory) if poller is None else not poller.silent
 
-    def _patience(self, pid: int, window: Window) -> float:
+    def _patience(self, pid: int, window: RecordingWindow) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""
         if window.start:
             return window.start - self._windows.loop_seconds - time.time()

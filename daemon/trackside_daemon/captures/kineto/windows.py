@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trackside.limits import PROFILE_SECONDS
 from trackside.wire import StepsQuestion
 from trackside_daemon.captures.kineto.profiler_socket import DELAY_SECONDS, POLL_SECONDS
-from trackside_daemon.captures.kineto.protocol import Window
+from trackside_daemon.captures.kineto.protocol import RecordingWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class Windows:
         due = poller.at + poller.interval - time.monotonic()
         return due if due > OFFER_SECONDS else max(0.0, due) + poller.interval
 
-    def window(self, capture: Capture, ranks: Sequence[int], pids: Sequence[int]) -> Window:
+    def window(self, capture: Capture, ranks: Sequence[int], pids: Sequence[int]) -> RecordingWindow:
         """Return when to record.
 
         One process records when it asks. Several begin after the same optimizer step if they take their steps together,
@@ -83,9 +83,9 @@ class Windows:
                 return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
         start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + self.loop_seconds
-        return Window(None, min(seconds, PROFILE_SECONDS), start)
+        return RecordingWindow(None, min(seconds, PROFILE_SECONDS), start)
 
-    def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
+    def limit(self, capture: Capture, window: RecordingWindow, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""
         if window.steps is not None:
             return _longest(window.steps, self._all_asked_in(pids), self._step_seconds(capture.run, capture.attempt))
@@ -96,7 +96,7 @@ class Windows:
 
     def _counted(
         self, capture: Capture, ranks: Sequence[int], pids: Sequence[int], step: float | None
-    ) -> Window | None:
+    ) -> RecordingWindow | None:
         """Return a window of optimizer steps, after one that no rank reaches before all have asked; None if there is none."""
         steps = capture.options.steps or 0
         delay = self._all_asked_in(pids) + WAIT_SECONDS
@@ -108,7 +108,7 @@ class Windows:
 
         before, began = ask(), time.monotonic()
         if len(ranks) == 1:
-            return Window(steps) if before else None
+            return RecordingWindow(steps) if before else None
         time.sleep(COUNTING_SECONDS)
         time.sleep(min(WAIT_SECONDS, max(0.0, min(map(self.asks_in, pids)) - LEAD_SECONDS)))
         now = ask()
@@ -122,7 +122,7 @@ class Windows:
             return None
         delay = self._all_asked_in(pids)  # as of now: a process may have asked since
         after = max(counts) + ceil((delay + LATE_SECONDS) * FASTER * rate) + 1
-        return Window(steps, after=after, skipped={rank: now[rank].skipped for rank in ranks})
+        return RecordingWindow(steps, after=after, skipped={rank: now[rank].skipped for rank in ranks})
 
 
 def _longest(steps: int, delay: float, step: float | None) -> float:

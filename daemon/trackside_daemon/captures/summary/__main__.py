@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.summary.profile import profile
-from trackside_daemon.captures.summary.request import Answer, Request
+from trackside_daemon.captures.summary.request import SummaryRequest, TraceSummary
 from trackside_daemon.captures.summary.steps import cut, marked, write
 from trackside_daemon.captures.summary.trace import EVENT_BYTES, TraceError, count_events, decode, read_text
 from trackside_daemon.linux.process_limits import allowed_memory
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-LIMITS = Limits(90, quick_seconds=0.5)  # enough for 15 MB of traces without waiting until processors are free
+LIMITS = WorkLimits(90, quick_seconds=0.5)  # enough for 15 MB of traces without waiting until processors are free
 LESS = "record fewer steps, or no stacks"
 
 
 def main() -> int:
     """Answer requests until the end of the input."""
-    return serve(Request, answer, lambda _: LIMITS, (TraceError,))
+    return serve(SummaryRequest, answer, lambda _: LIMITS, (TraceError,))
 
 
-def answer(request: Request) -> Answer:
+def answer(request: SummaryRequest) -> TraceSummary:
     """Summarise a trace, and write it with its marks.
 
     Raises:
@@ -53,7 +53,7 @@ def answer(request: Request) -> Answer:
     except MemoryError:
         reason = f"the trace needs more memory than the {memory >> 20} MiB of limits.worker_memory; {LESS}"
         raise TraceError(reason) from None
-    return Answer(summary, begin)
+    return TraceSummary(summary, begin)
 
 
 def _backend(summary: Mapping[str, Any]) -> str:

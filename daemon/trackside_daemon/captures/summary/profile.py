@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.captures.summary import tables
 from trackside_daemon.captures.summary.bottleneck import bottleneck
 from trackside_daemon.captures.summary.parts import divide, without
-from trackside_daemon.captures.summary.tables import ADDRESS, LOADER, TEXT, Call, encloses, nest, user_source
-from trackside_daemon.captures.summary.trace import Event
+from trackside_daemon.captures.summary.tables import ADDRESS, LOADER, TEXT, ThreadCall, encloses, nest, user_source
+from trackside_daemon.captures.summary.trace import TraceEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ _THREADS = frozenset(("cpu_op", "user_annotation", "python_function"))
 
 def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
     """Return steps with their parts, operators, functions and the bottleneck, as JSON."""
-    threads: defaultdict[tuple[int | str, int | str], list[Event]] = defaultdict(list)
+    threads: defaultdict[tuple[int | str, int | str], list[TraceEvent]] = defaultdict(list)
     for event in trace.events:
         if event.cat in _THREADS:
             threads[event.pid, event.tid].append(event)
@@ -68,18 +68,18 @@ def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
     return summary | {"bottleneck": bottleneck(summary)}
 
 
-def _waits(main: list[Event], collectives: list[Event]) -> list[Event]:
+def _waits(main: list[TraceEvent], collectives: list[TraceEvent]) -> list[TraceEvent]:
     """Return the waits of the training thread for collectives, as calls, whose time is then not that of their callers."""
     work = [_span(event) for event in main if event.cat == "cpu_op"]
     waits = without([_span(event) for event in collectives], work)
-    return [Event("X", "wait for other ranks", "wait", ts=begin, dur=end - begin) for begin, end in waits]
+    return [TraceEvent("X", "wait for other ranks", "wait", ts=begin, dur=end - begin) for begin, end in waits]
 
 
-def _span(event: Event) -> Span:
+def _span(event: TraceEvent) -> Span:
     return event.ts, event.end
 
 
-def _device_spans(kernels: list[Event]) -> dict[str, list[Span]]:
+def _device_spans(kernels: list[TraceEvent]) -> dict[str, list[Span]]:
     work = [event for event in kernels if event.cat == "kernel" and not event.name.startswith(COMMUNICATION)]
     return {
         "work": [_span(event) for event in work],
@@ -87,7 +87,7 @@ def _device_spans(kernels: list[Event]) -> dict[str, list[Span]]:
     }
 
 
-def _host_spans(main: list[Call]) -> dict[str, list[Span]]:
+def _host_spans(main: list[ThreadCall]) -> dict[str, list[Span]]:
     """Return the work of a rank without a GPU: the operators of its training thread."""
     outermost = [call.event for call in main if call.event.cat == "cpu_op" and not call.in_operator]
     return {
@@ -96,7 +96,7 @@ def _host_spans(main: list[Call]) -> dict[str, list[Span]]:
     }
 
 
-def _host(main: list[Call], trace: Trace, steps: Steps) -> dict[str, Any]:
+def _host(main: list[ThreadCall], trace: Trace, steps: Steps) -> dict[str, Any]:
     """Return what the host did in a step, in seconds and counts: dispatch, allocations, synchronisation, the longest gap."""
     first, last, count = steps.edges[0], steps.edges[-1], len(steps.edges) - 1
     inside = [call for call in main if first <= call.event.ts < last and not call.in_loader]
@@ -115,7 +115,7 @@ def _host(main: list[Call], trace: Trace, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _launch(operators: list[Call]) -> float:
+def _launch(operators: list[ThreadCall]) -> float:
     """Return the microseconds of dispatch. The median decides for an operator: a busy machine interrupts the shortest."""
     own: defaultdict[str, list[float]] = defaultdict(list)
     for call in operators:
@@ -124,7 +124,7 @@ def _launch(operators: list[Call]) -> float:
     return sum(sum(one) if median(one) <= LAUNCH else LAUNCH * len(one) for one in own.values())
 
 
-def _called(operators: list[Call]) -> str:
+def _called(operators: list[ThreadCall]) -> str:
     """Return the operator that the training calls itself with the most time, its median call times their number."""
     durations: defaultdict[str, list[float]] = defaultdict(list)
     for call in operators:
@@ -133,7 +133,7 @@ def _called(operators: list[Call]) -> str:
     return max(durations, key=lambda name: median(durations[name]) * len(durations[name]), default="")[: tables.TEXT]
 
 
-def _gap(operators: list[Call]) -> tuple[float, str, str]:
+def _gap(operators: list[ThreadCall]) -> tuple[float, str, str]:
     """Return the pair of operators with the most time between them, in microseconds of all steps."""
     gaps: defaultdict[tuple[str, str], float] = defaultdict(float)
     outermost = [call.event for call in operators if not call.in_operator]
@@ -151,7 +151,7 @@ class _Node:
         self.children: dict[str, _Node] = {}
 
 
-def flame(calls: Sequence[Call], edges: Sequence[float]) -> dict[str, Any]:
+def flame(calls: Sequence[ThreadCall], edges: Sequence[float]) -> dict[str, Any]:
     """Return the root of the tree: ``name``, ``seconds`` per step, and ``children``, the longest first.
 
     Args:
@@ -160,7 +160,7 @@ def flame(calls: Sequence[Call], edges: Sequence[float]) -> dict[str, Any]:
     """
     root, first, last = _Node(), edges[0], edges[-1]
     root.microseconds = last - first
-    open_calls: list[tuple[Event, _Node]] = []
+    open_calls: list[tuple[TraceEvent, _Node]] = []
     for call in calls:
         event = call.event
         while open_calls and not encloses(open_calls[-1][0], event):
@@ -176,7 +176,7 @@ def flame(calls: Sequence[Call], edges: Sequence[float]) -> dict[str, Any]:
     return _as_json("step", root, 1e6 * (len(edges) - 1), smallest)
 
 
-def _name(event: Event) -> str:
+def _name(event: TraceEvent) -> str:
     return (user_source(event.name) or event.name.split(ADDRESS)[0])[:TEXT]
 
 

@@ -9,7 +9,7 @@ import msgspec
 MODULE = "trackside_daemon.captures.summary"
 
 
-class Request(msgspec.Struct):
+class SummaryRequest(msgspec.Struct):
     """A trace to summarise.
 
     Attributes:
@@ -27,7 +27,7 @@ class Request(msgspec.Struct):
     near: float | None
 
 
-class Answer(msgspec.Struct):
+class TraceSummary(msgspec.Struct):
     """The summary of a trace, with the begin of its first step."""
 
     summary: dict[str, Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.captures.summary.trace import Event, Trace
+    from trackside_daemon.captures.summary.trace import Trace, TraceEvent
 
 
 class Steps(NamedTuple):
@@ -73,17 +73,17 @@ def _is_optimizer(name: str) -> bool:
     return name.startswith("Optimizer.step#")
 
 
-def _begin(event: Event) -> float:
+def _begin(event: TraceEvent) -> float:
     return event.ts
 
 
-def _thread(marks: list[Event]) -> tuple[int | str, int | str]:
+def _thread(marks: list[TraceEvent]) -> tuple[int | str, int | str]:
     return marks[0].pid, marks[0].tid
 
 
-def _outermost(marks: list[Event]) -> list[Event]:
+def _outermost(marks: list[TraceEvent]) -> list[TraceEvent]:
     """Return the marks of the first mark's thread without those inside another: one optimizer may call another's step."""
-    outermost: list[Event] = []
+    outermost: list[TraceEvent] = []
     for event in sorted(marks, key=_begin):
         if (event.pid, event.tid) == _thread(marks) and (not outermost or event.ts >= outermost[-1].end):
             outermost.append(event)

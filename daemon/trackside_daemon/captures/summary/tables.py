@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trackside_daemon.captures.summary.trace import Event
+    from trackside_daemon.captures.summary.trace import TraceEvent
 
 
 LOADER = "enumerate(DataLoader)"  # begin of the mark in which a loop waits for its next batch
@@ -27,7 +27,7 @@ _FUNCTION = re.compile(r"(.+)\((\d+)\): (.*)", re.DOTALL)
 _LIBRARIES = {"torch", "torchvision", "lib", "site-packages", "threading"} | sys.stdlib_module_names
 
 
-class Call(msgspec.Struct, gc=False):
+class ThreadCall(msgspec.Struct, gc=False):
     """An event of a thread, and its place among the others.
 
     Attributes:
@@ -37,17 +37,17 @@ class Call(msgspec.Struct, gc=False):
         in_operator: An operator encloses it.
     """
 
-    event: Event
+    event: TraceEvent
     own: float
     source: str
     in_loader: bool
     in_operator: bool
 
 
-def nest(events: Iterable[Event]) -> list[Call]:
+def nest(events: Iterable[TraceEvent]) -> list[ThreadCall]:
     """Return the calls of one thread, by their begin."""
-    calls: list[Call] = []
-    enclosing: list[Call] = []
+    calls: list[ThreadCall] = []
+    enclosing: list[ThreadCall] = []
     for event in sorted(events, key=lambda event: (event.ts, -event.dur)):
         while enclosing and not encloses(enclosing[-1].event, event):
             enclosing.pop()
@@ -57,19 +57,19 @@ def nest(events: Iterable[Event]) -> list[Call]:
     return calls
 
 
-def encloses(outer: Event, event: Event) -> bool:
+def encloses(outer: TraceEvent, event: TraceEvent) -> bool:
     """Return whether a call holds another. A function that begins a mark ends before it, and does not hold it."""
     return event.ts < outer.end and event.end <= outer.end + ROUNDING
 
 
-def _call(event: Event, parent: Call | None) -> Call:
+def _call(event: TraceEvent, parent: ThreadCall | None) -> ThreadCall:
     in_loader = event.name.startswith(LOADER)
     source = user_source(event.name) if event.cat == "python_function" else ""
     if parent is None:
-        return Call(event, event.dur, source, in_loader, in_operator=False)
+        return ThreadCall(event, event.dur, source, in_loader, in_operator=False)
     parent.own = max(0.0, parent.own - min(event.dur, parent.event.end - event.ts))
     in_operator = parent.in_operator or parent.event.cat == "cpu_op"
-    return Call(event, event.dur, source or parent.source, in_loader or parent.in_loader, in_operator)
+    return ThreadCall(event, event.dur, source or parent.source, in_loader or parent.in_loader, in_operator)
 
 
 @lru_cache(4096)
@@ -90,7 +90,7 @@ TEXT = 120  # characters of a name, of shapes and of a source
 ADDRESS = " object at 0x"
 
 
-class Table:
+class SecondsTable:
     """Seconds by name and step.
 
     Args:
@@ -150,10 +150,12 @@ def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
     return deciles[0], middle, deciles[-1]
 
 
-def operators(calls: Iterable[Call], kernels: Iterable[Event], edges: Sequence[float]) -> list[dict[str, Any]]:
+def operators(
+    calls: Iterable[ThreadCall], kernels: Iterable[TraceEvent], edges: Sequence[float]
+) -> list[dict[str, Any]]:
     """Return the rows of operators; the work of a GPU belongs to the operator that started it, if one is recorded."""
-    table = Table(edges)
-    names: dict[int, Call] = {}
+    table = SecondsTable(edges)
+    names: dict[int, ThreadCall] = {}
     for call in calls:
         if call.event.cat == "cpu_op":
             details: dict[str, str | bytes] = {"shapes": bytes(call.event.args.shapes), "source": call.source}
@@ -167,12 +169,12 @@ def operators(calls: Iterable[Call], kernels: Iterable[Event], edges: Sequence[f
     return table.rows(("cpu", "gpu"), ("shapes", "source"))
 
 
-def functions(calls: Iterable[Call], edges: Sequence[float]) -> list[dict[str, Any]]:
+def functions(calls: Iterable[ThreadCall], edges: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of the user's functions, with the time of libraries that they call, but not of operators.
 
     The name of a row is the function's source; ``inner`` is the call of a library with most of its time.
     """
-    table = Table(edges)
+    table = SecondsTable(edges)
     for call in calls:
         if call.event.cat == "python_function" and call.source:
             inner = "" if user_source(call.event.name) else call.event.name.split(ADDRESS)[0]
@@ -182,9 +184,9 @@ def functions(calls: Iterable[Call], edges: Sequence[float]) -> list[dict[str, A
     return [row | {"source": row["name"]} for row in table.rows(("seconds",), ("inner", "loader"))]
 
 
-def communication(events: Iterable[Event], edges: Sequence[float]) -> list[dict[str, Any]]:
+def communication(events: Iterable[TraceEvent], edges: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of collectives, with their whole durations, also while other work ran."""
-    table = Table(edges)
+    table = SecondsTable(edges)
     for event in events:
         table.add(event.name, "seconds", event.ts, event.dur, {})
     return table.rows(("seconds",), ("source",))

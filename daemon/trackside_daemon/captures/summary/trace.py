@@ -35,7 +35,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
 _NO_ARGUMENTS = Arguments()
 
 
-class Event(msgspec.Struct, gc=False):
+class TraceEvent(msgspec.Struct, gc=False):
     """An event of a trace; times are in microseconds since the base of its trace."""
 
     ph: str
@@ -56,7 +56,7 @@ class Event(msgspec.Struct, gc=False):
 class Trace(msgspec.Struct):
     """A trace; *base* is the Unix time of its time 0, in nanoseconds."""
 
-    events: list[Event] = msgspec.field(name="traceEvents")
+    events: list[TraceEvent] = msgspec.field(name="traceEvents")
     base: int = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
@@ -84,7 +84,7 @@ def count_events(text: bytes) -> int:
     return text.count(b'"ph"')
 
 
-def _is_time(event: Event) -> bool:
+def _is_time(event: TraceEvent) -> bool:
     """Return whether an event lies in times that can be added up."""
     return abs(event.ts) + event.dur < LAST_MICROSECOND
 

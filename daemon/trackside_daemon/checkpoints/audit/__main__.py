@@ -10,7 +10,7 @@ import sys
 from trackside_daemon.checkpoints.audit.audit import audit
 from trackside_daemon.checkpoints.audit.files import scan
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 
 CPU_SECONDS = 30  # of a processor for a request, and one more for each `CPU_BYTES` of a checkpoint
 CPU_BYTES = 100_000_000
@@ -21,7 +21,7 @@ def main() -> int:
     return serve(
         AuditRequest | ScanRequest,
         lambda request: audit(request) if isinstance(request, AuditRequest) else scan(request),
-        lambda request: Limits(CPU_SECONDS + getattr(request, "bytes", 0) // CPU_BYTES),
+        lambda request: WorkLimits(CPU_SECONDS + getattr(request, "bytes", 0) // CPU_BYTES),
     )
 
 

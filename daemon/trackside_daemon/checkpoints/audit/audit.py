@@ -14,14 +14,14 @@ import msgspec
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.checkpoints.audit import files
-from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, Reader, RefusedError
+from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, FileReader, RefusedError
 from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
 from trackside_daemon.model.checkpoint import CheckedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.checkpoints.audit.files import Found
+    from trackside_daemon.checkpoints.audit.files import CheckpointFile
 
 HEADER_BYTES = 100_000_000  # the most that the library accepts
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32}
@@ -86,7 +86,7 @@ def _tensor(about: _About, base: int) -> Tensor:
     return about.dtype, base + begin, base + end
 
 
-def nonfinite(file: IO[bytes], found: dict[str, Tensor], reader: Reader) -> str:
+def nonfinite(file: IO[bytes], found: dict[str, Tensor], reader: FileReader) -> str:
     """Return the name of the first tensor with NaN or an infinity; empty if there is none."""
     for name, (kind, begin, end) in found.items():
         check = _CHECKS.get(kind)
@@ -136,7 +136,7 @@ def has_archives(head: bytes, file: IO[bytes], size: int) -> bool:
     return head.startswith(_BEGIN) or _ends_at(file, size)
 
 
-def read_archives(file: IO[bytes], size: int, reader: Reader) -> int | None:
+def read_archives(file: IO[bytes], size: int, reader: FileReader) -> int | None:
     """Read all archives of a file, compare the CRC of each member, and return a checksum of all of them.
 
     None if they have no CRCs, since ``torch.serialization.set_crc32_options(False)`` was set.
@@ -176,7 +176,7 @@ def _ends_at(file: IO[bytes], end: int) -> bool:
     return file.read(len(_END)) == _END
 
 
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: IO[bytes], reader: Reader) -> None:
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, file: IO[bytes], reader: FileReader) -> None:
     """Read a member; `zipfile` compares its name and its CRC."""
     with archive.open(member) as opened:
         position = member.header_offset
@@ -215,7 +215,7 @@ class _Head(io.RawIOBase):
 def audit(request: AuditRequest) -> Audited:
     """Read a checkpoint, and compare it with what is known about it."""
     path = Path(request.path)
-    reader = Reader(request.rate, request.uid)
+    reader = FileReader(request.rate, request.uid)
     try:
         found = files.listing(path, request.uid)
     except FileNotFoundError:
@@ -246,7 +246,7 @@ def audit(request: AuditRequest) -> Audited:
     return answer
 
 
-def _again(path: Path) -> list[Found]:
+def _again(path: Path) -> list[CheckpointFile]:
     try:
         return files.listing(path)
     except (OSError, ValueError):
@@ -254,7 +254,7 @@ def _again(path: Path) -> list[Found]:
 
 
 def _check(
-    opened: IO[bytes], file: Found, reader: Reader, request: AuditRequest, before: CheckedFile | None
+    opened: IO[bytes], file: CheckpointFile, reader: FileReader, request: AuditRequest, before: CheckedFile | None
 ) -> CheckedFile:
     """Return a file with its checksums.
 
@@ -270,7 +270,7 @@ def _check(
     return CheckedFile(*file, sums)
 
 
-def _structure(opened: IO[bytes], file: Found, reader: Reader, *, scan: bool) -> tuple[int | None, bool]:
+def _structure(opened: IO[bytes], file: CheckpointFile, reader: FileReader, *, scan: bool) -> tuple[int | None, bool]:
     """Return a checksum if reading the structure needed all bytes, and whether the structure vouches for the size."""
     suffix, size = Path(file.name).suffix, file.bytes
     head = opened.read(len(ZEROS))
@@ -299,7 +299,7 @@ def _require_pickle(opened: IO[bytes], head: bytes, size: int, suffix: str) -> N
         raise DamageError("it is neither an archive of PyTorch nor a whole pickle")
 
 
-def _compare(file: Found, before: CheckedFile, sums: tuple[int, ...], *, proven: bool) -> None:
+def _compare(file: CheckpointFile, before: CheckedFile, sums: tuple[int, ...], *, proven: bool) -> None:
     """Compare a file with an earlier audit.
 
     Raises:

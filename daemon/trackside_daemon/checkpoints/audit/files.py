@@ -21,7 +21,7 @@ from trackside_daemon.model.checkpoint import shape_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from trackside_daemon.checkpoints.audit.reading import Reader
+    from trackside_daemon.checkpoints.audit.reading import FileReader
     from trackside_daemon.model.checkpoint import CheckedFile
 
 
@@ -37,7 +37,7 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)", re.ASCII)
 _DCP_NAME = re.compile(rb"__\d+_\d+\.distcp")
 
 
-class Found(NamedTuple):
+class CheckpointFile(NamedTuple):
     """A file of a checkpoint.
 
     Attributes:
@@ -66,7 +66,7 @@ def is_usable(name: str) -> bool:
         return False
 
 
-def listing(path: Path, uid: int | None = None) -> list[Found]:
+def listing(path: Path, uid: int | None = None) -> list[CheckpointFile]:
     """Return the files of a checkpoint, by name.
 
     Args:
@@ -94,7 +94,7 @@ def listing(path: Path, uid: int | None = None) -> list[Found]:
                     _require_owner(file, about, uid)
                     found.append(_found(relative, about))
             except FileNotFoundError:  # a link that leads nowhere
-                found.append(Found(relative, 0, 0, 0))
+                found.append(CheckpointFile(relative, 0, 0, 0))
             if len(found) > MAX_FILES:
                 raise ValueError(f"it has more than {MAX_FILES:,} files")
     return sorted(found)
@@ -109,16 +109,16 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _found(name: str, about: os.stat_result) -> Found:
-    return Found(name, about.st_size, about.st_mtime_ns, about.st_ino)
+def _found(name: str, about: os.stat_result) -> CheckpointFile:
+    return CheckpointFile(name, about.st_size, about.st_mtime_ns, about.st_ino)
 
 
-def fingerprint(files: Iterable[Found | CheckedFile]) -> int:
+def fingerprint(files: Iterable[CheckpointFile | CheckedFile]) -> int:
     """Return a number that changes with names, sizes, times and inodes."""
     return zlib.crc32(repr([tuple(file[:4]) for file in files]).encode())
 
 
-def format_of(files: Iterable[Found]) -> str:
+def format_of(files: Iterable[CheckpointFile]) -> str:
     """Return the format of a checkpoint by the names of its files; empty if it is none."""
     names = {Path(file.name).name for file in files}
     suffixes = {Path(name).suffix for name in names}
@@ -134,7 +134,7 @@ def format_of(files: Iterable[Found]) -> str:
     return next((name for name, matches in known if matches), "")
 
 
-def is_declared(files: Iterable[Found]) -> bool:
+def is_declared(files: Iterable[CheckpointFile]) -> bool:
     """Return whether a checkpoint has the file that its writer writes last."""
     return any(Path(file.name).name in {MANIFEST, METADATA, TRAINER_STATE} for file in files)
 
@@ -152,7 +152,9 @@ class Missing(NamedTuple):
         return f"{self.name} is missing: {self.why}" if self.absent else f"{self.name}: {self.why}"
 
 
-def missing(path: Path, files: Iterable[Found], previous: Mapping[str, int], reader: Reader) -> Iterator[Missing]:
+def missing(
+    path: Path, files: Iterable[CheckpointFile], previous: Mapping[str, int], reader: FileReader
+) -> Iterator[Missing]:
     """Yield the files that are absent or too short, each with the reason.
 
     Args:
@@ -229,7 +231,7 @@ def _json(text: bytes) -> Any:
         return None
 
 
-def _start(reader: Reader, path: Path) -> bytes:
+def _start(reader: FileReader, path: Path) -> bytes:
     with suppress(OSError), reader.open(path) as file:
         return b"".join(reader.pieces(file, 0, INDEX_BYTES))
     return b""

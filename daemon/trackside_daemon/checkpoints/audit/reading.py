@@ -74,7 +74,7 @@ class _File(io.FileIO):
             self._direct = -1
 
 
-class Reader:
+class FileReader:
     """Reads files.
 
     Args:

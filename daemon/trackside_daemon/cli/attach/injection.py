@@ -12,7 +12,7 @@ import trackside
 from trackside_daemon.linux.child_process import output
 
 if TYPE_CHECKING:
-    from trackside_daemon.cli.attach.target import Target
+    from trackside_daemon.cli.attach.target import AttachedProcess
 
 SINCE = (3, 14)
 WAIT_SECONDS = 10.0  # time for the process to run it: it does so between two instructions of its main thread
@@ -37,7 +37,7 @@ class InjectionError(Exception):
     """The code did not run, or failed; the message is the reason in one line."""
 
 
-def run_inside(target: Target, expression: str) -> Any:
+def run_inside(target: AttachedProcess, expression: str) -> Any:
     """Return the value of a Python expression in a process, as JSON has it.
 
     Raises:
@@ -66,7 +66,7 @@ def run_inside(target: Target, expression: str) -> Any:
     return answer["result"]
 
 
-def begin_inside(target: Target, endpoint: str) -> str:
+def begin_inside(target: AttachedProcess, endpoint: str) -> str:
     """Start trackside's client in a process, with the hooks of `--auto`; return the id of its run.
 
     Raises:
@@ -79,7 +79,7 @@ def begin_inside(target: Target, endpoint: str) -> str:
     return str(run_inside(target, f"{imported}.begin({endpoint!r})"))
 
 
-def stacks_inside(target: Target) -> dict[str, list[str]]:
+def stacks_inside(target: AttachedProcess) -> dict[str, list[str]]:
     """Return the stacks of all threads of a process by name.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from trackside.captures.answers import ANSWERS, Answer
+from trackside.captures.answers import ANSWERS, AnswerKind
 from trackside.environment.git import commit
 from trackside.environment.identity import identify, visible_gpus
 from trackside.environment.process_info import command, correlation
@@ -26,7 +26,7 @@ from trackside_daemon.linux.process_exit import exit_code, signal_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.cli.attach.target import Target
+    from trackside_daemon.cli.attach.target import AttachedProcess
 
 FLUSH_SECONDS = 2.0
 WAIT_SECONDS = 0.5  # how often a signal is noticed
@@ -45,7 +45,7 @@ class Proxy:
         OSError: The process has ended.
     """
 
-    def __init__(self, target: Target, endpoint: str, name: str) -> None:
+    def __init__(self, target: AttachedProcess, endpoint: str, name: str) -> None:
         self._target = target
         self._pidfd = os.pidfd_open(target.pid)
         script = Path(target.script)
@@ -68,8 +68,8 @@ class Proxy:
             resources=ResourceMonitor(pid=target.pid),
         )
         # The questions are about the process, and so are the answers.
-        ANSWERS["stacks?"] = Answer("stacks", lambda _: Stacks(stacks(target)), is_slow=True)
-        ANSWERS["flight?"] = Answer("flight", lambda _: Flight(stacks(target)), is_slow=True)
+        ANSWERS["stacks?"] = AnswerKind("stacks", lambda _: Stacks(stacks(target)), is_slow=True)
+        ANSWERS["flight?"] = AnswerKind("flight", lambda _: Flight(stacks(target)), is_slow=True)
         self._sender = Sender(endpoint)
         self._sender.add(self.session)
 

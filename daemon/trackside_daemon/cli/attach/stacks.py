@@ -15,7 +15,7 @@ from trackside_daemon.linux.child_process import output
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trackside_daemon.cli.attach.target import Target
+    from trackside_daemon.cli.attach.target import AttachedProcess
 
 PY_SPY_SECONDS = 5.0
 THREADS = 256  # most threads that are reported
@@ -33,7 +33,7 @@ class _Thread(msgspec.Struct):
     frames: list[_Frame] = []
 
 
-def way(target: Target) -> str:
+def way(target: AttachedProcess) -> str:
     """Return how `stacks` finds the stacks, as one line for people."""
     if target.version >= SINCE:
         return "by the process itself"
@@ -43,7 +43,7 @@ def way(target: Target) -> str:
     return f"not of Python, since {missing}; the kernel's view of each thread is shown"
 
 
-def stacks(target: Target) -> dict[str, list[str]]:
+def stacks(target: AttachedProcess) -> dict[str, list[str]]:
     """Return the calls of each thread by its name, the innermost last; where there is no way to them, the thread's state."""
     if target.version >= SINCE:
         with suppress(InjectionError):  # a call holds it: the others need nothing of it

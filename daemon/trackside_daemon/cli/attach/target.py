@@ -21,7 +21,7 @@ VERSION_SECONDS = 10.0  # time limit for an interpreter to print its version
 _VERSION = "import sys; print(*sys.version_info[:2])"
 
 
-class Target(NamedTuple):
+class AttachedProcess(NamedTuple):
     """A process of this user.
 
     Attributes:
@@ -58,7 +58,7 @@ class Target(NamedTuple):
         return Path(self.command[0]).name
 
 
-def read_target(pid: int) -> Target:
+def read_target(pid: int) -> AttachedProcess:
     """Return the process with an id.
 
     Raises:
@@ -81,7 +81,7 @@ def read_target(pid: int) -> Target:
     if not command:
         raise CommandError(f"process {pid} is of the kernel, or has ended")
     environ = {name: value for name, sign, value in variables if sign}
-    return Target(pid, start_time(PROC, pid), command, directory, environ, program, _version(program))
+    return AttachedProcess(pid, start_time(PROC, pid), command, directory, environ, program, _version(program))
 
 
 def _version(program: str) -> tuple[int, ...]:

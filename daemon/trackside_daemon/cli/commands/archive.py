@@ -86,12 +86,12 @@ def _write(target: str, storage_path: Path | None) -> Iterator[str]:
 
 
 def _verified(target: str) -> Iterator[str]:
-    from trackside_daemon.bridges.parquet.store import Store
+    from trackside_daemon.bridges.parquet.store import FileStore
     from trackside_daemon.bridges.parquet.verification import Verification
     from trackside_daemon.http_client.errors import SendError, SettingError
 
     try:
-        found = Verification(Store(target))
+        found = Verification(FileStore(target))
         for fault in found.faults():
             yield shown(fault)
     except (SettingError, SendError, LookupError) as error:

@@ -16,7 +16,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.cli.attach.target import Target
+    from trackside_daemon.cli.attach.target import AttachedProcess
 
 
 def attach(
@@ -55,7 +55,7 @@ def attach(
             print_lines([f"run {run}: the process pushes by itself now; trackside show {run}"])
 
 
-def _speak_for(target: Target, endpoint: str, name: str, why: str) -> None:
+def _speak_for(target: AttachedProcess, endpoint: str, name: str, why: str) -> None:
     from trackside_daemon.cli.attach.proxy import Proxy
 
     try:
@@ -69,7 +69,7 @@ def _speak_for(target: Target, endpoint: str, name: str, why: str) -> None:
     proxy.wait(lambda: bool(stopped))
 
 
-def _possible(target: Target, endpoint: str, run: str, why: str) -> Iterator[str]:
+def _possible(target: AttachedProcess, endpoint: str, run: str, why: str) -> Iterator[str]:
     from trackside.captures.kineto import socket_directory, variables
     from trackside_daemon.cli.attach.stacks import way
 

@@ -20,7 +20,7 @@ from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from trackside.benchmark.messages import Request, Requests, Spec
+    from trackside.benchmark.messages import ProcessRequest, Requests, Spec
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CANCELLED, FAILED = 130, 1  # exit statuses
@@ -95,7 +95,7 @@ def benchmark(options: Options) -> None:
     raise typer.Exit(FAILED if contents["failures"] else 0)
 
 
-def _measured(options: Options, request: Request) -> dict[str, Any]:
+def _measured(options: Options, request: ProcessRequest) -> dict[str, Any]:
     """Measure, keep the results as a run, and return them."""
     import msgspec
 
@@ -142,13 +142,13 @@ def _progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def _request(options: Options) -> Request:
+def _request(options: Options) -> ProcessRequest:
     """Return what to measure.
 
     Raises:
         CommandError: The options do not belong to the target.
     """
-    from trackside.benchmark.messages import Load, Request
+    from trackside.benchmark.messages import Load, ProcessRequest
 
     calls, requests = options.batch_size or options.length or options.variant, options.concurrency
     specs = _specs(options)
@@ -160,7 +160,7 @@ def _request(options: Options) -> Request:
         raise CommandError(f"--concurrency needs an endpoint; {specs[0].target} is no http address")
     sizes = product(options.batch_size or [0], options.length or [0], options.concurrency or [0])
     loads = [Load(*each) for each in sizes]
-    return Request("measure", specs, loads, options.seconds, options.device, _requests(options))
+    return ProcessRequest("measure", specs, loads, options.seconds, options.device, _requests(options))
 
 
 def _specs(options: Options) -> list[Spec]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from trackside.benchmark.messages import Failure, Finding
-from trackside.benchmark.results import Measured
+from trackside.benchmark.messages import Failure, ProcessAnswer
+from trackside.benchmark.results import Measurements
 from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.history.series_name import series_labels
-from trackside_daemon.linux.worker_call import Worker
+from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.families import gpu, host
 from trackside_daemon.model.text import percent
@@ -21,7 +21,7 @@ from trackside_daemon.questions.series import Series
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.benchmark.messages import Request
+    from trackside.benchmark.messages import ProcessRequest
     from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.model.metric import Metric
 
@@ -39,7 +39,9 @@ DISTURBANCES: dict[Metric, tuple[float, str]] = {
 """By family: the share of the time of a counter of seconds, or the value of a gauge, above which it disturbs; and how."""
 
 
-def run(python: str, repeats: int, progress: Callable[[str], None], request: Request) -> tuple[Measured, str]:
+def run(
+    python: str, repeats: int, progress: Callable[[str], None], request: ProcessRequest
+) -> tuple[Measurements, str]:
     """Measure, each repeat in a process of its own.
 
     Args:
@@ -51,7 +53,7 @@ def run(python: str, repeats: int, progress: Callable[[str], None], request: Req
     Returns:
         What was measured, and why it ended early: empty, or in one line.
     """
-    measured = Measured([spec.name for spec in request.specs])
+    measured = Measurements([spec.name for spec in request.specs])
     works = (
         [] if request.specs[0].is_endpoint else [replace(request, mode="alone", specs=[spec]) for spec in request.specs]
     )
@@ -65,12 +67,14 @@ def run(python: str, repeats: int, progress: Callable[[str], None], request: Req
     return measured, ""
 
 
-def _work(python: str, request: Request, measured: Measured, subject: str, progress: Callable[[str], None]) -> str:
+def _work(
+    python: str, request: ProcessRequest, measured: Measurements, subject: str, progress: Callable[[str], None]
+) -> str:
     """Run one process to its end; return why it ended early."""
     measured.begin()
     ended, until, rounds = "", inf, 0
     # The user's target may be in this process's working directory.
-    worker = Worker("trackside.benchmark", Finding, python=python, directory=None)
+    worker = CallWorker("trackside.benchmark", ProcessAnswer, python=python, directory=None)
     try:
         worker.begin(request)
         while time.monotonic() < until:
@@ -88,7 +92,7 @@ def _work(python: str, request: Request, measured: Measured, subject: str, progr
                 worker.end_input()
     except WorkerFailed as error:
         if not ended:
-            measured.add(Finding(failed=Failure(subject, None, _death(error))))
+            measured.add(ProcessAnswer(failed=Failure(subject, None, _death(error))))
     finally:
         worker.end(patience=1.0)
     return ended

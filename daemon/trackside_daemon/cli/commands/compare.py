@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.gate import Condition
     from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.documents.groups import Comparison, Group, Run
+    from trackside_daemon.documents.groups import Comparison, Run, RunGroup
 
 FAILED = 3  # exit status if the gate fails
 MOST_RUNS = 60
@@ -96,9 +96,9 @@ def _condition(text: str) -> Condition | None:
 
 def _groups(
     source: Source, runs: Sequence[Run], by: str, baseline: str, *, required: bool
-) -> tuple[list[Group], Group | None]:
+) -> tuple[list[RunGroup], RunGroup | None]:
     """Return the groups and the baseline, which is one of them: the named one, the first one, or if *required* a single run's own."""
-    from trackside_daemon.documents.groups import Group, group
+    from trackside_daemon.documents.groups import RunGroup, group
     from trackside_daemon.questions import table as questions
 
     if by not in {"", "tag", "name"} and not by.startswith("config."):
@@ -119,14 +119,14 @@ def _groups(
         return groups, None
     known = next((each for each in groups if {run["id"] for run in each.runs} == set(ids)), None)
     found = [source.ask(questions.Run(id=uid)) for uid in ids]
-    usual = known or Group(found[0]["name"] if len(found) == 1 else baseline, found)
+    usual = known or RunGroup(found[0]["name"] if len(found) == 1 else baseline, found)
     return (groups if known else [usual, *groups]), usual
 
 
 def _sort(comparison: Comparison, by: str) -> None:
     from trackside_daemon.cli.output import ordered
 
-    def mean(each: Group, key: str) -> float | None:
+    def mean(each: RunGroup, key: str) -> float | None:
         found = comparison.statistics(each, key)
         return None if found is None else found.mean
 

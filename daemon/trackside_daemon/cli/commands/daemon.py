@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.service.config import Config
 
 
@@ -65,8 +65,8 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
     from trackside_daemon.cli import credentials_flag
     from trackside_daemon.config.loading import ConfigError, file_warnings, load, warn_of_unknown_variables
     from trackside_daemon.ingest.endpoint import EndpointError
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.linux.process_limits import raise_limit
     from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
@@ -85,7 +85,7 @@ def daemon(*, config_file: ConfigFile = None, help_all: HelpAll = False, flags: 
             getLogger("trackside").warning("%s", line)
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
-            ingest_worker = IngestWorker(push_socket)
+            ingest_worker = WorkerHandle(push_socket)
             ingest_worker.start()
             with closing(ingest_worker):
                 status = _serve(config, reload, push_socket, ingest_worker, listen(config.web.listen_address))
@@ -98,7 +98,7 @@ def _serve(
     config: Config,
     reload: Callable[[], Config],
     push_socket: PushSocket,
-    ingest_worker: IngestWorker,
+    ingest_worker: WorkerHandle,
     listener: socket.socket,
 ) -> int:
     """Run the daemon on sockets that are already bound; return its exit status."""

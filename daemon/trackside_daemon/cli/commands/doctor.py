@@ -29,7 +29,7 @@ from trackside_daemon.model.text import byte_size, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.cli.sources.daemon_lookup import Endpoint
+    from trackside_daemon.cli.sources.daemon_lookup import DaemonAddress
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
@@ -102,7 +102,7 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
         )
 
 
-def _unreadable(endpoint: Endpoint) -> Check:
+def _unreadable(endpoint: DaemonAddress) -> Check:
     """Return a failure for files of this user or of a stranger, and a warning for those of root, which is normal."""
     if endpoint.remedy:
         return Check("FAIL", "daemon", f"{endpoint.problem}; {endpoint.remedy}")

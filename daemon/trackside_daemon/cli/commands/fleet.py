@@ -43,7 +43,7 @@ def fleet(
     """
     with errors_reported():
         from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
-        from trackside_daemon.bridges.parquet.store import Store
+        from trackside_daemon.bridges.parquet.store import FileStore
         from trackside_daemon.http_client.errors import SendError, SettingError
 
         if not question and not sql:
@@ -52,7 +52,7 @@ def fleet(
         if question and sql:
             raise CommandError("a question and --sql: give one of them")
         try:
-            found = ask(Store(source or _configured()), sql or prepared(question))
+            found = ask(FileStore(source or _configured()), sql or prepared(question))
         except (SettingError, SendError, LookupError, ModuleNotFoundError) as error:
             raise CommandError(str(error.args[0])) from None
         except ValueError as error:

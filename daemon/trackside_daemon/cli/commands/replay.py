@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.detectors.replay import Change, Row, Wanted
+    from trackside_daemon.detectors.replay import AlertChange, PushedRow, Wanted
 
 NAMED = 10  # maximum number of invalid lines, and of keys, to list
 
@@ -104,7 +104,7 @@ def replay(
         from trackside_daemon.alerts.settings import key_roles
         from trackside_daemon.cli.commands import replay_explain
         from trackside_daemon.detectors.replay import Replay
-        from trackside_daemon.detectors.what_if import Recording
+        from trackside_daemon.detectors.what_if import RecordedPushes
 
         section = section_of(config_file)
         if explain or at is not None:
@@ -115,7 +115,7 @@ def replay(
             replay_explain.check(explain)
             pushed = _pushed(file, storage_path, url)
             roles = key_roles(section).of_run(pushed.roles)
-            recording = Recording(pushed.rows, lost=pushed.lost, ranks=[rank], roles=roles)
+            recording = RecordedPushes(pushed.rows, lost=pushed.lost, ranks=[rank], roles=roles)
             print_lines(replay_explain.explain(recording, explain, at, rank, section.thresholds))
             return
         pushed = _pushed(file, storage_path, url)
@@ -146,7 +146,7 @@ class Pushed(NamedTuple):
         roles: Roles of keys that the run states.
     """
 
-    rows: Iterator[Row]
+    rows: Iterator[PushedRow]
     run: str = ""
     lost: float = 0.0
     roles: Mapping[str, str] = {}
@@ -155,11 +155,11 @@ class Pushed(NamedTuple):
 class _Counted:
     """An iterator that counts its changes."""
 
-    def __init__(self, changes: Iterable[Change]) -> None:
+    def __init__(self, changes: Iterable[AlertChange]) -> None:
         self._changes = changes
         self.count = 0
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[AlertChange]:
         for change in self._changes:
             self.count += 1
             yield change
@@ -250,7 +250,7 @@ def _recorded(name: str) -> Pushed | None:
     return Pushed(timed(found[0]), found[0].name, LOST) if found else None
 
 
-def _of_file(name: str) -> Iterator[Row]:
+def _of_file(name: str) -> Iterator[PushedRow]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
     shown_name = "standard input" if name == "-" else name
@@ -260,7 +260,7 @@ def _of_file(name: str) -> Iterator[Row]:
         if rows.is_csv(stream):
             yield from rows.read_table(stream, shown_name)
         else:
-            yield from rows.read(rows.lines(stream), rows.Rows(), invalid)
+            yield from rows.read(rows.lines(stream), rows.RowConverter(), invalid)
     invalid.report_rest()
 
 
@@ -298,10 +298,12 @@ def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> Non
             warn(f"run {shown(name)}: the newest of {count}, {run['id']}, started {moment(run['started'])}")
 
 
-def _rows(chunks: Iterable[bytes], name: str) -> Iterator[Row]:
+def _rows(chunks: Iterable[bytes], name: str) -> Iterator[PushedRow]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
-    return rows.with_durations(rows.read(rows.split(chunks), rows.Rows(numbered=False), _InvalidLines(f"run {name}")))
+    return rows.with_durations(
+        rows.read(rows.split(chunks), rows.RowConverter(numbered=False), _InvalidLines(f"run {name}"))
+    )
 
 
 def _is_directory(name: str) -> bool:
@@ -334,7 +336,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         raise CommandError(f"{name}: {os_error_text(error)}") from error
 
 
-def _summary(changes: Iterable[Change]) -> Iterator[str]:
+def _summary(changes: Iterable[AlertChange]) -> Iterator[str]:
     counts: dict[_Heading, Counter[str]] = {}
     ranks: dict[_Heading, set[int]] = {}
     for change in changes:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.detectors.rank_detectors import ALERTS
-from trackside_daemon.detectors.what_if import Recording, decisions
+from trackside_daemon.detectors.what_if import RecordedPushes, decisions
 from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import number, shown
 
@@ -31,7 +31,9 @@ def check(alert: str) -> None:
         )
 
 
-def explain(recording: Recording, alert: str, step: int, rank: int, thresholds: DetectorThresholds) -> Iterator[str]:
+def explain(
+    recording: RecordedPushes, alert: str, step: int, rank: int, thresholds: DetectorThresholds
+) -> Iterator[str]:
     """Yield lines about whether an alert fires at a step of a rank, and about what decides it.
 
     Raises:

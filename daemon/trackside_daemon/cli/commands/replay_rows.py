@@ -12,11 +12,11 @@ import msgspec
 
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.cli.errors import CommandError, warn
-from trackside_daemon.detectors.replay import Row
+from trackside_daemon.detectors.replay import PushedRow
 from trackside_daemon.detectors.step_durations import DURATION, StepDurations
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.formats import PEEK_BYTES
-from trackside_daemon.history.files.items import LINE_BYTES, Clock, FormatError, Push
+from trackside_daemon.history.files.items import LINE_BYTES, FormatError, ItemClock, Push
 from trackside_daemon.history.files.json_format import PARSE_ERRORS, number
 from trackside_daemon.history.files.left_out import LeftOut
 
@@ -43,7 +43,7 @@ class _Pushed(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Pushed).decode
 
 
-class Rows:
+class RowConverter:
     """Converter from lines to rows.
 
     A line without a step has the step after its rank's previous one. The time of a line without a time is its index.
@@ -56,7 +56,7 @@ class Rows:
         self._numbered = numbered
         self._steps: dict[int, int] = {}
 
-    def row(self, line: bytes, index: int) -> Row | None:
+    def row(self, line: bytes, index: int) -> PushedRow | None:
         """Return the row of a line; None for an empty one, or one of an export without samples.
 
         Raises:
@@ -78,7 +78,9 @@ class Rows:
         if not isfinite(time):
             raise ValueError(f'"time" must be in Unix seconds, not {time}')
         self._steps[rank] = step
-        return Row(index if self._numbered else None, pushed.attempt, rank, step, time, pushed.phase or "", values)
+        return PushedRow(
+            index if self._numbered else None, pushed.attempt, rank, step, time, pushed.phase or "", values
+        )
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -100,7 +102,7 @@ def split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def read(lines: Iterable[bytes], rows: Rows, invalid: Callable[[int, str], None]) -> Iterator[Row]:
+def read(lines: Iterable[bytes], rows: RowConverter, invalid: Callable[[int, str], None]) -> Iterator[PushedRow]:
     """Yield the rows of lines; call *invalid* with the number of each invalid line, from 1, and the reason."""
     for index, line in enumerate(lines):
         try:
@@ -131,7 +133,7 @@ def is_csv(stream: io.BufferedReader) -> bool:
     return b"," in stream.peek(1)[:PEEK_BYTES].partition(b"\n")[0] and stream.peek(1).lstrip()[:1] not in b"{["
 
 
-def read_table(stream: io.BufferedReader, file: str) -> Iterator[Row]:
+def read_table(stream: io.BufferedReader, file: str) -> Iterator[PushedRow]:
     """Yield the rows of a CSV file.
 
     Raises:
@@ -139,10 +141,10 @@ def read_table(stream: io.BufferedReader, file: str) -> Iterator[Row]:
     """
     left_out = LeftOut()
     try:
-        for index, push in enumerate(read_csv(stream, file, Clock(0.0), left_out)):
+        for index, push in enumerate(read_csv(stream, file, ItemClock(0.0), left_out)):
             if isinstance(push, Push):
                 values = dict(zip(push.keys, push.values, strict=True))
-                yield Row(index, push.attempt, push.rank, push.step, push.time / 1e6, "", values)
+                yield PushedRow(index, push.attempt, push.rank, push.step, push.time / 1e6, "", values)
     except FormatError as error:
         raise CommandError(str(error)) from None
     for note in left_out.notes():
@@ -200,7 +202,7 @@ class Durations:
         self._durations = StepDurations()
         self._pushed = False
 
-    def duration(self, row: Row) -> Row | None:
+    def duration(self, row: PushedRow) -> PushedRow | None:
         """Return a row with the duration of the step that ends with this row; None if none ends."""
         if self._rank != (row.attempt, row.rank):
             self._rank = (row.attempt, row.rank)
@@ -213,7 +215,7 @@ class Durations:
         return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]}, derived=True)
 
 
-def with_durations(rows: Iterable[Row]) -> Iterator[Row]:
+def with_durations(rows: Iterable[PushedRow]) -> Iterator[PushedRow]:
     """Yield rows, and the durations of their steps between them."""
     durations = Durations()
     for row in rows:
@@ -222,7 +224,7 @@ def with_durations(rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def timed(run: ForeignRun) -> Iterator[Row]:
+def timed(run: ForeignRun) -> Iterator[PushedRow]:
     """Yield the rows of a run that another tool has recorded, and the durations of its steps.
 
     Raises:
@@ -230,7 +232,7 @@ def timed(run: ForeignRun) -> Iterator[Row]:
     """
     try:
         yield from with_durations(
-            Row(
+            PushedRow(
                 None,
                 push.attempt,
                 push.rank,

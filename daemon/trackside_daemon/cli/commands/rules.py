@@ -23,7 +23,7 @@ _PLACE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
-class Format(str, Enum):
+class RuleFormat(str, Enum):
     """Format of the rules."""
 
     prometheus = "prometheus"
@@ -46,8 +46,8 @@ def rules(
         ),
     ] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
-    ] = Format.prometheus,
+        RuleFormat, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
+    ] = RuleFormat.prometheus,
     scrape_interval: Annotated[
         str,
         typer.Option(
@@ -80,7 +80,7 @@ def rules(
         from trackside_daemon.alerts.rules import rule_text
         from trackside_daemon.alerts.rules.rule_file import RuleFileOptions
 
-        if form is Format.prometheus and (label or namespace):
+        if form is RuleFormat.prometheus and (label or namespace):
             raise CommandError("--label and --namespace apply only to a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
         places = tuple(map(_place, place_label or ()))
@@ -88,7 +88,7 @@ def rules(
             config_file, RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places)
         )
         command = shlex.join(["trackside", "rules", *sys.argv[2:]])
-        if form is Format.prometheus:
+        if form is RuleFormat.prometheus:
             typer.echo(rule_text.prometheus(groups, command), nl=False)
         else:
             typer.echo(rule_text.kubernetes(groups, command, *manifest), nl=False)

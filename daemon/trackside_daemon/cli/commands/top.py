@@ -37,11 +37,11 @@ class ReconnectingDaemon:
         self._source: ApiSource | None = None
 
     def overview(self) -> dict[str, Any]:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         return self._query(lambda source: source.overview())
 
     def series(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         from trackside_daemon.cli.sources.api_source import STATUS_SECONDS
         from trackside_daemon.questions.question import parse
         from trackside_daemon.questions.series import Series
@@ -49,19 +49,19 @@ class ReconnectingDaemon:
         return self._query(lambda source: list(source.ask(parse(Series, {}, query), STATUS_SECONDS)["series"]))
 
     def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         return self._query(lambda source: source.machine(query))
 
     def processes(self) -> list[dict[str, Any]]:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         return self._query(lambda source: source.processes())
 
     def end(self, pid: int, started: float) -> None:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         self._query(lambda source: source.end_process(pid, started))
 
     def record(self, run: str) -> list[str]:
-        """See `terminal.polling.Daemon`."""
+        """See `terminal.polling.PolledDaemon`."""
         return list(self._query(lambda source: source.record(run, {"trigger": "person"})["text"]))
 
     def _query(self, question: Callable[[ApiSource], T]) -> T:

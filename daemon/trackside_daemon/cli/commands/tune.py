@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.detectors.key_roles import Roles
-    from trackside_daemon.detectors.what_if import Case, Judged, Proposal
+    from trackside_daemon.detectors.key_roles import KeyRoles
+    from trackside_daemon.detectors.what_if import Judged, Proposal, StoredAlerts
 
 
 def tune(
@@ -78,10 +78,10 @@ def _warn_of_others(names: Sequence[str]) -> None:
         )
 
 
-def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles: Roles) -> list[Case]:
+def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles: KeyRoles) -> list[StoredAlerts]:
     """Return the runs in which an alert fired, those with false alarms and the newest first."""
     from trackside_daemon.cli.commands.replay import pushed_of_run
-    from trackside_daemon.detectors.what_if import Case, Recording
+    from trackside_daemon.detectors.what_if import RecordedPushes, StoredAlerts
 
     of_run: dict[str, list[Mapping[str, Any]]] = {}
     for alert in reversed(alerts):
@@ -96,10 +96,10 @@ def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles
             warn(f"{error}; it is left out")
             continue
         judged = [_judged(alert) for alert in fired]
-        recording = Recording(
+        recording = RecordedPushes(
             pushed.rows, lost=pushed.lost, ranks={one.rank for one in judged}, roles=roles.of_run(pushed.roles)
         )
-        cases.append(Case(pushed.run, recording, judged))
+        cases.append(StoredAlerts(pushed.run, recording, judged))
     return cases
 
 

@@ -29,7 +29,7 @@ HEADER = struct.Struct(
 )  # of a frame: stream, number of bytes of it that were dropped before, size of what follows
 
 
-class Console:
+class ConsoleCopy:
     """Copies what a command prints, and hands it to a process that keeps it.
 
     A terminal gets a terminal in between, so that colours and progress bars stay; a file or pipe gets a pipe. The command
@@ -59,7 +59,7 @@ class Console:
                 mute=True,
                 stdin=theirs,
             )
-        self._feeder = threading.Thread(target=self._feed, name="trackside-console", daemon=True)
+        self._feeder = threading.Thread(target=self._feed, name="trackside-console-feed", daemon=True)
         self._threads = [
             threading.Thread(target=self._copy, args=(reading, number), name="trackside-console", daemon=True)
             for (reading, _), number in zip(pairs, outputs, strict=True)

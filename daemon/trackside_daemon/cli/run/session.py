@@ -20,7 +20,7 @@ from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
-from trackside_daemon.cli.run.summary import Summary
+from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
 from trackside_daemon.model.text import shown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
-    from trackside_daemon.cli.run.console import Console
+    from trackside_daemon.cli.run.console import ConsoleCopy
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
@@ -159,15 +159,15 @@ class _Session:
             command.reap()
         return status
 
-    def _open_console(self, daemon: CommandDaemon | None) -> Console | None:
+    def _open_console(self, daemon: CommandDaemon | None) -> ConsoleCopy | None:
         """Return what keeps the output beside the history; without it the command runs all the same."""
         try:
-            from trackside_daemon.cli.run.console import Console  # needs no import without the flag
+            from trackside_daemon.cli.run.console import ConsoleCopy  # needs no import without the flag
 
             if daemon is None or (daemon.history is None and daemon.source is None):
                 raise OSError("no daemon is known that has a history")  # noqa: TRY301
             directory = daemon.history or Path(str(daemon.source and daemon.source.status()["storage_path"]))
-            return Console(directory, self._launch)
+            return ConsoleCopy(directory, self._launch)
         except Exception as error:  # noqa: BLE001  the command must run in any case
             report(f"--console: the output is not kept: {os_error_text(error) or type(error).__name__}")
             return None
@@ -175,7 +175,7 @@ class _Session:
     def _summarize(self, daemon: CommandDaemon) -> None:
         try:
             nothing = why_nothing(self._command) if self._auto else ""
-            Summary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
+            CommandSummary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
 

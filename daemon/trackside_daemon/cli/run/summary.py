@@ -39,7 +39,7 @@ MOST = 10  # maximum number of runs in the summary, the newest
 WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
 
 
-class Summary:
+class CommandSummary:
     """The runs of a command that has ended.
 
     Args:

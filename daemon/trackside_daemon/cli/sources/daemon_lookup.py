@@ -146,7 +146,7 @@ def _untrusted() -> Iterator[str]:
     return (f"{endpoint.problem}; {endpoint.remedy}" for endpoint in local_endpoints() if endpoint.remedy)
 
 
-def local_endpoints() -> Iterator[Endpoint]:
+def local_endpoints() -> Iterator[DaemonAddress]:
     """Yield the endpoints of daemons that this user may trust: its own and the system's, or only the one it named."""
     yield from filter(None, map(endpoint_of, _sockets(os.getuid())))
 
@@ -172,7 +172,7 @@ def _warn(message: str) -> None:
     print(f"trackside: {message}", file=sys.stderr)  # noqa: T201
 
 
-class Endpoint(NamedTuple):
+class DaemonAddress(NamedTuple):
     """The address and the token that a daemon has written next to its push socket.
 
     Attributes:
@@ -196,14 +196,14 @@ class _UntrustedError(Exception):
     """Another user may have made a file; the arguments are the problem and the remedy."""
 
 
-def endpoint_of(push_socket: Path) -> Endpoint | None:
+def endpoint_of(push_socket: Path) -> DaemonAddress | None:
     """Return the endpoint of the daemon of a push socket; None if there is none that this user may query."""
     try:
         file = push_socket.with_suffix(".address")
         with _opened_directory(file.parent) as directory:
             return _endpoint(file, directory)
     except _UntrustedError as error:
-        return Endpoint(file, -1, "", "", *error.args)
+        return DaemonAddress(file, -1, "", "", *error.args)
     except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
         return None
 
@@ -240,7 +240,7 @@ def _opened_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _endpoint(file: Path, directory: int) -> Endpoint | None:
+def _endpoint(file: Path, directory: int) -> DaemonAddress | None:
     """Return the endpoint of an open directory; None if there is none, or it is of a daemon that serves another user.
 
     Raises:
@@ -250,7 +250,7 @@ def _endpoint(file: Path, directory: int) -> Endpoint | None:
     uid, status = os.getuid(), os.fstat(directory)
     trusted = {uid, 0}
     # Only in these directories is another owner wrong. The system's and one that the user named may be another user's.
-    own = file.parent in set(discovery.directories(os.environ, uid)) - {discovery.SYSTEM_DIRECTORY}
+    own = file.parent in set(discovery.directories(os.environ, uid)) - {discovery.SYSTEM_SOCKET_DIRECTORY}
     if status.st_uid not in trusted:
         if not own:
             return None
@@ -269,16 +269,16 @@ def _endpoint(file: Path, directory: int) -> Endpoint | None:
         address = connectable(_read(file, directory, 0o022))
         token = _read(secret, directory, 0o077)
     except OSError as error:
-        return Endpoint(file, owner, problem=file_error_text(error))
+        return DaemonAddress(file, owner, problem=file_error_text(error))
     parts = split_address(address)
     # Nothing but scheme, host and port: a path or a fragment could hide what follows the port.
     if parts is None or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
-        return Endpoint(file, owner, problem=f"{file}: contains no address")
+        return DaemonAddress(file, owner, problem=f"{file}: contains no address")
     if not _is_of_this_machine(parts.hostname or ""):
         raise _UntrustedError(
             f"{file}: {parts.hostname} is not an address of this machine", "delete the file and restart that daemon"
         )
-    return Endpoint(file, owner, address, token)
+    return DaemonAddress(file, owner, address, token)
 
 
 def _read(path: Path, directory: int, closed: int) -> str:

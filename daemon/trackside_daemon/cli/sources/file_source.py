@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.linux.file_lock import FileLock
     from trackside_daemon.questions.question import Question
@@ -140,7 +140,7 @@ class FileSource:
             self._opened = Offline(directory, self._warn)
         return self._opened
 
-    def _change(self, work: Callable[[Store], Any]) -> None:
+    def _change(self, work: Callable[[RecordStore], Any]) -> None:
         with self._writing() as writer:
             writer.call(work).result(ANSWER_SECONDS)
 

@@ -48,7 +48,7 @@ class Throttling:
         return [(metric, (), self._totals[metric]) for metric in counts]
 
 
-class Limits(NamedTuple):
+class CgroupLimits(NamedTuple):
     """The limits of a cgroup.
 
     Attributes:
@@ -62,7 +62,7 @@ class Limits(NamedTuple):
     cpu_level: str | None
 
 
-def limits(cgroup: Cgroup) -> Limits:
+def limits(cgroup: Cgroup) -> CgroupLimits:
     """Read the limits of a cgroup and of those above it."""
     memory = bounded(cgroup.levels("memory"))
     processes = bounded(cgroup.levels("pids"))
@@ -71,7 +71,7 @@ def limits(cgroup: Cgroup) -> Limits:
         limit, usage_file = _memory_v1(memory)
     else:
         limit, usage_file = _memory(memory, "memory.max", "memory.current")
-    return Limits(
+    return CgroupLimits(
         [
             (families.LIMIT, (), limit),
             (families.HIGH, (), _smallest(memory, "memory.high")),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GENERATION_SECONDS = 60.0  # shortest time for which the last counts of a process are kept after it was last seen
 
 
-class RankLabels(NamedTuple):
+class SeriesLabels(NamedTuple):
     """The labels of a rank's series."""
 
     run: str
@@ -81,7 +81,7 @@ class ChildProcesses:
         self._proc = str(proc)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
-        self._sums: dict[RankLabels, _Sum] = {}
+        self._sums: dict[SeriesLabels, _Sum] = {}
         self._cpu = Accumulator()
         self._read = Accumulator()
         self._expire_at = 0.0
@@ -94,7 +94,7 @@ class ChildProcesses:
             self._cpu.expire()
             self._read.expire()
 
-    def add_workers(self, labels: RankLabels, workers: Iterable[Stat]) -> None:
+    def add_workers(self, labels: SeriesLabels, workers: Iterable[Stat]) -> None:
         """Add the workers of one process of a rank to the rank's sums."""
         total = self._sums.setdefault(labels, _Sum())
         for worker in workers:
@@ -134,7 +134,7 @@ class ChildProcesses:
             if labels in self._read.totals:
                 yield Sample(process_families.WORKERS_READ, labels, self._read.totals[labels])
 
-    def keep(self, ranks: Collection[RankLabels], pids: Collection[int]) -> None:
+    def keep(self, ranks: Collection[SeriesLabels], pids: Collection[int]) -> None:
         """Forget all ranks and processes except these."""
         keys = {*ranks, *((str(pid),) for pid in pids)}
         self._cpu.keep(keys)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
-from trackside_daemon.collectors.process.child_processes import ChildProcesses, RankLabels
-from trackside_daemon.collectors.process.process_roles import Role, Roles
+from trackside_daemon.collectors.process.child_processes import ChildProcesses, SeriesLabels
+from trackside_daemon.collectors.process.process_roles import ProcessRoles, Role
 from trackside_daemon.collectors.process.process_tree import ProcessTree, read_stat
 from trackside_daemon.collectors.process.rank_usage import RankUsage
 from trackside_daemon.collectors.process.shm import ShmHistory
@@ -87,7 +87,7 @@ def _parse(text: bytes) -> tuple[int, int]:
     return unique, amounts.get(b"Pss:", 0)
 
 
-class Process(NamedTuple):
+class TrainingProcess(NamedTuple):
     """One process of a training, in the form of ``/api/v1/processes``.
 
     Attributes:
@@ -147,14 +147,14 @@ class ProcessCollector:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.processes: tuple[Process, ...] = ()
+        self.processes: tuple[TrainingProcess, ...] = ()
         self._rank_processes = rank_processes
         self._clock = clock
         self._wall = wall
         self._tree = ProcessTree(proc)
         self._usage = RankUsage(proc)
         self._children = ChildProcesses(proc)
-        self._roles = Roles()
+        self._roles = ProcessRoles()
         self._shm = ShmHistory()
         self._deaths = WorkerDeaths(proc, OomKills(proc, sys))
         self._smaps = Smaps(proc) if smaps else None
@@ -231,8 +231,8 @@ class ProcessCollector:
             for stat, role in zip((tree.rank, *tree.below), ("rank", *tree.roles), strict=True)
         )
 
-    def _process(self, stat: Stat, role: Role, rank_process: RankProcess) -> Process:
-        return Process(
+    def _process(self, stat: Stat, role: Role, rank_process: RankProcess) -> TrainingProcess:
+        return TrainingProcess(
             pid=stat.pid,
             parent=stat.parent,
             role=role,
@@ -260,5 +260,5 @@ class _Tree(NamedTuple):
         return [process for process, its_role in zip(self.below, self.roles, strict=True) if its_role == role]
 
 
-def _labels(process: RankProcess) -> RankLabels:
-    return RankLabels(process.run, str(process.rank))
+def _labels(process: RankProcess) -> SeriesLabels:
+    return SeriesLabels(process.run, str(process.rank))

@@ -20,7 +20,7 @@ def role(comm: str, parent: str) -> Role:
     return "dataloader" if comm == WORKER != parent else "other"
 
 
-class Roles:
+class ProcessRoles:
     """Roles over several ticks: a worker has the name in two ticks, and was never the child of a worker."""
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix("MIG-").removeprefix("GPU-").partition("/")[0].lower()
 
 
-class Status(NamedTuple):
+class ProcessStatus(NamedTuple):
     """A process, from /proc/PID/status; *contained* when it has a pid namespace of its own."""
 
     comm: str
@@ -97,9 +97,9 @@ class ProcessStatuses:
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
-        self._cache: dict[int, Status | None] = {}
+        self._cache: dict[int, ProcessStatus | None] = {}
 
-    def get(self, pid: int) -> Status | None:
+    def get(self, pid: int) -> ProcessStatus | None:
         """Return one process; None when it is gone, hidden, or on another machine."""
         if pid not in self._cache:
             self._cache[pid] = _read_status(self._proc / str(pid) / "status")
@@ -135,13 +135,13 @@ class ProcessStatuses:
             return b""
 
 
-def _read_status(file: Path) -> Status | None:
+def _read_status(file: Path) -> ProcessStatus | None:
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
         fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         # NSpid has the pid in each nested namespace, so a process in no other namespace has one.
         pids = fields.get("NSpid", "").split()  # missing before Linux 4.1
-        return Status(fields["Name"], int(fields["PPid"]), int(fields["Uid"].split()[0]), len(pids) > 1)
+        return ProcessStatus(fields["Name"], int(fields["PPid"]), int(fields["Uid"].split()[0]), len(pids) > 1)
     except (OSError, KeyError, ValueError, IndexError):
         return None
 

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.log_once import LogOnce
-from trackside_daemon.collectors.process.child_processes import RankLabels
+from trackside_daemon.collectors.process.child_processes import SeriesLabels
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
 from trackside_daemon.linux.pid_namespaces import own_pid
 from trackside_daemon.linux.process_exit import PidfdPoller, exit_code, signal_name
@@ -304,8 +304,8 @@ class WorkerDeaths:
 
     def __init__(self, proc: Path, kills: OomKills) -> None:
         self._workers = FollowedWorkers(proc, kills)
-        self._counts: dict[RankLabels, dict[str, int]] = {}
-        self._seen_at: dict[RankLabels, float] = {}
+        self._counts: dict[SeriesLabels, dict[str, int]] = {}
+        self._seen_at: dict[SeriesLabels, float] = {}
         self._events: list[Event] = []
 
     def follow(self, workers: Iterable[Stat], rank: Stat, rank_process: RankProcess, now: float) -> None:
@@ -338,7 +338,7 @@ class WorkerDeaths:
                 "run %s rank %d: data loader worker%s %s died: %s", run, rank, s, ", ".join(map(str, pids)), text
             )
 
-    def samples(self, living: Collection[RankLabels], now: float) -> Iterator[Sample]:
+    def samples(self, living: Collection[SeriesLabels], now: float) -> Iterator[Sample]:
         """Yield the deaths of the *living* ranks with workers, and for `LINGER_SECONDS` those of ended ranks."""
         self._seen_at.update((labels, now) for labels in living if labels in self._seen_at)
         self._seen_at = {labels: when for labels, when in self._seen_at.items() if now - when <= LINGER_SECONDS}
@@ -369,7 +369,7 @@ class WorkerDeaths:
 
     def _counts_of(self, process: RankProcess, now: float) -> dict[str, int]:
         """Return a rank's counts by cause."""
-        labels = RankLabels(process.run, str(process.rank))
+        labels = SeriesLabels(process.run, str(process.rank))
         self._seen_at[labels] = now
         return self._counts.setdefault(labels, dict.fromkeys(CAUSES, 0))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.ray.dashboard import READ_SECONDS, STALE_SECONDS, Cluster
-from trackside_daemon.collectors.ray.token import REFUSED, Token
+from trackside_daemon.collectors.ray.token import REFUSED, RayToken
 from trackside_daemon.http_client.errors import SendError, SettingError
 from trackside_daemon.http_client.http_request import request, tls_context
 from trackside_daemon.model.families import ray as f
@@ -61,7 +61,7 @@ class LocalNode(NamedTuple):
     session: str
 
 
-class Worker(NamedTuple):
+class RayWorker(NamedTuple):
     """A process of an actor or a task.
 
     Attributes:
@@ -75,7 +75,7 @@ class Worker(NamedTuple):
     title: str
 
 
-def processes(proc: Path) -> tuple[dict[str, LocalNode], list[Worker]]:
+def processes(proc: Path) -> tuple[dict[str, LocalNode], list[RayWorker]]:
     """Return the nodes by id, and the workers, of all processes whose command line this user may read."""
     nodes, workers = {}, []
     for entry in os.listdir(proc):  # noqa: PTH208  a Path for each process would cost more than the reading
@@ -86,7 +86,7 @@ def processes(proc: Path) -> tuple[dict[str, LocalNode], list[Worker]]:
             if line.startswith("ray::"):
                 title = line.partition("\0")[0].strip().removeprefix("ray::")
                 parent = int(read(f"{proc}/{entry}/stat").rpartition(b")")[2].split()[1])
-                workers.append(Worker(int(entry), parent, title))
+                workers.append(RayWorker(int(entry), parent, title))
             elif line.partition("\0")[0].endswith("/raylet"):
                 given = dict(part[2:].split("=", 1) for part in line.split("\0") if part[:2] == "--" and "=" in part)
                 if _ID.fullmatch(given.get("node_id", "")):
@@ -151,9 +151,10 @@ class RayCollector:
 
     Args:
         dashboard: URL of the dashboard; empty for none.
-        token_file: See `Token`.
+        token_file: See `RayToken`.
         proc: Path of procfs.
         clock: Seconds of the monotonic clock.
+        read_seconds: See `READ_SECONDS`.
     """
 
     name = "ray"
@@ -166,16 +167,18 @@ class RayCollector:
         proc: Path = Path("/proc"),
         *,
         clock: Callable[[], float] = time.monotonic,
+        read_seconds: float = READ_SECONDS,
     ) -> None:
+        self._read_seconds = read_seconds
         self._url = dashboard.rstrip("/")
-        self._token = Token(dashboard, token_file, proc)
+        self._token = RayToken(dashboard, token_file, proc)
         self._proc = proc
         self._clock = clock
         self._context = tls_context("", "collector.ray.dashboard")
         self._cluster = Cluster(self._dashboard)
         self._scan_at = -1.0
         self._nodes: dict[str, LocalNode] = {}
-        self._workers: list[Worker] = []
+        self._workers: list[RayWorker] = []
         self._ended: dict[str, float] = {}
         self._read: tuple[float, list[Sample]] | None = None
         self._failed: dict[str, set[int]] = {}
@@ -245,7 +248,7 @@ class RayCollector:
                 found += self._ask("metrics port", lambda node=node: self._page(node))  # type: ignore[misc]
             if found:
                 self._read = self._clock(), _summed(found)
-            self._wake.wait(READ_SECONDS)
+            self._wake.wait(self._read_seconds)
 
     def _page(self, node: LocalNode) -> list[Sample]:
         port = metrics_port(node)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REFUSED = frozenset((401, 403))  # without a token, and with a wrong one
 
 
-class Token:
+class RayToken:
     """The token with which a dashboard of Ray answers, where Ray itself finds it.
 
     Args:

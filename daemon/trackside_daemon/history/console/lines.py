@@ -19,7 +19,7 @@ _COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"
 _LOW = [[str(number)] for number in range(16)]  # of the 256 colours, those that have names
 
 
-class Lines(NamedTuple):
+class OutputLines(NamedTuple):
     """Lines of an output.
 
     Attributes:
@@ -33,7 +33,7 @@ class Lines(NamedTuple):
     more: bool
 
 
-class Part(NamedTuple):
+class ColouredPart(NamedTuple):
     """A coloured part of a line.
 
     Attributes:
@@ -61,7 +61,7 @@ def plain(line: str) -> str:
     return _CONTROL.sub("", _COLOR.sub("", line) if "\x1b" in line else line)[:LINE]
 
 
-def colored_parts(line: str) -> list[Part]:
+def colored_parts(line: str) -> list[ColouredPart]:
     """Return the coloured parts of a line of `split`, as indices of its `plain` text (ECMA-48, SGR).
 
     Each line begins without a colour. Backgrounds, and colours beyond the first 16, are left out.
@@ -73,7 +73,7 @@ def colored_parts(line: str) -> list[Part]:
             continue
         end = min(at + len(_CONTROL.sub("", text)), LINE)
         if end > at and (style := f"{color} {'bold' if bold else ''}".strip()):
-            found.append(Part(at, end, style))
+            found.append(ColouredPart(at, end, style))
         at = end
     return found
 
@@ -98,13 +98,13 @@ def _apply(codes: str, color: str, *, bold: bool) -> tuple[str, bool]:
     return color, bold
 
 
-def select(lines: list[str], count: int, before: int = 0, search: str = "") -> Lines:
+def select(lines: list[str], count: int, before: int = 0, search: str = "") -> OutputLines:
     """Return the newest *count* lines, those before line number *before* if it is not 0, that contain *search*."""
     end = min(before - 1, len(lines)) if before else len(lines)
     wanted = search.lower()
     newest = ((number, lines[number - 1]) for number in range(end, 0, -1) if wanted in lines[number - 1].lower())
     found = list(islice(newest, count + 1))
-    return Lines(found[:count][::-1], len(lines), len(found) > count)
+    return OutputLines(found[:count][::-1], len(lines), len(found) > count)
 
 
 class Redactor:

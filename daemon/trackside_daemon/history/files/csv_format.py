@@ -15,9 +15,9 @@ from trackside_daemon.history.files.items import (
     INT64,
     STEP,
     TIME,
-    Clock,
     FormatError,
     Item,
+    ItemClock,
     MachineValues,
     Push,
 )
@@ -52,7 +52,7 @@ class _Columns(NamedTuple):
 
 
 def read_csv(
-    buffered: io.BufferedReader, file: str, clock: Clock, left_out: LeftOut, *, final: bool = True
+    buffered: io.BufferedReader, file: str, clock: ItemClock, left_out: LeftOut, *, final: bool = True
 ) -> Iterator[Item]:
     """Yield the pushes of a CSV file; what follows a header in the middle is the next attempt.
 
@@ -169,7 +169,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _row(row: list[str], columns: _Columns, clock: Clock, rows: _Rows, begun: int) -> Push | MachineValues | None:
+def _row(row: list[str], columns: _Columns, clock: ItemClock, rows: _Rows, begun: int) -> Push | MachineValues | None:
     if len(row) != rows.width:
         raise ValueError(f"{rows.width} columns are expected, as in the header, not {len(row)}")
     attempt, rank, step, time, places, name = columns

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from trackside_daemon.history.files.csv_format import read_csv
-from trackside_daemon.history.files.items import Clock, FormatError, Item
+from trackside_daemon.history.files.items import FormatError, Item, ItemClock
 from trackside_daemon.history.files.json_format import read_document, read_lines
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def parse(stream: BinaryIO, file: str, begin: float, left_out: LeftOut) -> Itera
     """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast("Any", stream))
     start = buffered.peek(PEEK_BYTES)[:PEEK_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
-    clock = Clock(begin)
+    clock = ItemClock(begin)
     if not start:
         raise FormatError(f"{file}: empty; a CSV, JSON or JSON lines file of a run is expected")
     for beginning, kind in _BINARY:

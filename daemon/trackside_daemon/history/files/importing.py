@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.history.files.run_file import RunFile
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
     from trackside_daemon.history.record.writer import Writer
 
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
@@ -83,7 +83,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _begin(run_file: RunFile, batch: list[Record], store: Store) -> None:
+def _begin(run_file: RunFile, batch: list[Record], store: RecordStore) -> None:
     uid = run_file.run
     connection = store.connection
     if connection.execute("SELECT 1 FROM run WHERE uid = ? AND deleted != 1", (uid,)).fetchone():
@@ -100,7 +100,7 @@ def _begin(run_file: RunFile, batch: list[Record], store: Store) -> None:
     connection.execute("UPDATE run SET deleted = 2, imported = ? WHERE uid = ? AND NOT deleted", (time.time(), uid))
 
 
-def _publish(run_file: RunFile, store: Store) -> None:
+def _publish(run_file: RunFile, store: RecordStore) -> None:
     """Show the complete run to readers, without firing alerts."""
     _end_alerts(run_file, store)
     store.connection.execute(
@@ -108,7 +108,7 @@ def _publish(run_file: RunFile, store: Store) -> None:
     )
 
 
-def _end_alerts(run_file: RunFile, store: Store) -> None:
+def _end_alerts(run_file: RunFile, store: RecordStore) -> None:
     """End the alerts that fired at the export: with their attempt, or else with the last sample."""
     store.connection.execute(
         "UPDATE alert SET ended = max(started, coalesce((SELECT attempt.ended FROM attempt WHERE attempt.run = alert.run "
@@ -118,10 +118,10 @@ def _end_alerts(run_file: RunFile, store: Store) -> None:
     )
 
 
-def _discard(uid: str, store: Store) -> None:
+def _discard(uid: str, store: RecordStore) -> None:
     store.connection.execute("UPDATE run SET deleted = 1 WHERE uid = ? AND deleted = 2", (uid,))
 
 
-def _apply(batch: list[Record], store: Store) -> None:
+def _apply(batch: list[Record], store: RecordStore) -> None:
     for record in batch:
         store.apply(record)

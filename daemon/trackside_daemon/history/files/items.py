@@ -89,7 +89,7 @@ class MediaLine(NamedTuple):
 Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine"
 
 
-class Clock:
+class ItemClock:
     """Dates items; those without a time come a second after the one before.
 
     Attributes:

@@ -15,9 +15,9 @@ from trackside_daemon.history.files.items import (
     TIME,
     AlertItem,
     CaptureItem,
-    Clock,
     EventItem,
     Item,
+    ItemClock,
     LayersItem,
     MachineValues,
     MediaLine,
@@ -194,7 +194,7 @@ _LINE = re.compile(r'\n(?=[{"])')
 _POINT = re.compile(r"(?=\[-?\d)|(?=\n)")
 
 
-def read_lines(buffered: io.BufferedReader, clock: Clock, left_out: LeftOut) -> Iterator[Item]:
+def read_lines(buffered: io.BufferedReader, clock: ItemClock, left_out: LeftOut) -> Iterator[Item]:
     """Yield the contents of JSON lines, ours or another tool's; see `read_csv`."""
     beginning = b""  # of a line that is whole
     for number, line in lines(buffered, left_out):
@@ -214,7 +214,7 @@ def read_lines(buffered: io.BufferedReader, clock: Clock, left_out: LeftOut) -> 
             yield item if isinstance(item, Push | MachineValues) else item._replace(line=number)
 
 
-def _after(line: bytes, beginning: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
+def _after(line: bytes, beginning: bytes, clock: ItemClock, left_out: LeftOut) -> Item | None:
     """Return the item of the line that begins within a damaged one; None without one."""
     if not beginning or (at := line.rfind(beginning)) <= 0:
         return None
@@ -224,7 +224,7 @@ def _after(line: bytes, beginning: bytes, clock: Clock, left_out: LeftOut) -> It
         return None
 
 
-def _line(line: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
+def _line(line: bytes, clock: ItemClock, left_out: LeftOut) -> Item | None:
     try:
         samples = _decode(line)
     except msgspec.MsgspecError:  # another tool's line, or one with NaN as Python writes it
@@ -245,7 +245,7 @@ def _line(line: bytes, clock: Clock, left_out: LeftOut) -> Item | None:
     return _other_tools_push(fields, clock, left_out)
 
 
-def _push(samples: _Samples, clock: Clock) -> Push | None:
+def _push(samples: _Samples, clock: ItemClock) -> Push | None:
     if samples.step is None or samples.rank is None:
         raise ValueError('"step" and "values" are expected')
     if not samples.values:
@@ -265,7 +265,7 @@ def _machine(samples: _Samples) -> MachineValues:
     return MachineValues(microseconds(samples.time), {key: number(value) for key, value in samples.values.items()})
 
 
-def _other_tools_push(fields: dict[str, Any], clock: Clock, left_out: LeftOut) -> Push | None:
+def _other_tools_push(fields: dict[str, Any], clock: ItemClock, left_out: LeftOut) -> Push | None:
     """Return the push of another tool's line, which has the step and the keys in one object."""
     names = {name.lower(): name for name in fields}
     step = next((fields.pop(names[name]) for name in STEP if name in names), None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trackside_daemon.history.frames.rank_series import Column, Integers, Rows, Values
+    from trackside_daemon.history.frames.rank_series import EncodedSeries, Integers, RankRows, Values
 
 
 IDENTITY = ("attempt", "rank", "step", "time")  # the first columns of a table; a column for each key follows
@@ -50,8 +50,8 @@ class Frame(NamedTuple):
 class _Rank(NamedTuple):
     attempt: int
     rank: int
-    columns: list[Column]
-    rows: Rows
+    columns: list[EncodedSeries]
+    rows: RankRows
 
 
 def read_frame(

@@ -112,7 +112,7 @@ class Axis(NamedTuple):
         return bool(np.array_equal(times, self.times)) and bool(np.array_equal(steps, self.steps))
 
 
-class Column(NamedTuple):
+class EncodedSeries(NamedTuple):
     """A series, before its values are decoded.
 
     Attributes:
@@ -155,7 +155,7 @@ class RankReader:
         self._tail = LogTail(connection, stream)
         self._axes: dict[tuple[bytes, ...], Axis] = {}
 
-    def columns(self, keys: Collection[str] | None) -> list[Column]:
+    def columns(self, keys: Collection[str] | None) -> list[EncodedSeries]:
         """Return the series that have samples, in the order in which they began; only those of *keys*, if given.
 
         Raises:
@@ -164,14 +164,14 @@ class RankReader:
         found = (self._column(series) for series in find(self._connection, self._stream, self._tail, keys))
         return [column for column in found if len(column.axis.steps)]
 
-    def _column(self, series: StoredSeries) -> Column:
+    def _column(self, series: StoredSeries) -> EncodedSeries:
         rows = self._connection.execute(
             "SELECT id, count, axis FROM block WHERE id >= ? AND id < ? AND data NOT NULL",
             (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
         ).fetchall()
         steps, times, values = (np.array(part) for part in self._tail.read(series))
         axis = self._axis([(axis, count) for _, count, axis in rows], Axis(steps, times))
-        return Column(series.key, axis, [(id_, count) for id_, count, _ in rows], values)
+        return EncodedSeries(series.key, axis, [(id_, count) for id_, count, _ in rows], values)
 
     def _axis(self, blocks: list[tuple[int, int]], tail: Axis) -> Axis:
         name = (repr(blocks).encode(), tail.steps.tobytes(), tail.times.tobytes())
@@ -190,7 +190,7 @@ class RankReader:
         return self._axes[name]
 
 
-class Rows(NamedTuple):
+class RankRows(NamedTuple):
     """The rows of a rank, in the order of their times, and then of their steps.
 
     Attributes:
@@ -202,13 +202,13 @@ class Rows(NamedTuple):
     places: dict[int, Integers | None]
 
 
-def join_rows(axes: Sequence[Axis]) -> Rows:
+def join_rows(axes: Sequence[Axis]) -> RankRows:
     """Return the rows that samples of some axes make: one for each step and time.
 
     A row has at most one sample of an axis: two of the same step and time make two rows.
     """
     if len(axes) == 1 and bool(np.all(axes[0].times[1:] >= axes[0].times[:-1])):
-        return Rows(axes[0], {id(axes[0]): None})
+        return RankRows(axes[0], {id(axes[0]): None})
     steps = np.concatenate([axis.steps for axis in axes])
     times = np.concatenate([axis.times for axis in axes])
     repeats = np.concatenate([_repeats(axis) for axis in axes])
@@ -221,7 +221,7 @@ def join_rows(axes: Sequence[Axis]) -> Rows:
     rows[order] = np.cumsum(begins) - 1
     parts = np.split(rows, np.cumsum([len(axis.steps) for axis in axes])[:-1])
     places: dict[int, Integers | None] = {id(axis): part for axis, part in zip(axes, parts, strict=True)}
-    return Rows(Axis(names[1, begins], names[0, begins]), places)
+    return RankRows(Axis(names[1, begins], names[0, begins]), places)
 
 
 def _repeats(axis: Axis) -> Integers:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
-from trackside_daemon.history.layer_rows import MERGED, LayerFrame, Part, merge_ranks, merge_steps, read
+from trackside_daemon.history.layer_rows import MERGED, LayerFrame, RowsPart, merge_ranks, merge_steps, read
 from trackside_daemon.model.metric import json_number
 from trackside_daemon.model.text import number, shown
 
@@ -69,7 +69,7 @@ def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) ->
     Raises:
         ValueError: A row is damaged.
     """
-    frames = _frames(connection, window, Part(column=value, buckets=False))
+    frames = _frames(connection, window, RowsPart(column=value, buckets=False))
     layers, rows = _rows(frames, value)
     return {
         "kind": window.kind,
@@ -106,7 +106,7 @@ def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str
     Raises:
         ValueError: A row is damaged.
     """
-    frames = [frame for frame in _frames(connection, window, Part(layer=layer)) if frame.names]
+    frames = [frame for frame in _frames(connection, window, RowsPart(layer=layer)) if frame.names]
     found = []
     for frame in frames:
         buckets = Buckets.unpacked(frame.buckets[0]) if frame.buckets else Buckets(0, 0, {})
@@ -137,7 +137,7 @@ def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
         for stream in _streams(connection, LayerWindow(run, kind)):
             query = "SELECT max(number) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
             (number,) = connection.execute(query, (stream, kind)).fetchone()
-            frames += read(connection, stream, kind, 0, first=number or 0, part=Part(buckets=False))[-1:]
+            frames += read(connection, stream, kind, 0, first=number or 0, part=RowsPart(buckets=False))[-1:]
         if frames:
             frame = merge_ranks(frames)
             found[kind] = {"step": frame.step, "layers": values_by_layer(frame)}
@@ -173,7 +173,7 @@ def last_frames(connection: sqlite3.Connection, stream: int, most: int) -> list[
     for kind in VALUES:
         query = "SELECT coalesce(max(number) + 1, 0) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
         (end,) = connection.execute(query, (stream, kind)).fetchone()
-        frames = read(connection, stream, kind, 0, first=end - most, part=Part(buckets=False)) if end else []
+        frames = read(connection, stream, kind, 0, first=end - most, part=RowsPart(buckets=False)) if end else []
         found += [(kind, frame) for frame in frames]
     return sorted(found, key=lambda one: one[1].time)
 
@@ -219,7 +219,7 @@ def _counts(buckets: Buckets) -> dict[str, Any]:
     return {"zeros": buckets.zeros, "nonfinite": buckets.nonfinite, "bounds": bounds, "counts": counts}
 
 
-def _frames(connection: sqlite3.Connection, window: LayerWindow, part: Part) -> list[LayerFrame]:
+def _frames(connection: sqlite3.Connection, window: LayerWindow, part: RowsPart) -> list[LayerFrame]:
     """Return at most ``window.points`` frames, each merged from the frames of all ranks in its part of the steps."""
     streams = _streams(connection, window)
     if len(streams) > 1:
@@ -252,7 +252,7 @@ def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
     return wanted[:RANKS]
 
 
-def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: Part) -> list[LayerFrame]:
+def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: RowsPart) -> list[LayerFrame]:
     """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
     steps = window.first, window.last
     if window.by == "time":

@@ -78,9 +78,9 @@ def summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail)
         "SELECT series.count, series.min, series.max, finite, sum, squares, block.step, block.time, block.last FROM series "
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
         (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS, series.id),
-    ).fetchone() or (0, *codec.Summary(), None, None, None)
+    ).fetchone() or (0, *codec.ValueSummary(), None, None, None)
     samples, *found, step, time, last = packed
-    of_all = codec.Summary(*found)
+    of_all = codec.ValueSummary(*found)
     first = _first(connection, series)
     steps, times, values = tail.read(series)
     if len(values):

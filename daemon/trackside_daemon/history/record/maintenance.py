@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.media.store import MediaStore
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
     from trackside_daemon.history.record.trimming import Bounds
 
 # After a pause of the daemon, this clock is behind. It catches up with the system's clock, but so slowly that nothing is
@@ -80,7 +80,7 @@ def _is_synchronized() -> bool:
         return False
 
 
-class Intervals(NamedTuple):
+class WriterIntervals(NamedTuple):
     """Intervals of a writer, in seconds.
 
     Attributes:
@@ -113,7 +113,7 @@ class Maintenance:
     def __init__(
         self,
         database: Database,
-        store: Store,
+        store: RecordStore,
         bounds: Bounds,
         *,
         slice_seconds: float = SLICE_SECONDS,

@@ -41,11 +41,11 @@ class _SeriesRow(NamedTuple):
     packed: int
     end: int
     samples: int
-    summary: codec.Summary
+    summary: codec.ValueSummary
 
 
 def _series_row(id_: int, packed: int, end: int, samples: int, *summary: Any) -> _SeriesRow:
-    return _SeriesRow(id_, packed, end, samples, codec.Summary(*summary))
+    return _SeriesRow(id_, packed, end, samples, codec.ValueSummary(*summary))
 
 
 class _AxisBlock(NamedTuple):
@@ -149,7 +149,7 @@ class Packing:
 
     def _insert_series(self, key: str) -> _SeriesRow:
         inserted = self._connection.execute("INSERT INTO series (stream, key) VALUES (?, ?)", (self.stream, key))
-        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, codec.Summary())
+        return _SeriesRow(int(inserted.lastrowid or 0), 0, 0, 0, codec.ValueSummary())
 
     def _pack(self, series: _SeriesRow, places: list[tuple[int, int]]) -> None:
         values = array("d")

@@ -14,7 +14,7 @@ from trackside_daemon.model.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
     from trackside_daemon.model.records import Record
 
 QUEUE_BYTES = 32 * 1024 * 1024
@@ -46,7 +46,7 @@ class QueueItem(NamedTuple):
     number: int = 0
 
 
-class Call(NamedTuple):
+class OwnTransaction(NamedTuple):
     """Work for its own transaction, after the items that were queued before it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     """
 
     position: int
-    work: Callable[[Store], Any]
+    work: Callable[[RecordStore], Any]
     future: Future[Any]
 
 
@@ -80,7 +80,7 @@ class Queue:
         self._turns: Turns[QueueItem] = Turns()
         self._owners: dict[str, str] = {}
         """By run, the one that was used last at the end."""
-        self._calls: deque[Call] = deque()
+        self._calls: deque[OwnTransaction] = deque()
         self._length = self._size = self._put = 0
         self._closed = False
         self._urgent = 0
@@ -148,18 +148,18 @@ class Queue:
                 del self._owners[next(iter(self._owners))]
         return owner
 
-    def call(self, work: Callable[[Store], T]) -> Future[T]:
+    def call(self, work: Callable[[RecordStore], T]) -> Future[T]:
         """Queue work; after `close` its future is cancelled."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
                 future.cancel()
             else:
-                self._calls.append(Call(self._put, work, future))
+                self._calls.append(OwnTransaction(self._put, work, future))
                 self._changed.notify_all()
         return future
 
-    def get(self, timeout: float) -> tuple[list[QueueItem], Call | None]:
+    def get(self, timeout: float) -> tuple[list[QueueItem], OwnTransaction | None]:
         """Return the items of the next transaction and the call after them; wait for them at most *timeout* seconds.
 
         Without a timeout the caller has other work, so that rows which may wait stay in the queue.

@@ -10,10 +10,10 @@ from trackside_daemon.history.sanitize import to_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
 
 
-def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
+def pin(store: RecordStore, uid: str, *, pinned: bool = True) -> bool:
     """Pin a run, which keeps its samples whatever the bounds are, or unpin it; return False if there is no such run."""
     changed = store.connection.execute(
         "UPDATE run SET pinned = ? WHERE uid = ? AND NOT deleted", (int(pinned), uid)
@@ -21,7 +21,7 @@ def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
     return changed > 0
 
 
-def describe(store: Store, uid: str, *, name: str | None, notes: str | None, tags: Sequence[str] | None) -> bool:
+def describe(store: RecordStore, uid: str, *, name: str | None, notes: str | None, tags: Sequence[str] | None) -> bool:
     """Set name, notes or tags of a run, those that are not None; return False if there is no such run.
 
     A later session of the run sets its name and its tags again.
@@ -46,7 +46,7 @@ def describe(store: Store, uid: str, *, name: str | None, notes: str | None, tag
     return True
 
 
-def delete(store: Store, uid: str, *, live: bool = True) -> bool:
+def delete(store: RecordStore, uid: str, *, live: bool = True) -> bool:
     """Mark a run as deleted; return False if there is no such run.
 
     Readers no longer see it at once. `Trimming` removes its rows from the file step by step.

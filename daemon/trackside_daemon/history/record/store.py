@@ -84,7 +84,7 @@ def add_results(connection: sqlite3.Connection, run: int, fields: Mapping[str, A
     return True
 
 
-class Stream:
+class LogStream:
     """The log of a rank of an attempt, or of the host.
 
     Attributes:
@@ -120,7 +120,7 @@ class Stream:
 
 
 class _Session:
-    def __init__(self, stream: Stream, committed: int, phases: str, steps: str) -> None:
+    def __init__(self, stream: LogStream, committed: int, phases: str, steps: str) -> None:
         self.stream = stream
         self.committed = committed
         self.phases: Mapping[str, float] = json.loads(phases)
@@ -137,7 +137,7 @@ class _Session:
         return {"committed": self.committed, **changed}
 
 
-class Store:
+class RecordStore:
     """Writes records. Its cache can be cleared between any two transactions.
 
     Args:
@@ -161,7 +161,7 @@ class Store:
         self.due: dict[int, None] = {}  # an ordered set: streams are packed in the order in which they became due
         self.unknown_sessions: set[bytes] = set()
         self._hardware = hardware
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, LogStream] = {}
         self._sessions: dict[bytes, _Session] = {}
         self._dirty: dict[bytes, _Session] = {}
         self._writers: dict[type, Callable[[Any], bool | None]] = {
@@ -255,7 +255,7 @@ class Store:
             self.media.write(record.session, record.number, record.media, record.shift)
         return True
 
-    def _append(self, stream: Stream, columns: Sequence[Columns], shift: int) -> None:
+    def _append(self, stream: LogStream, columns: Sequence[Columns], shift: int) -> None:
         for part in log_rows.split(columns, stream.pushes, BLOCK):
             data = log_rows.encode(part)
             stream.number += 1
@@ -336,12 +336,12 @@ class Store:
             self._sessions[id_] = _Session(self._stream(row[0]), *row[1:])
         return self._sessions[id_]
 
-    def _stream(self, id_: int) -> Stream:
+    def _stream(self, id_: int) -> LogStream:
         if id_ not in self._streams:
             self._streams[id_] = self._load(id_)
         return self._streams[id_]
 
-    def _load(self, id_: int) -> Stream:
+    def _load(self, id_: int) -> LogStream:
         first, last = id_ << LOG_BITS, (id_ + 1 << LOG_BITS) - 1
         number, tail, size = self.connection.execute(
             "SELECT coalesce(max(id) - ?, 0), count(*), coalesce(sum(length(data)), 0) FROM log WHERE id BETWEEN ? AND ?",
@@ -352,7 +352,7 @@ class Store:
             (id_, id_),
         ).fetchone()
         # With an empty log, numbers continue after those that are packed, or new rows would count as packed.
-        return Stream(id_, max(number, packed), pushes, tail, size)
+        return LogStream(id_, max(number, packed), pushes, tail, size)
 
     def _unpacked(self, stream: int | None = None) -> list[int]:
         """Return the streams, or only *stream*, whose log is due: of ended attempts, or with too many rows or bytes."""

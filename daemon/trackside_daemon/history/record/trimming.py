@@ -95,6 +95,11 @@ class Trimming:
         """Return the bytes of the file and its WAL."""
         return self._pages()[0] * self._page_bytes() + self._wal_bytes()
 
+    def used(self) -> int:
+        """Return the bytes that count against the limit: those of the file in use, and of its WAL what it always keeps."""
+        pages, free = self._pages()
+        return (pages - free) * self._page_bytes() + min(self._wal_bytes(), WAL_BYTES)
+
     def step(self, now: float, aged: float | None = None) -> bool:
         """Do a small part of the work that is due, and return False when nothing is left to do.
 
@@ -137,15 +142,15 @@ class Trimming:
     def _trim(self, now: float) -> Iterator[None]:
         over_share = yield from self._over_share()
         for owner, excess in (*over_share, (None, inf)):
-            enough = self._used() - excess
+            enough = self.used() - excess
             for _ in self._works(now, owner):
                 if not self._is_over():
                     self._set_excess(0)
                     return
-                if self._used() <= enough:
+                if self.used() <= enough:
                     break
                 yield
-        self._set_excess(self._used() - round(self.bounds.size * SLACK))
+        self._set_excess(self.used() - round(self.bounds.size * SLACK))
 
     def _works(self, now: float, owner: str | None) -> Iterator[None]:
         """Delete step by step what there is of an owner, or of all for None."""
@@ -352,7 +357,7 @@ class Trimming:
         """Return free pages to the file system: those beyond a small reserve, or all if the file is over its limit."""
         while True:
             pages, free = self._pages()
-            over = self.bounds.size and self._used() + free * self._page_bytes() > self.bounds.size
+            over = self.bounds.size and self.used() + free * self._page_bytes() > self.bounds.size
             if not free or (free <= max(STEP_ROWS, pages * FREE) and not over):
                 return
             for _ in range(STEP_ROWS):  # the sqlite3 module stops after the first page, whatever the number
@@ -377,11 +382,7 @@ class Trimming:
         }
 
     def _is_over(self) -> bool:
-        return bool(self.bounds.size) and self._used() > self.bounds.size * SLACK
-
-    def _used(self) -> int:
-        pages, free = self._pages()
-        return (pages - free) * self._page_bytes() + min(self._wal_bytes(), WAL_BYTES)
+        return bool(self.bounds.size) and self.used() > self.bounds.size * SLACK
 
     def _wal_is_pinned(self, now: float) -> bool:
         """Return whether a reader keeps the WAL from shrinking, so that deleting would make the file larger."""

@@ -20,9 +20,9 @@ from trackside.log_once import LogOnce
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError, SalvagingError
 from trackside_daemon.history.media.store import MediaStore, Quotas
-from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Intervals, Maintenance
-from trackside_daemon.history.record.queue import Call, Queue, QueueItem
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance, WriterIntervals
+from trackside_daemon.history.record.queue import OwnTransaction, Queue, QueueItem
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import BatchIngested, SessionOpened
@@ -71,7 +71,7 @@ class Writer:
         media: Quotas of images, texts and tables.
         clock: Returns the Unix time.
         queue: The queue; None for one of its own.
-        intervals: See `Intervals`.
+        intervals: See `WriterIntervals`.
 
     Attributes:
         failures: Counts of batches that were not written at the first try, and not written to the JSON lines.
@@ -91,7 +91,7 @@ class Writer:
         media: Quotas = Quotas(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.time,
         queue: Queue | None = None,
-        intervals: Intervals = Intervals(),  # noqa: B008  it is a constant
+        intervals: WriterIntervals = WriterIntervals(),  # noqa: B008  it is a constant
     ) -> None:
         self.failures = {"history": 0, "jsonl": 0}
         self.stuck = False
@@ -111,7 +111,7 @@ class Writer:
         self._began = 0.0
         self._samples = 0
         self._counted_at = self._replaced_at = -math.inf
-        self._store: Store  # once the file is open
+        self._store: RecordStore  # once the file is open
         self._maintenance: Maintenance | None = None
         database.found_damage = self._queue.wake
         if database.is_open:
@@ -138,7 +138,7 @@ class Writer:
         """Return whether more may be queued: neither the queue nor the unpacked log is too long."""
         return self._queue.has_room and (self._maintenance is None or self._maintenance.backlog < 2 * BACKLOG_BYTES)
 
-    def call(self, work: Callable[[Store], T]) -> Future[T]:
+    def call(self, work: Callable[[RecordStore], T]) -> Future[T]:
         """Queue work for a separate transaction, after what is queued now; after `stop` its future is cancelled."""
         return self._queue.call(work)
 
@@ -172,7 +172,7 @@ class Writer:
     def _begin(self) -> None:
         with suppress(sqlite3.Error):  # a full disk: a run whose import was interrupted stays hidden
             self._database.connection.execute("UPDATE run SET deleted = 1 WHERE deleted = 2")
-        self._store = Store(self._database.connection, self._hardware, self._media)
+        self._store = RecordStore(self._database.connection, self._hardware, self._media)
         self._maintenance = Maintenance(self._database, self._store, self._bounds, trim_seconds=self._intervals.trim)
 
     def _run(self) -> None:
@@ -347,7 +347,7 @@ class Writer:
         if self._maintenance is not None:
             self._maintenance.undo()
 
-    def _run_call(self, call: Call) -> None:
+    def _run_call(self, call: OwnTransaction) -> None:
         future = call.future
         if not future.set_running_or_notify_cancel():
             return

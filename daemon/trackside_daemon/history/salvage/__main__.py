@@ -12,18 +12,21 @@ import time
 from pathlib import Path
 
 from trackside_daemon.history.salvage.check import find_damage
-from trackside_daemon.history.salvage.salvage import Request, Salvaged, salvage
-from trackside_daemon.linux.worker_call import Limits, serve
+from trackside_daemon.history.salvage.salvage import Salvaged, SalvageRequest, salvage
+from trackside_daemon.linux.worker_call import WorkLimits, serve
 
 
 def main() -> int:
     """Answer requests until the end of the input."""
     return serve(
-        Request, _answer, lambda request: Limits(quick_seconds=request.seconds), (OSError, ValueError, sqlite3.Error)
+        SalvageRequest,
+        _answer,
+        lambda request: WorkLimits(quick_seconds=request.seconds),
+        (OSError, ValueError, sqlite3.Error),
     )
 
 
-def _answer(request: Request) -> str | Salvaged:
+def _answer(request: SalvageRequest) -> str | Salvaged:
     if not request.target:
         return find_damage(Path(request.source))
     return salvage(Path(request.source), Path(request.target), time.monotonic() + request.seconds)

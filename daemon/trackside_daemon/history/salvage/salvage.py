@@ -100,7 +100,7 @@ _EXPECTED = f"""SELECT stream.id, pushes, count(series.id), coalesce(max(packed)
     FROM stream LEFT JOIN series ON series.stream = stream.id GROUP BY stream.id"""  # noqa: S608  a number
 
 
-class Request(msgspec.Struct):
+class SalvageRequest(msgspec.Struct):
     """A request to the process `MODULE`.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.kineto.socket_file import remove_after
 from trackside_daemon.ingest.channel import Channel
-from trackside_daemon.ingest.worker.worker import ServeError, Worker
+from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
 from trackside_daemon.linux.signals import reset_signals
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int | str:
     _limit(resource.RLIMIT_DATA, DATA_BYTES)
     channel = Channel(socket.socket(fileno=settings["channel"]))
     try:
-        worker = Worker(channel, settings["listeners"], settings["keys"], settings["frame_bytes"])
+        worker = IngestWorker(channel, settings["listeners"], settings["keys"], settings["frame_bytes"])
     except ServeError as error:
         return str(error)
     worker.run()

@@ -11,7 +11,7 @@ import zmq.auth
 from zmq.utils import z85
 
 from trackside.log_once import LogOnce
-from trackside_daemon.ingest.channel import Kind
+from trackside_daemon.ingest.channel import RecordKind
 from trackside_daemon.ingest.keyring import Keyring, require_curve
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class _LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a warning."""
-        self._channel.add(Kind.LOG, [record.getMessage().encode(errors="replace")])
+        self._channel.add(RecordKind.LOG, [record.getMessage().encode(errors="replace")])
 
 
 class _Handler(zmq.auth.Authenticator):
@@ -115,6 +115,6 @@ class Authenticator:
         self._handler.stop()
 
     def _refuse(self, source: str, reason: str) -> None:
-        self._channel.add(Kind.REFUSED, [b"key"])
+        self._channel.add(RecordKind.REFUSED, [b"key"])
         if self._logged.first(source):
             log.warning("a client at %s was refused: %s; further ones from there are only counted", source, reason)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from trackside.log_once import LogOnce
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind
+from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind
 from trackside_daemon.ingest.worker.connections import Connections, pidfd
 from trackside_daemon.model.turns import Turns
 
@@ -32,7 +32,7 @@ FLUSH_BYTES = 1 << 16  # that one call of the kernel sends, so that small messag
 
 ROUND_BYTES = 4 << 20  # after so many all owners are equal again
 
-RECORD_BYTES = 1 << 10  # what a record needs besides its parts
+RECORD_OVERHEAD_BYTES = 1 << 10  # what a record needs besides its parts
 
 DESCRIPTOR_BYTES = 1 << 16  # as which a descriptor counts, of which this process may have a thousand
 
@@ -75,7 +75,7 @@ class _Client(NamedTuple):
     owner: str
 
 
-class Worker:
+class IngestWorker:
     """Serves the listening sockets until the daemon closes the channel.
 
     Args:
@@ -115,7 +115,7 @@ class Worker:
         self._monitor = self._socket.get_monitor_socket(events)
         for endpoint, descriptor in listeners.items():
             self._serve(endpoint, descriptor)
-        channel.add(Kind.READY)
+        channel.add(RecordKind.READY)
 
     def run(self) -> None:
         """Serve until the channel is closed, then send the answers that are queued."""
@@ -214,9 +214,9 @@ class Worker:
 
     def _refuse(self, reason: bytes, text: str) -> None:
         """Count a connection or a message, and log the first."""
-        self._channel.add(Kind.REFUSED, [reason])
+        self._channel.add(RecordKind.REFUSED, [reason])
         if self._logged.first(reason):
-            self._channel.add(Kind.LOG, [text.encode()])
+            self._channel.add(RecordKind.LOG, [text.encode()])
 
     def _read(self) -> None:
         for _ in range(READ_MESSAGES):
@@ -243,7 +243,7 @@ class Worker:
                 continue
             if name not in self._clients:
                 self._introduce(name, client)
-            self._queue.add(client.owner, Kind.MESSAGE, parts)
+            self._queue.add(client.owner, RecordKind.MESSAGE, parts)
             if self._names.get(client.descriptor) != name:
                 self._end(name)
 
@@ -264,7 +264,9 @@ class Worker:
     def _introduce(self, name: bytes, client: _Client) -> None:
         """Report the connection of a first message."""
         descriptor, uid, pid, key, owner = client
-        self._queue.add(owner, Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
+        self._queue.add(
+            owner, RecordKind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid)
+        )
         self._handle_events()  # it may have been accepted, or closed, since the last turn
         self._clients[name] = client
         if descriptor in self._connections:
@@ -278,11 +280,11 @@ class Worker:
 
     def _end(self, name: bytes) -> None:
         """Report the end of a connection, after its messages."""
-        self._queue.add(self._clients.pop(name).owner, Kind.DISCONNECTED, [name])
+        self._queue.add(self._clients.pop(name).owner, RecordKind.DISCONNECTED, [name])
 
     def _answer(self) -> None:
         for kind, parts, _ in self._channel.receive():
-            if kind == Kind.PING:
+            if kind == RecordKind.PING:
                 self._channel.add(kind)
             else:
                 with suppress(zmq.Again):  # the client does not read, and asks again when it does
@@ -307,7 +309,7 @@ def most_connections() -> int:
 class _Waiting(NamedTuple):
     """A record of the channel."""
 
-    kind: Kind
+    kind: RecordKind
     parts: Sequence[Piece]
     descriptor: int
     size: int
@@ -330,9 +332,9 @@ class MessageQueue:
         share = WAITING_BYTES / len({*self._turns.waiting, owner})
         return owner not in self._turns.waiting or self._sizes[owner] + sum(map(len, parts)) <= share
 
-    def add(self, owner: str, kind: Kind, parts: Sequence[Piece], descriptor: int = -1) -> None:
+    def add(self, owner: str, kind: RecordKind, parts: Sequence[Piece], descriptor: int = -1) -> None:
         """Queue a record, with a descriptor to pass on, which is closed after that."""
-        size = RECORD_BYTES + sum(map(len, parts)) + (DESCRIPTOR_BYTES if descriptor >= 0 else 0)
+        size = RECORD_OVERHEAD_BYTES + sum(map(len, parts)) + (DESCRIPTOR_BYTES if descriptor >= 0 else 0)
         self._turns.add(owner, _Waiting(kind, parts, descriptor, size))
         self._sizes[owner] += size
 

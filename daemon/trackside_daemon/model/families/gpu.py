@@ -27,7 +27,7 @@ _SECONDS = (0.0, 1e9)
 _TRAFFIC = (0.0, 1.8e19)
 
 
-class Family(NamedTuple):
+class BoundedMetric(NamedTuple):
     """A metric with its lowest and highest plausible value."""
 
     metric: Metric
@@ -35,13 +35,13 @@ class Family(NamedTuple):
     high: float
 
 
-FAMILIES: dict[str, Family] = {}
+FAMILIES: dict[str, BoundedMetric] = {}
 """The families that the worker reads, by their short names."""
 
 
 def _gauge(name: str, bounds: tuple[float, float], description: str, *labels: str) -> Metric:
     metric = define(PREFIX + name, f"{description}; sampled at each tick.", "gpu", "uuid", *labels)
-    FAMILIES[name] = Family(metric, *bounds)
+    FAMILIES[name] = BoundedMetric(metric, *bounds)
     return metric
 
 

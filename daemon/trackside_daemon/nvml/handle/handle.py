@@ -126,6 +126,11 @@ class Nvml:
         self._counters = CounterContinuity()
 
     @property
+    def worker(self) -> WorkerProcess | None:
+        """The worker process; None while there is none."""
+        return self._child
+
+    @property
     def stuck(self) -> bool:
         """True if a worker is still there a second after SIGKILL: it hangs in the kernel, so no other is started."""
         child = self._child

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trackside_daemon.nvml.handle.deadlines import CYCLE_DEADLINE, GPU_DEADLINE, INIT_DEADLINE
-from trackside_daemon.nvml.reading import Reading, Request
+from trackside_daemon.nvml.reading import Reading, ReadingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ NAP = 0.05  # seconds at most between a request and the first poll for its answe
 _decode = msgspec.json.Decoder(Reading).decode
 
 
-class Answer(NamedTuple):
+class WorkerReading(NamedTuple):
     """A reading, and the indexes that its request skipped."""
 
     reading: Reading
@@ -72,7 +72,7 @@ class WorkerClient:
         """True if an earlier call of `read` made the pending request."""
         return self._requested_in != self._reads
 
-    def read(self, quarantined: frozenset[int], interval: float, until: float) -> Answer | None:
+    def read(self, quarantined: frozenset[int], interval: float, until: float) -> WorkerReading | None:
         """Return an answer to this call's request, or None if there is none in time.
 
         Args:
@@ -102,7 +102,7 @@ class WorkerClient:
             self._has_request = False
             self.silence_deadline = GPU_DEADLINE
             self.answer_deadline = CYCLE_DEADLINE
-            answer = Answer(_decode(line), self._skipped)
+            answer = WorkerReading(_decode(line), self._skipped)
             self._last_duration = time.monotonic() - self._sent_at
             if answer.reading.error or not self.is_request_old:
                 return answer
@@ -117,7 +117,7 @@ class WorkerClient:
         time.sleep(max(0.0, min(0.8 * self._last_duration, NAP, until - self._sent_at)))
 
     def _send_request(self, quarantined: frozenset[int], interval: float) -> None:
-        self._child.send(msgspec.json.encode(Request(sorted(quarantined), interval)))
+        self._child.send(msgspec.json.encode(ReadingRequest(sorted(quarantined), interval)))
         self._skipped = quarantined
         self.current_gpu = None
         self._has_request = True

@@ -1,7 +1,7 @@
 """The process that alone calls NVML: ``python -m trackside_daemon.nvml.worker SETTINGS [PARENT]``.
 
 SETTINGS is a `WorkerSettings` in JSON; PARENT is the id of the process that reads the answers. Each line of standard
-input is a `Request` in JSON. The answer on standard output is a line with the index of each GPU that the worker starts
+input is a `ReadingRequest` in JSON. The answer on standard output is a line with the index of each GPU that the worker starts
 to read, then a line with a `Reading` in JSON. The worker ends when its input or its parent ends, and after a reading
 with an error.
 """
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.linux.signals import end_with_parent, reset_signals
-from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
+from trackside_daemon.nvml.reading import Reading, ReadingRequest, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_decode = msgspec.json.Decoder(Request).decode
+_decode = msgspec.json.Decoder(ReadingRequest).decode
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _driver(settings: WorkerSettings, report_gpu: Callable[[int], None]) -> Callable[[Request], Reading]:
+def _driver(settings: WorkerSettings, report_gpu: Callable[[int], None]) -> Callable[[ReadingRequest], Reading]:
     try:
         import pynvml
     except ImportError:
@@ -69,18 +69,18 @@ def _driver(settings: WorkerSettings, report_gpu: Callable[[int], None]) -> Call
     return lambda request: driver.read(request.quarantined, request.interval)
 
 
-def _always(reading: Reading) -> Callable[[Request], Reading]:
+def _always(reading: Reading) -> Callable[[ReadingRequest], Reading]:
     return lambda _: reading
 
 
-def _simulation(settings: WorkerSettings) -> Callable[[Request], Reading]:
+def _simulation(settings: WorkerSettings) -> Callable[[ReadingRequest], Reading]:
     from trackside_daemon.nvml.simulation.simulate import SimulatedCalls, WorkerStart, simulate
 
     # The monotonic clock counts from boot, as a driver's energy counter does, and continues in a new worker.
     start = WorkerStart(time.monotonic(), time.time() - time.monotonic())
     calls = SimulatedCalls()
 
-    def read(_: Request) -> Reading:
+    def read(_: ReadingRequest) -> Reading:
         try:
             reading = simulate(settings.simulate, time.monotonic(), settings.profile, settings.faults, start)
         except ValueError as error:

@@ -17,7 +17,7 @@ from trackside_daemon.nvml.worker.library import CountedNvml
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from trackside_daemon.nvml.reader_groups import Group
+    from trackside_daemon.nvml.reader_groups import ReaderGroup
     from trackside_daemon.nvml.reading import Value
 
 
@@ -39,7 +39,7 @@ class Gpu:
         self,
         uuid: str,
         info: dict[str, str],
-        groups: Mapping[str, Group],
+        groups: Mapping[str, ReaderGroup],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.uuid = uuid
@@ -186,7 +186,7 @@ class Driver:
     def __init__(
         self,
         pynvml: Any,
-        groups: Mapping[str, Group] | None = None,
+        groups: Mapping[str, ReaderGroup] | None = None,
         report_gpu: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -18,7 +18,7 @@ from trackside_daemon.model.capture_limits import Asked
 from trackside_daemon.questions.artifacts import Capture
 from trackside_daemon.questions.question import Question
 from trackside_daemon.web.api.history_access import json_response, parsed
-from trackside_daemon.web.api.waits import Condition
+from trackside_daemon.web.api.waits import WaitCondition
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,7 +33,7 @@ CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
 POLL_SECONDS = 0.5
 
 
-class Message(Question, frozen=True, kw_only=True):
+class MessageParameters(Question, frozen=True, kw_only=True):
     """The parameters of a message."""
 
     actions: Annotated[
@@ -74,7 +74,7 @@ class AgentsApi:
             data += chunk
             if len(data) > MESSAGE_BYTES:
                 raise HTTPException(400, f"a message has at most {MESSAGE_BYTES} bytes")
-        actions = parsed(Message, request).actions and self._actions
+        actions = parsed(MessageParameters, request).actions and self._actions
         answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -88,15 +88,15 @@ class AgentsApi:
             gone.cancel()
 
     async def wait(self, run: str, arguments: WaitArguments) -> dict[str, Any]:
-        """See `Live`."""
+        """See `LiveWork`."""
         since = time.time() if arguments.since is None else arguments.since
         alert = since if "alert" in arguments.until else None
-        condition = Condition(alert, "end" in arguments.until, arguments.step)
+        condition = WaitCondition(alert, "end" in arguments.until, arguments.step)
         reason, step = await self._waits.wait(run, condition, arguments.timeout_seconds)
         return {"reason": reason, "step": step}
 
     async def capture(self, run: str, arguments: CaptureArguments) -> dict[str, Any]:
-        """See `Live`."""
+        """See `LiveWork`."""
         steps = arguments.steps if arguments.kind == "profile" else None
         body = Asked(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
         try:

@@ -85,7 +85,7 @@ class AlertsApi:
         now = time.time()
         try:
             test = self._tester.request(wanted.severity, run, name, now)
-        except test_alert.TooManyError as error:
+        except test_alert.TooManyTestAlertsError as error:
             raise HTTPException(409, str(error)) from None
         # An empty batch is enough: the pipeline asks every finding source after each batch, so no tick is awaited.
         self._push([Batch("test")])
@@ -102,7 +102,7 @@ class AlertsApi:
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
         try:
             self._silences.add(silence)
-        except silence_store.TooManyError as error:
+        except silence_store.TooManySilencesError as error:
             raise HTTPException(409, str(error)) from None
         end = f"{datetime.fromtimestamp(silence.until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
         log.info("silence %s until %s: %s", silence.id, end, wanted.labels or "all alerts")

@@ -8,7 +8,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
-from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.model.capture import as_json
 from trackside_daemon.model.capture_limits import Asked, OptionError
 from trackside_daemon.questions.artifacts import find_capture
@@ -17,7 +17,7 @@ from trackside_daemon.web.api.history_access import json_response
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.requests import Request as HttpRequest
+    from starlette.requests import Request
     from starlette.responses import Response
 
     from trackside_daemon.captures.captures import Captures
@@ -42,7 +42,7 @@ class CapturesApi:
         self._history = history
         self._attempt = attempt
 
-    async def begin_capture(self, request: HttpRequest) -> Response:
+    async def begin_capture(self, request: Request) -> Response:
         """Begin a capture of a run."""
         try:
             body = _decode(await request.body() or b"{}")
@@ -67,12 +67,14 @@ class CapturesApi:
             raise HTTPException(400, str(error)) from None
 
         def begin() -> Capture:
-            asked = Request(run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options)
-            return self._captures.ask(asked)
+            asked = CaptureRequest(
+                run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options
+            )
+            return self._captures.begin(asked)
 
         return as_json(await self._history.run_in_thread(begin))
 
-    async def capture_file(self, request: HttpRequest) -> Response:
+    async def capture_file(self, request: Request) -> Response:
         """Download a file of a capture, compressed by gzip."""
         id_, name = request.path_params["capture"], request.path_params["file"]
         capture = await self._history.compute(lambda: find_capture(self._history.database, self._history.live, id_))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.model.families.gpu import PREFIX
 from trackside_daemon.questions import table
 from trackside_daemon.questions.series import Export
-from trackside_daemon.web.api.agents import AgentsApi, Message
+from trackside_daemon.web.api.agents import AgentsApi, MessageParameters
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
@@ -154,7 +154,7 @@ _ENDPOINTS = (
         "POST",
         "/mcp",
         AgentsApi.message,
-        Message,
+        MessageParameters,
         description="A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
         "something happens. See docs/agents.md.",
         body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',

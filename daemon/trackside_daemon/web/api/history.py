@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from trackside_daemon.model.capture import Answer
+    from trackside_daemon.model.capture import RankAnswer
     from trackside_daemon.web.api.history_access import HistoryAccess
 
-    Ask = Callable[[str, str], tuple[frozenset[int], Sequence[Answer]]]
+    Ask = Callable[[str, str], tuple[frozenset[int], Sequence[RankAnswer]]]
     AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "long": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from trackside_daemon.history.database import Database
-    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.store import RecordStore
     from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.questions.question import Live
 
@@ -149,7 +149,7 @@ class HistoryAccess:
         except (ValueError, sqlite3.Error) as error:  # a damaged block or file
             raise HTTPException(500, f"{self.database.path}: {error}") from error
 
-    async def change(self, change: Callable[[Store], Any]) -> Any:
+    async def change(self, change: Callable[[RecordStore], Any]) -> Any:
         """Have the writer make a change, and return its result; wait at most the time for a change."""
         self.check_writable()
         future = asyncio.wrap_future(self.writer.call(change))

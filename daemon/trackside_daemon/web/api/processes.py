@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.collectors.process.process import TrainingProcess
     from trackside_daemon.model.state import State
 
 MAX_COMMAND = 400  # characters of a command line
@@ -46,7 +46,7 @@ class ProcessesApi:
         proc: Path of procfs.
     """
 
-    def __init__(self, newest: Callable[[], Sequence[Process]], state: State, proc: Path) -> None:
+    def __init__(self, newest: Callable[[], Sequence[TrainingProcess]], state: State, proc: Path) -> None:
         self._newest = newest
         self._state = state
         self._proc = proc
@@ -73,7 +73,7 @@ class ProcessesApi:
             raise HTTPException(403, f"process {pid}: belongs to another user than the daemon") from None
         return JSONResponse({"pid": pid, "signal": "SIGKILL" if wanted.kill else "SIGTERM"})
 
-    def _signal(self, process: Process, number: int) -> None:
+    def _signal(self, process: TrainingProcess, number: int) -> None:
         """Send a signal to a process, which has to be of the same user as its rank (pidfd_send_signal(2)).
 
         A descriptor stays that of one process, whereas a pid may become another's at any moment.
@@ -138,11 +138,11 @@ class ProcessesApi:
             return ""
 
 
-def _is_of(rank: Process, process: Process) -> bool:
+def _is_of(rank: TrainingProcess, process: TrainingProcess) -> bool:
     return (rank.run_id, rank.rank) == (process.run_id, process.rank)
 
 
-def _is_same(process: Process) -> bool:
+def _is_same(process: TrainingProcess) -> bool:
     import psutil
 
     try:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.model.records import ENDED
-from trackside_daemon.web.api.overview.runs import Moment, visible_runs
+from trackside_daemon.web.api.overview.runs import TwoClocks, visible_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -29,7 +29,7 @@ class RunNow(NamedTuple):
     alerted: float | None
 
 
-class Condition(NamedTuple):
+class WaitCondition(NamedTuple):
     """The events that end a wait.
 
     Attributes:
@@ -52,7 +52,7 @@ class Condition(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    condition: Condition
+    condition: WaitCondition
     found: asyncio.Future[tuple[str, RunNow]]
 
 
@@ -73,7 +73,7 @@ class Waits:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
 
-    async def wait(self, run: str, condition: Condition, seconds: float) -> tuple[str, int | None]:
+    async def wait(self, run: str, condition: WaitCondition, seconds: float) -> tuple[str, int | None]:
         """Wait for so many seconds at most; return the reason, or ``timeout``, and the run's step."""
         self._loop = asyncio.get_running_loop()
         waiter = _Waiter(condition, self._loop.create_future())
@@ -128,7 +128,7 @@ class Waits:
 
 def poll_runs(state: State, database: Database, ids: Collection[str]) -> dict[str, RunNow]:
     """Return the runs with these ids, as they are now."""
-    visible = visible_runs(state, Moment(time.monotonic(), time.time()))
+    visible = visible_runs(state, TwoClocks(time.monotonic(), time.time()))
     steps = {run.attempt[0]: int(max(run.ranks[1].values())) for run in visible if run.ranks[1]}  # STEP of `GAUGES`
     wanted = list(ids)
     found: dict[str, RunNow] = {}

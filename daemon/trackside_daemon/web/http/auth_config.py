@@ -40,11 +40,11 @@ REFUSED = "trackside.refused"
 _CLOSE = {"Connection": "close"}
 
 
-class FullError(Exception):
+class QueueFullError(Exception):
     """The item has no place in the queue."""
 
 
-class Source(NamedTuple):
+class RequestOrigin(NamedTuple):
     """The origin of an item: the client's address, and the user name of its request."""
 
     address: str
@@ -66,7 +66,7 @@ class FairQueue(Generic[Item]):
         # By address and by user. Whoever is first has the next turn, and goes to the end after it.
         self._waiting: dict[str, dict[str, deque[Item]]] = {}
 
-    def put(self, source: Source, item: Item) -> Item | None:
+    def put(self, source: RequestOrigin, item: Item) -> Item | None:
         """Add an item; return the one that lost its place to it, if any.
 
         Raises:
@@ -74,7 +74,7 @@ class FairQueue(Generic[Item]):
         """
         own = self._waiting.get(source.address, {}).get(source.user, ())
         if len(own) >= self._each:
-            raise FullError
+            raise QueueFullError
         displaced = self._displace(source) if self._size >= self._total else None
         self._waiting.setdefault(source.address, {}).setdefault(source.user, deque()).append(item)
         self._size += 1
@@ -96,13 +96,13 @@ class FairQueue(Generic[Item]):
         self._size -= 1
         return item
 
-    def _displace(self, source: Source) -> Item:
+    def _displace(self, source: RequestOrigin) -> Item:
         """Remove and return the newest item of the user with most items, of the address with most items."""
         address = max(self._waiting, key=lambda name: sum(map(len, self._waiting[name].values())))
         users = self._waiting[address]
         user = max(users, key=lambda name: len(users[name]))
         if address == source.address and len(users[user]) <= len(users.get(source.user, ())) + 1:
-            raise FullError
+            raise QueueFullError
         item = users[user].pop()
         if not users[user]:
             del users[user]
@@ -170,7 +170,7 @@ class Passwords:
         if known_hash and self._matches_cache(user, digest):
             return True
         check = _PendingCheck(asyncio.get_running_loop().create_future(), password, hashed)
-        self._enqueue(check, Source(address, user))
+        self._enqueue(check, RequestOrigin(address, user))
         passed = await check.result
         if not known_hash or not passed:
             return False
@@ -184,10 +184,10 @@ class Passwords:
     def _matches_cache(self, user: str, digest: bytes) -> bool:
         return hmac.compare_digest(self._cache.get(user, b""), digest)
 
-    def _enqueue(self, check: _PendingCheck, source: Source) -> None:
+    def _enqueue(self, check: _PendingCheck, source: RequestOrigin) -> None:
         try:
             displaced = self._waiting.put(source, check)
-        except FullError:
+        except QueueFullError:
             raise PasswordQueueFullError from None
         if displaced is not None and not displaced.result.done():
             displaced.result.set_exception(PasswordQueueFullError())

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 
-class Format(NamedTuple):
+class PageFormat(NamedTuple):
     """A format of the metrics page, and its Content-Type."""
 
     openmetrics: bool
@@ -19,7 +19,7 @@ PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFa
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def negotiate_format(accept: str) -> Format:
+def negotiate_format(accept: str) -> PageFormat:
     """Return the format for an Accept header: the highest q wins, then protobuf, then OpenMetrics.
 
     Without a match it is text. Every name is plain ASCII, so ``allow-utf-8`` is confirmed as requested and any other
@@ -37,10 +37,10 @@ def negotiate_format(accept: str) -> Format:
         elif kind == "application/vnd.google.protobuf" and parameters.get("encoding") == "delimited":
             best = max(best, (quality, 2))
     if best[0] > 0 and best[1] == 2:
-        return Format(openmetrics=False, content_type=PROTOBUF, protobuf=True)
+        return PageFormat(openmetrics=False, content_type=PROTOBUF, protobuf=True)
     if best[0] > 0 and best[1]:
-        return Format(openmetrics=True, content_type=f"{OPENMETRICS}; escaping={_escaping(accept)}")
-    return Format(openmetrics=False, content_type=f"{TEXT}; escaping={_escaping(accept)}")
+        return PageFormat(openmetrics=True, content_type=f"{OPENMETRICS}; escaping={_escaping(accept)}")
+    return PageFormat(openmetrics=False, content_type=f"{TEXT}; escaping={_escaping(accept)}")
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.active_alert import series_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
-from trackside_daemon.alerts.sinks.sink import Message, SinkError, SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter, SinkMessage, notification_of
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.finding import SEVERITIES
@@ -68,7 +68,7 @@ class _Entry:
 
 
 class AlertmanagerOutbox:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. A silenced alert ends for Alertmanager.
+    """See `trackside_daemon.alerts.sinks.sink.AlertOutbox`. A silenced alert ends for Alertmanager.
 
     Args:
         filter_: Alerts that are sent.
@@ -87,7 +87,7 @@ class AlertmanagerOutbox:
         return sum(entry.queued for entry in self._entries.values())
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
-        """See `Outbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
+        """See `AlertOutbox`. A firing alert is always sent at once: it has the same start and labels as before the restart."""
         if alert.ended is None:
             if (alert.key, alert.severity) in self._entries:
                 return
@@ -105,7 +105,7 @@ class AlertmanagerOutbox:
             self._due = now
 
     def put(self, alert: Alert, now: float) -> None:
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         name = (alert.key, alert.severity)
         over = alert.ended is not None or alert.silenced
         # An alert that got worse ends with its former severity.
@@ -121,7 +121,7 @@ class AlertmanagerOutbox:
             self._due = now
 
     def due(self, *, urgent: bool | None = None) -> float | None:
-        """See `Outbox`. No message is urgent, because one has all alerts."""
+        """See `AlertOutbox`. No message is urgent, because one has all alerts."""
         if urgent:
             return None
         if self._due is not None:
@@ -129,8 +129,8 @@ class AlertmanagerOutbox:
         ends = (entry.fires_until for entry in self._entries.values() if entry.waits and entry.sent is not None)
         return min([self._resend, *ends]) if self._entries else None
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
-        """See `Outbox`."""
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:
+        """See `AlertOutbox`."""
         if urgent:
             return None
         for entry in self._entries.values():
@@ -145,10 +145,10 @@ class AlertmanagerOutbox:
             self._resend = now + RESEND_SECONDS
         for entry in chosen:
             entry.queued = False
-        return Message("", tuple(entry.news for entry in chosen)) if chosen else None
+        return SinkMessage("", tuple(entry.news for entry in chosen)) if chosen else None
 
-    def sent(self, message: Message, now: float) -> list[Alert]:
-        """See `Outbox`."""
+    def sent(self, message: SinkMessage, now: float) -> list[Alert]:
+        """See `AlertOutbox`."""
         new = []
         for alert in message.alerts:
             entry = self._entries.get((alert.key, alert.severity))
@@ -162,8 +162,8 @@ class AlertmanagerOutbox:
                 new.append(alert)
         return new
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:
-        """See `Outbox`. A rejected alert is resent with the others, once a minute."""
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:
+        """See `AlertOutbox`. A rejected alert is resent with the others, once a minute."""
         for alert in message.alerts:
             entry = self._entries.get((alert.key, alert.severity))
             if entry is not None and not never:
@@ -240,7 +240,7 @@ class AlertmanagerSink:
         """See `Sink`."""
         return AlertmanagerOutbox(self.filter)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """See `Sink`."""
         try:
             headers = self._headers()
@@ -248,7 +248,7 @@ class AlertmanagerSink:
             raise SendError(str(error), "later") from None
         http_request.post(self._url, json.dumps(self._body(message)).encode(), headers, self._trust)
 
-    def _body(self, message: Message) -> list[dict[str, Any]]:
+    def _body(self, message: SinkMessage) -> list[dict[str, Any]]:
         ends = time.time() + ENDS_SECONDS
         return [
             as_json(alert, self._daemon, ends if alert.ended is None else alert.ended, self._labels)

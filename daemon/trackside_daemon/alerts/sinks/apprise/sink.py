@@ -18,7 +18,7 @@ from trackside_daemon.model.text import duration
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
     from trackside_daemon.model.records import Alert
 
 NAMED = 3  # alert names in a title; further ones are counted
@@ -29,7 +29,7 @@ ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
 SETTING = "alerts.sinks.apprise.urls-file"
 
 
-def title(message: Message, daemon: DaemonInfo) -> str:
+def title(message: SinkMessage, daemon: DaemonInfo) -> str:
     """Return a title such as ``[firing:2] run NAME: NonFinite, LossSpike``."""
     alerts = message.alerts
     state = "resolved" if all(alert.ended is not None for alert in alerts) else "firing"
@@ -40,7 +40,7 @@ def title(message: Message, daemon: DaemonInfo) -> str:
     return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:NAMED])}{more}"
 
 
-def body(message: Message, daemon: DaemonInfo) -> str:
+def body(message: SinkMessage, daemon: DaemonInfo) -> str:
     """Return the texts of the new alerts, then the names of those that still fire."""
     parts = [_paragraph(alert, daemon) for alert in message.alerts[:SHOWN]]
     if len(message.alerts) > SHOWN:
@@ -106,7 +106,7 @@ class AppriseSink:
         """See `Sink`."""
         return GroupOutbox(self.filter)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """See `Sink`."""
         over = all(alert.ended is not None for alert in message.alerts)
         critical = any(alert.severity == "critical" and alert.ended is None for alert in message.alerts)

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.sinks.sink import Message, SinkFilter, notification_of
+from trackside_daemon.alerts.sinks.sink import SinkFilter, SinkMessage, notification_of
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.text import duration
@@ -39,7 +39,7 @@ class LogSink:
         """See `Sink`."""
         return LogOutbox(self.filter)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """See `Sink`."""
         for alert, line in zip(message.alerts, message.lines, strict=True):
             level = LEVELS.get(alert.severity, logging.WARNING)
@@ -49,7 +49,7 @@ class LogSink:
 
 
 class LogOutbox:
-    """See `trackside_daemon.alerts.sinks.sink.Outbox`. Alerts that the earlier daemon logged are not logged again."""
+    """See `trackside_daemon.alerts.sinks.sink.AlertOutbox`. Alerts that the earlier daemon logged are not logged again."""
 
     def __init__(self, filter_: SinkFilter) -> None:
         self.filter = filter_
@@ -61,13 +61,13 @@ class LogOutbox:
         return len(self._lines)
 
     def restore(self, alert: Alert, now: float, *, sent: Notified | None) -> None:
-        """See `Outbox`. What ended before is in the log of the earlier daemon, or not worth a line any more."""
+        """See `AlertOutbox`. What ended before is in the log of the earlier daemon, or not worth a line any more."""
         if alert.ended is None and sent is not None and self.filter.accepts(alert):
             self._logged[alert.key] = sent
         self.put(alert, now)
 
     def put(self, alert: Alert, now: float) -> None:  # noqa: ARG002  every line is due at once
-        """See `Outbox`."""
+        """See `AlertOutbox`."""
         key = alert.key
         logged = self._logged.pop(key, None)
         notification = notification_of(alert)
@@ -89,23 +89,23 @@ class LogOutbox:
             del self._logged[next(iter(self._logged))]
 
     def due(self, *, urgent: bool | None = None) -> float | None:
-        """See `Outbox`. No message is urgent, because one has all lines, and all are due at once."""
+        """See `AlertOutbox`. No message is urgent, because one has all lines, and all are due at once."""
         return 0.0 if self._lines and not urgent else None
 
-    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:  # noqa: ARG002  see `due`
-        """See `Outbox`."""
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> SinkMessage | None:  # noqa: ARG002  see `due`
+        """See `AlertOutbox`."""
         if self.due(urgent=urgent) is None:
             return None
         alerts, lines = zip(*self._lines, strict=True)
         self._lines.clear()
-        return Message("", alerts, lines=lines)
+        return SinkMessage("", alerts, lines=lines)
 
-    def sent(self, message: Message, now: float) -> list[Alert]:  # noqa: ARG002  of the protocol
-        """See `Outbox`."""
+    def sent(self, message: SinkMessage, now: float) -> list[Alert]:  # noqa: ARG002  of the protocol
+        """See `AlertOutbox`."""
         return list({alert.key: alert for alert in message.alerts}.values())
 
-    def failed(self, message: Message, now: float, *, never: bool) -> None:  # noqa: ARG002  of the protocol
-        """See `Outbox`."""
+    def failed(self, message: SinkMessage, now: float, *, never: bool) -> None:  # noqa: ARG002  of the protocol
+        """See `AlertOutbox`."""
         self.dropped += len(message.alerts)
 
     def _add(self, alert: Alert, line: str) -> None:

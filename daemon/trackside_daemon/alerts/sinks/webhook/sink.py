@@ -14,7 +14,7 @@ from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
     from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
     from trackside_daemon.model.records import Alert
 
@@ -51,7 +51,7 @@ class WebhookSink:
         """See `Sink`."""
         return GroupOutbox(self.filter)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: SinkMessage) -> None:
         """See `Sink`."""
         try:
             url, headers = self._url(), self._headers()
@@ -92,7 +92,7 @@ def webhook_sinks(section: WebhookSection, daemon: DaemonInfo) -> list[WebhookSi
     return [WebhookSink(section, daemon)] if section.is_configured else []
 
 
-def body(message: Message, daemon: DaemonInfo) -> dict[str, Any]:
+def body(message: SinkMessage, daemon: DaemonInfo) -> dict[str, Any]:
     """Return the JSON of a message: the new alerts and those that still fire, so that the status is that of the group."""
     alerts = [*message.alerts, *message.others]
     sent = [_alert(alert, daemon) for alert in alerts[:MOST]]

@@ -33,8 +33,11 @@ class FilesystemCollector:
         paths: Absolute paths of the host. A path that does not exist is checked again later.
         proc: Path of procfs.
         root: Path of the host's /.
-        command: Started instead of our worker, by tests.
+        remote: Reads those that may hang; None for one of its own.
         clock: Seconds that measure deadlines.
+
+    Attributes:
+        remote: What reads those that may hang.
     """
 
     name = "filesystem"
@@ -54,12 +57,12 @@ class FilesystemCollector:
         proc: Path,
         root: Path,
         *,
-        command: Sequence[str] = (),
+        remote: RemoteFilesystems | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._paths = tuple(dict.fromkeys(paths))
         self._mounts = Mounts(proc, root, clock)
-        self._remote = RemoteFilesystems(command, clock)
+        self.remote = RemoteFilesystems() if remote is None else remote
         self._local_mounts: list[Mount] = []
         self._remote_mounts: list[Mount] = []
         self._missing: set[str] = set()
@@ -81,14 +84,14 @@ class FilesystemCollector:
         samples: list[Sample] = []
         for mount in self._local_mounts:
             samples += self._samples(mount, self._read(mount))
-        answers = self._remote.read(self._remote_mounts, self._mounts.prefix)
+        answers = self.remote.read(self._remote_mounts, self._mounts.prefix)
         for mount in self._remote_mounts:
             samples += self._samples(mount, answers.get(mount.key))
         return samples
 
     def close(self) -> None:
         """End the worker processes within half a second; leave to the kernel those that hang in it."""
-        self._remote.close()
+        self.remote.close()
         self._mounts.close()
 
     def _find_mounts(self) -> None:
@@ -100,7 +103,7 @@ class FilesystemCollector:
         self._local_mounts = [mount for mount in mounts.values() if self._mounts.is_local(mount)]
         self._remote_mounts = [mount for mount in mounts.values() if mount not in self._local_mounts]
         if self._mounts.changed:
-            self._remote.hasten()
+            self.remote.hasten()
         for gone in self._logged.keys() - mounts.keys():
             del self._logged[gone]
 

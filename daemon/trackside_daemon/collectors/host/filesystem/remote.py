@@ -200,13 +200,22 @@ class RemoteFilesystems:
     Args:
         command: Started instead of our worker, by tests; this process's id is appended.
         clock: Seconds that measure the deadline and the back-off.
+
+    Attributes:
+        workers: The processes that read.
+        timeout: Seconds that a tick waits for answers.
     """
 
     def __init__(self, command: Sequence[str] = (), clock: Callable[[], float] = time.monotonic) -> None:
-        self._workers = RemoteWorkers(command, clock)
-        self._timeout = TICK_TIMEOUT
+        self.workers = RemoteWorkers(command, clock)
+        self.timeout = TICK_TIMEOUT
         self._clock = clock
         self._states: dict[Key, _RemoteState] = {}
+
+    @property
+    def busy(self) -> dict[Key, WorkerProcess]:
+        """The workers that have a request and have not answered, by the mount's key."""
+        return {key: state.worker for key, state in self._states.items() if state.worker is not None}
 
     def read(self, mounts: Sequence[Mount], prefix: str = "") -> dict[Key, Answer]:
         """Return the answer of each file system by the mount's key, at most `DEADLINE` old.
@@ -217,13 +226,13 @@ class RemoteFilesystems:
             mounts: All mounts to read; the state of others is dropped.
             prefix: Path prefix of their mount points.
         """
-        until = time.monotonic() + self._timeout
+        until = time.monotonic() + self.timeout
         self._drop_except({mount.key for mount in mounts})
-        self._workers.begin()
+        self.workers.begin()
         states = [(mount, self._states.setdefault(mount.key, _RemoteState())) for mount in mounts]
         for mount, state in sorted(states, key=lambda pair: pair[1].late):  # fast ones do not wait for slow ones
             self._update(state, os.fsencode(prefix + mount.point), until)
-        self._workers.trim(1 if mounts else 0)
+        self.workers.trim(1 if mounts else 0)
         return {mount.key: state.last for mount, state in states if state.last is not None and self._is_fresh(state)}
 
     def hasten(self) -> None:
@@ -234,7 +243,7 @@ class RemoteFilesystems:
 
     def close(self) -> None:
         """End the workers, or leave them to the kernel, within half a second. Call it when no thread reads."""
-        self._workers.close([state.worker for state in self._states.values() if state.worker is not None])
+        self.workers.close([*self.busy.values()])
         self._states = {}
 
     def _is_fresh(self, state: _RemoteState) -> bool:
@@ -257,7 +266,7 @@ class RemoteFilesystems:
             self._receive(state, state.worker, 0.0)
         if state.worker is not None or self._clock() < state.retry_at:
             return
-        if (worker := self._workers.acquire(until)) is None:
+        if (worker := self.workers.acquire(until)) is None:
             return
         state.worker = worker
         state.requested_at = self._clock()
@@ -285,7 +294,7 @@ class RemoteFilesystems:
             state.last = answer
             state.worker = None
             state.retry.reset()
-            self._workers.give_back(worker)
+            self.workers.give_back(worker)
         elif self._clock() - state.requested_at > DEADLINE:
             worker.kill()
             state.last = TimeoutError(errno.ETIMEDOUT, f"no answer for {DEADLINE:.0f} s")
@@ -306,7 +315,7 @@ class RemoteFilesystems:
     def _fail(self, state: _RemoteState, worker: WorkerProcess, error: Exception) -> None:
         state.worker = None
         state.last = None
-        self._workers.discard(worker, error)
+        self.workers.discard(worker, error)
         self._back_off(state)
 
     def _back_off(self, state: _RemoteState) -> None:

@@ -50,7 +50,7 @@ END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-class Frame(NamedTuple):
+class OverviewFrame(NamedTuple):
     """The events of one second: the overview for all listeners, and one event per run by its id."""
 
     overview: bytes
@@ -69,11 +69,11 @@ class Listener:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._frame: Frame | None = None
+        self._frame: OverviewFrame | None = None
         self.ended = asyncio.Event()
         self._available = asyncio.Event()
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: OverviewFrame) -> None:
         """Offer a new frame."""
         self._frame = frame
         self._available.set()
@@ -93,11 +93,11 @@ class Listener:
         return [data for data in (frame.overview, frame.runs.get(self.run, b"")) if data]
 
 
-class FullError(Exception):
+class ListenersFullError(Exception):
     """The limit of listeners is reached, or the daemon is stopping."""
 
 
-class Stream:
+class OverviewStream:
     """Produces frames and offers them to all listeners. All methods but `stop` run in the server's event loop.
 
     Args:
@@ -109,7 +109,7 @@ class Stream:
 
     def __init__(
         self,
-        make: Callable[[Collection[str]], Frame],
+        make: Callable[[Collection[str]], OverviewFrame],
         *,
         period: float = PERIOD,
         keep_alive: float = KEEPALIVE_SECONDS,
@@ -119,7 +119,7 @@ class Stream:
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer: asyncio.Task[None] | None = None
-        self._last: Frame | None = None
+        self._last: OverviewFrame | None = None
         self._next_frame = 0.0
         self._next_keepalive = 0.0
         self._stopped = False
@@ -132,7 +132,7 @@ class Stream:
             FullError: There are `MAX_LISTENERS`, or the daemon is stopping.
         """
         if self._stopped or len(self._listeners) >= self._most:
-            raise FullError
+            raise ListenersFullError
         self._loop = asyncio.get_running_loop()
         listener = Listener(run)
         self._listeners.add(listener)
@@ -179,7 +179,7 @@ class Stream:
             for listener in self._listeners:
                 listener.put(frame)
 
-    async def _make_frame(self, runs: Collection[str]) -> Frame:
+    async def _make_frame(self, runs: Collection[str]) -> OverviewFrame:
         """Return a frame; an empty one when that fails, so that listeners stay connected."""
         try:
             frame = await run_in_threadpool(self._make, runs)
@@ -187,7 +187,7 @@ class Stream:
             if not self._failed:
                 log.exception("the overview cannot be produced; further failures are not logged")
             self._failed = True
-            return Frame(b"", {})
+            return OverviewFrame(b"", {})
         self._failed = False
         return frame
 
@@ -221,7 +221,7 @@ class OverviewApi:
         self._overview = overview
         self._send_timeout = send_timeout
         self._newest: dict[str, LatestValues] = {}
-        self._stream = Stream(self._make_frame)
+        self._stream = OverviewStream(self._make_frame)
 
     def stop(self) -> None:
         """End the streams; callable from any thread."""
@@ -260,14 +260,14 @@ class OverviewApi:
         active = {name: state for (name, state), value in states.items() if value == 1.0}
         return [(labels[0], attempt_from_info(labels)[0], active.get(labels[0])) for labels in infos]
 
-    def _make_frame(self, run_ids: Collection[str]) -> Frame:
+    def _make_frame(self, run_ids: Collection[str]) -> OverviewFrame:
         overview = format_event("overview", encode_json(self._overview.build()))
         self._newest = {run: self._newest.get(run) or LatestValues(run) for run in run_ids}
         events = {}
         for run, newest in self._newest.items():
             with suppress(sqlite3.Error, ValueError, UnknownRunError):  # the overview has logged it
                 events[run] = format_event("run", encode_json(self._run_json(newest)))
-        return Frame(overview, events)
+        return OverviewFrame(overview, events)
 
     def _run_json(self, newest: LatestValues) -> dict[str, Any]:
         """Return the newest values of a run; a run that the history has not written yet has none."""
@@ -297,7 +297,7 @@ class _EventStreamResponse(Response):
         send_timeout: Seconds after which it is disconnected if it reads nothing.
     """
 
-    def __init__(self, stream: Stream, run: str, send_timeout: float) -> None:
+    def __init__(self, stream: OverviewStream, run: str, send_timeout: float) -> None:
         super().__init__(headers=HEADERS)
         # Starlette sets it to 0 for an empty body.
         del self.headers["Content-Length"]
@@ -309,7 +309,7 @@ class _EventStreamResponse(Response):
         """Send the response."""
         try:
             listener = self._stream.subscribe(self._run)
-        except FullError:
+        except ListenersFullError:
             message = (
                 f"the stream already has {MAX_LISTENERS} listeners; close one of their pages, or use /api/v1/overview"
             )

@@ -27,7 +27,7 @@ from trackside_daemon.model.stall import is_quiet, usual_step
 from trackside_daemon.web.api.overview import machine, runs
 from trackside_daemon.web.api.overview.machine import without_none
 from trackside_daemon.web.api.overview.rates import MAX_POINTS
-from trackside_daemon.web.api.overview.runs import Moment, RunExtras
+from trackside_daemon.web.api.overview.runs import RunExtras, TwoClocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -164,7 +164,7 @@ class Overview:
 
     def build(self) -> dict[str, Any]:
         """Return the overview as of now, as JSON content."""
-        now = Moment(time.monotonic(), time.time())
+        now = TwoClocks(time.monotonic(), time.time())
         # The API and the stream build in threads of a pool, and both change the caches.
         with self._lock:
             self.build_count += 1
@@ -187,12 +187,12 @@ class Overview:
                 "alerts": [alert_json(alert, self._alert_ids.get(alert)) for alert in firing],
             }
 
-    def _run_json(self, now: Moment, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:
+    def _run_json(self, now: TwoClocks, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:
         _, _, verdict = self._verdicts.get(run.attempt, (0.0, None, Verdict()))
         extras = RunExtras(self._total_steps.get(run.attempt), counts, verdict)
         return runs.run_json(self._state, now, run, self._rates, extras)
 
-    def _read_verdicts(self, now: Moment, visible: Sequence[VisibleRun], firing: Iterable[Alert]) -> None:
+    def _read_verdicts(self, now: TwoClocks, visible: Sequence[VisibleRun], firing: Iterable[Alert]) -> None:
         """Read what stops the runs that failed, have an alert that says so, or have been quiet for longer than usual."""
         stopped = {alert.run for alert in firing if alert.alert in STOPS}
         before, self._verdicts = self._verdicts, {}

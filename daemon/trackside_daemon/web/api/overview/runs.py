@@ -20,7 +20,7 @@ LOSS, PROGRESS = f.KNOWN["loss"], f.PROGRESS
 GAUGES = (f.STARTED, f.STEP, PROGRESS, f.REMAINING, f.LAST_STEP, LOSS)  # gauges of a rank that the overview reads
 
 
-class Moment(NamedTuple):
+class TwoClocks(NamedTuple):
     """A time, as seconds of the monotonic clock and as Unix seconds."""
 
     monotonic: float
@@ -50,7 +50,7 @@ class RunExtras(NamedTuple):
     verdict: Verdict
 
 
-def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
+def visible_runs(state: State, now: TwoClocks) -> list[VisibleRun]:
     """Return the runs on ``/metrics`` that are live or still have rank series, newest first."""
     infos, states, *values = state.values(now.monotonic, f.RUN_INFO, f.STATE, *GAUGES)
     active = {run: run_state for (run, run_state), value in states.items() if value == 1.0}
@@ -71,7 +71,7 @@ def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
     return sorted(visible, key=lambda run: min(run.ranks[0].values(), default=0.0), reverse=True)
 
 
-def run_json(state: State, now: Moment, run: VisibleRun, tracker: RateTracker, extras: RunExtras) -> dict[str, Any]:
+def run_json(state: State, now: TwoClocks, run: VisibleRun, tracker: RateTracker, extras: RunExtras) -> dict[str, Any]:
     """Return a run's values as JSON content."""
     started, steps, progress, remaining, last_steps, losses = run.ranks
     loss = _of_lowest_rank(losses)

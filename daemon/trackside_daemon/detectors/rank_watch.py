@@ -1,4 +1,4 @@
-"""Feeds the detectors with pushed samples, and turns their detections into findings."""
+"""Watches each rank: gives its detectors the pushed samples, and turns their detections into findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.base import Column, Firing, Found, SlowSteps
-from trackside_daemon.detectors.key_roles import BY_NAME, Roles
+from trackside_daemon.detectors.key_roles import BY_NAME, KeyRoles
 from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
@@ -37,7 +37,7 @@ PLAIN = frozenset({"loss", "grad_norm", "learning_rate", "lr", "step_duration_se
 log = logging.getLogger("trackside")
 
 
-class _RankFeed:
+class _WatchedRank:
     """The detectors of one rank of one attempt, and the state of their alerts."""
 
     def __init__(
@@ -48,7 +48,7 @@ class _RankFeed:
         time: float,
         thresholds: DetectorThresholds,
         *,
-        roles: Roles,
+        roles: KeyRoles,
     ) -> None:
         self._thresholds = thresholds
         self._roles = roles
@@ -214,11 +214,11 @@ class RankWatch:
         roles: The roles of keys for runs that do not state others.
     """
 
-    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, roles: Roles = BY_NAME) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, roles: KeyRoles = BY_NAME) -> None:
         self._thresholds = thresholds
         self._roles = roles
         self._restored: list[Finding] = []
-        self._ranks: dict[tuple[str, int], _RankFeed] = {}
+        self._ranks: dict[tuple[str, int], _WatchedRank] = {}
         self._full = False
         self._attempts: dict[str, int] = {}
         """The attempt of each run whose session was opened last; those before it have no ranks any more."""
@@ -265,7 +265,9 @@ class RankWatch:
 
     def _restore(self, key: tuple[str, int], past: Past, fired: Iterable[Alert]) -> None:
         identity = past.identity
-        rank = self._ranks[key] = self._feed(identity, identity.name, identity.attempt, past.pushes[-1][0], past.roles)
+        rank = self._ranks[key] = self._watched(
+            identity, identity.name, identity.attempt, past.pushes[-1][0], past.roles
+        )
         firing = rank.restore(past)
         self._restored += [
             rank.restored_finding(kept)
@@ -322,7 +324,7 @@ class RankWatch:
         if rank.readings and not rank.logged:
             self._log_reading(rank)
 
-    def _log_reading(self, rank: _RankFeed) -> None:
+    def _log_reading(self, rank: _WatchedRank) -> None:
         """Log why a loss is read as an objective, once for a run and not for each of its ranks."""
         key, reason = next(iter(rank.readings.items()))
         others = [other for other in self._ranks.values() if (other.run, other.attempt) == (rank.run, rank.attempt)]
@@ -349,7 +351,7 @@ class RankWatch:
         if rank is None and self._has_room():
             about = record.hello.about
             roles = {} if about is None else usable(about.roles)
-            rank = self._feed(record.hello.identity, session.name, session.attempt, record.time, roles)
+            rank = self._watched(record.hello.identity, session.name, session.attempt, record.time, roles)
             self._ranks[session.run, session.rank] = rank
         if rank is not None and rank.attempt == session.attempt and not record.again:
             rank.join()
@@ -357,8 +359,10 @@ class RankWatch:
         if rank is not None and rank.attempt == session.attempt:
             rank.expect(record.hello.total_steps)
 
-    def _feed(self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]) -> _RankFeed:
-        return _RankFeed(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))
+    def _watched(
+        self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]
+    ) -> _WatchedRank:
+        return _WatchedRank(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))
 
     def _run_state(self, record: RunState) -> Iterator[Finding]:
         if record.ended is not None and not record.late:

@@ -11,8 +11,8 @@ from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
-from trackside_daemon.detectors import rank_feed as module
-from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.detectors import rank_watch as module
+from trackside_daemon.detectors.rank_watch import RankWatch
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 

@@ -17,21 +17,21 @@ import zmq
 import zmtp
 from processes import eventually
 
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
+from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.endpoint import EndpointError
-from trackside_daemon.ingest.ingest_worker import PEERS, IngestWorker
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.ingest.worker import worker as worker_module
 from trackside_daemon.ingest.worker.connections import Connections
-from trackside_daemon.ingest.worker.worker import ServeError, Worker
+from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
+from trackside_daemon.ingest.worker_handle import PEERS, WorkerHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from served_sockets import ServedSocket
 
-    from trackside_daemon.ingest.channel import Record
+    from trackside_daemon.ingest.channel import ChannelRecord
 
 
 def child() -> int:
@@ -70,9 +70,9 @@ def connect(served: ServedSocket) -> Iterator[Callable[[], zmq.Socket[bytes]]]:
     context.term()
 
 
-def received(channel: Channel, sender: Channel, number: int) -> list[Record]:
+def received(channel: Channel, sender: Channel, number: int) -> list[ChannelRecord]:
     """Send what waits, and return so many records."""
-    records: list[Record] = []
+    records: list[ChannelRecord] = []
 
     def arrived() -> bool:
         sender.flush()
@@ -87,7 +87,7 @@ def test_records_arrive_as_they_were_sent(channels: tuple[Channel, Channel]) -> 
     ours, theirs = channels
     parts = [[b""], [b"a", b"", b"b" * 70_000], [], [bytes(5 << 20)], [b"c"] * 200]
     for some in parts:
-        ours.add(Kind.MESSAGE, some)
+        ours.add(RecordKind.MESSAGE, some)
     records = received(theirs, ours, len(parts))
     assert [record.parts for record in records] == parts
     assert {record.descriptor for record in records} == {-1}
@@ -97,10 +97,10 @@ def test_a_descriptor_arrives_with_its_own_record(channels: tuple[Channel, Chann
     ours, theirs = channels
     files = [os.memfd_create(f"file{number}") for number in range(3)]
     names = [f"/memfd:file{number} (deleted)" for number in range(3)]
-    ours.add(Kind.CONNECTED, [b"without"])
+    ours.add(RecordKind.CONNECTED, [b"without"])
     for number, file in enumerate(files):
-        ours.add(Kind.CONNECTED, [b"%d" % number], file)
-        ours.add(Kind.MESSAGE, [b"between"])
+        ours.add(RecordKind.CONNECTED, [b"%d" % number], file)
+        ours.add(RecordKind.MESSAGE, [b"between"])
     records = received(theirs, ours, 7)
     found = {record.parts[0]: record.descriptor for record in records if record.descriptor >= 0}
     assert [str(Path(f"/proc/self/fd/{found[b'%d' % number]}").readlink()) for number in range(3)] == names
@@ -113,7 +113,7 @@ def test_a_descriptor_arrives_with_its_own_record(channels: tuple[Channel, Chann
 def test_an_unread_channel_keeps_what_it_has_and_waits_for_no_reader(channels: tuple[Channel, Channel]) -> None:
     ours, theirs = channels
     for number in range(100):
-        ours.add(Kind.MESSAGE, [b"%d" % number, bytes(100_000)])
+        ours.add(RecordKind.MESSAGE, [b"%d" % number, bytes(100_000)])
     ours.flush()
     assert ours.unsent > 0
     records = received(theirs, ours, 100)
@@ -134,7 +134,7 @@ def test_the_end_of_the_other_process_is_noticed(channels: tuple[Channel, Channe
     ours.close()
     with pytest.raises(ChannelClosed):
         theirs.receive()
-    theirs.add(Kind.PING)
+    theirs.add(RecordKind.PING)
     with pytest.raises(ChannelClosed):
         theirs.flush()
 
@@ -280,7 +280,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
     place: Path, caplog: pytest.LogCaptureFixture, sent: signal.Signals
 ) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = IngestWorker(push_socket)
+    worker = WorkerHandle(push_socket)
     try:
         worker.start()
         os.kill(child(), sent)
@@ -295,7 +295,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_replaced(
 
 def test_a_worker_that_is_killed_again_and_again_while_it_starts_is_an_error(place: Path) -> None:
     push_socket = PushSocket([f"ipc://{place}/push.sock"])
-    worker = IngestWorker(push_socket, start_seconds=0.0)
+    worker = WorkerHandle(push_socket, start_seconds=0.0)
     try:
         worker.start()
         os.kill(child(), signal.SIGKILL)
@@ -311,7 +311,7 @@ def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path) -> None
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()
     bound.listeners = {"ipc:///" + "x" * 130: listener}
-    worker = IngestWorker(bound)
+    worker = WorkerHandle(bound)
     worker.start()
     try:
         with pytest.raises(
@@ -329,7 +329,7 @@ def test_a_zeromq_that_is_too_old_is_an_error_of_one_line(
 ) -> None:
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     with pytest.raises(ServeError, match=r"^pyzmq [\d.]+ has ZeroMQ .*: pip install --upgrade pyzmq$"):
-        Worker(channels[0], {}, "", 1)
+        IngestWorker(channels[0], {}, "", 1)
 
 
 class TestConnections:
@@ -424,7 +424,7 @@ class TestConnections:
         self, peers: Callable[[str], int], channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ours, theirs = channels
-        one, sizes = Worker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
+        one, sizes = IngestWorker(theirs, {}, "", 1), [worker_module.MEMORY_BYTES + 1] * 2 + [0] * 2
         monkeypatch.setattr(worker_module, "_resident", lambda: sizes.pop(0))
         monkeypatch.setattr("time.monotonic", map(float, itertools.count()).__next__)  # a look at each call
         speaking, mute = [peers("1000") for _ in range(2)], peers("1000")
@@ -439,7 +439,7 @@ class TestConnections:
         monkeypatch.undo()
         assert left == [2, 1, 1, 1]
         kinds = [record.kind for record in received(ours, theirs, 4)]
-        assert (kinds.count(Kind.REFUSED), kinds.count(Kind.LOG)) == (2, 1)
+        assert (kinds.count(RecordKind.REFUSED), kinds.count(RecordKind.LOG)) == (2, 1)
         one.close()
 
     def test_a_closed_connection_makes_room(self, peers: Callable[[str], int]) -> None:

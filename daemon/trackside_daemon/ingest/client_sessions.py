@@ -1,4 +1,4 @@
-"""The protocol with the clients, and the daemon's only registry of their sessions.
+"""The protocol with the clients: the daemon's only registry of their sessions.
 
 It uses neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trackside.wire import VERSION, Envelope, Refused, WireError, open_envelope
 from trackside_daemon.ingest.client_clock import SET_SECONDS
-from trackside_daemon.ingest.client_session import Outbox, Shared
+from trackside_daemon.ingest.client_session import Consequences, Shared
 from trackside_daemon.ingest.greeting import SESSIONS, Greetings
 from trackside_daemon.ingest.messages import ANSWERS, KINDS, UNNUMBERED, MessageLimits, read
 from trackside_daemon.ingest.requests import Pacing, Questions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.attempts import StoredSession
     from trackside_daemon.ingest.client_session import ClientSession, Receipt
     from trackside_daemon.ingest.connection import Connection
-    from trackside_daemon.ingest.requests import Question
+    from trackside_daemon.ingest.requests import RankQuestion
     from trackside_daemon.model.session import Process
     from trackside_daemon.training.end_state import Exit
     from trackside_daemon.training.moment import Moment
@@ -39,7 +39,7 @@ FORGET_SECONDS = 3600.0
 log = logging.getLogger("trackside")
 
 
-class Sessions:
+class ClientSessions:
     """All client sessions.
 
     A session that is on the page is never forgotten: its entry links the client's id with its run, attempt and rank.
@@ -82,7 +82,7 @@ class Sessions:
         self._scale: float | None = None
         """Unix time less the time since the start of this machine, which changes only where its clock is set."""
 
-    def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outbox:
+    def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Consequences:
         """Accept one message.
 
         Args:
@@ -94,32 +94,35 @@ class Sessions:
         Returns:
             Answers and batches; a batch with a receipt is answered when it is committed.
         """
-        outbox, session = Outbox([], self._follow_clock(now)), None
+        consequences, session = Consequences([], self._follow_clock(now)), None
         try:
             envelope = open_envelope(frames)
             kind, id_, number = envelope.kind, envelope.session, envelope.number
             if kind not in KINDS:
                 raise WireError("kind", f"only the daemon sends {kind}")  # noqa: TRY301  as those of a bad envelope
-            if kind != "hello" and (session := self._recipient(connection, envelope, now, outbox, room=room)) is None:
-                return outbox
+            if (
+                kind != "hello"
+                and (session := self._recipient(connection, envelope, now, consequences, room=room)) is None
+            ):
+                return consequences
             message, columns = read(kind, frames[2])
             if kind in ANSWERS:
                 self._limits.accept(kind)
                 self._questions.answered(kind, number, id_, message)
             elif session is None:
-                self._greetings.receive_hello(connection, id_, message, now, outbox, room=room)
+                self._greetings.receive_hello(connection, id_, message, now, consequences, room=room)
             elif kind == "beat":
-                session.beat(message, now, outbox)
+                session.beat(message, now, consequences)
             else:
-                session.receive_numbered(envelope, message, columns, now, outbox)
+                session.receive_numbered(envelope, message, columns, now, consequences)
         except WireError as error:
             if session is not None and kind not in UNNUMBERED:
-                session.refuse(number, error, outbox)
-                return outbox
+                session.refuse(number, error, consequences)
+                return consequences
             self._limits.reject(connection.owner, connection.id, error)
             if error.reason == "version":
-                outbox.answer(connection.id, Envelope("refused", bytes(16)), Refused([VERSION]))
-        return outbox
+                consequences.answer(connection.id, Envelope("refused", bytes(16)), Refused([VERSION]))
+        return consequences
 
     def tick(self, now: Moment) -> list[Batch]:
         """Apply once a second what time alone changes, and return the daemon's own counters."""
@@ -141,9 +144,9 @@ class Sessions:
             and session.bye is None
             and self._runs.is_lost(session.stray, now.monotonic - session.received_at)
         ]
-        outbox = Outbox([], [*moved, *self._runs.tick(now), Batch("ingest", samples, complete=True)])
-        outbox.deliver(lost)
-        return outbox.batches
+        consequences = Consequences([], [*moved, *self._runs.tick(now), Batch("ingest", samples, complete=True)])
+        consequences.deliver(lost)
+        return consequences.batches
 
     def _is_over(self, id_: bytes) -> bool:
         session = self._sessions.get(id_)
@@ -175,9 +178,9 @@ class Sessions:
             for session in self._sessions.values()
             if session.stray is not None and process_of(session.stray) == process
         ]
-        outbox = Outbox([], self._runs.exited(process, ended, at, now))
-        outbox.deliver(strays)
-        return outbox.batches
+        consequences = Consequences([], self._runs.exited(process, ended, at, now))
+        consequences.deliver(strays)
+        return consequences.batches
 
     def open_spooled(self, hellos: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
         """Open the sessions that have left spools, before any client sends: otherwise a live run looks like one of them.
@@ -194,7 +197,7 @@ class Sessions:
         for one in self._sessions.values() if session is None else filter(None, [self._sessions.get(session)]):
             one.restart()
 
-    def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
+    def ask(self, question: RankQuestion, now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
         live = [session for id_, session in self._sessions.items() if not self._is_over(id_)]
         return self._questions.messages(question, live, now)
@@ -218,7 +221,7 @@ class Sessions:
         return self._runs.move_clock(moved)
 
     def _recipient(
-        self, connection: Connection, envelope: Envelope, now: Moment, outbox: Outbox, *, room: bool
+        self, connection: Connection, envelope: Envelope, now: Moment, consequences: Consequences, *, room: bool
     ) -> ClientSession | None:
         """Return the session that a message is for; None if its client has to send another one first, or again."""
         session, is_numbered = self._sessions.get(envelope.session), envelope.kind not in UNNUMBERED
@@ -235,9 +238,9 @@ class Sessions:
                 # It greeted while there was no room, so that the history has no `SessionOpened`; or its name is another's.
                 session.restart()
         if session is None or not session.greeted:
-            outbox.answer(connection.id, Envelope("hello?", envelope.session))
+            consequences.answer(connection.id, Envelope("hello?", envelope.session))
             return None
-        return session if not is_numbered or (room and session.is_next(envelope, outbox)) else None
+        return session if not is_numbered or (room and session.is_next(envelope, consequences)) else None
 
     def _lost_name(self, session: ClientSession) -> bool:
         """Return whether another owner's run has got the name under which a session off the page would raise alerts."""

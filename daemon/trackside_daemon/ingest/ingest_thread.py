@@ -13,9 +13,9 @@ from trackside_daemon.training.moment import Moment
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.ingest.ingest_worker import IngestWorker
-    from trackside_daemon.ingest.protocol import Sessions
+    from trackside_daemon.ingest.client_sessions import ClientSessions
     from trackside_daemon.ingest.requests import IngestRequests
+    from trackside_daemon.ingest.worker_handle import WorkerHandle
     from trackside_daemon.model.metric import Batch
 
 TICK_SECONDS = 1.0
@@ -23,7 +23,7 @@ ROOM_SECONDS = 0.05  # how often a full pipeline is checked for room
 READ_SECONDS = 0.02  # the longest turn of reading, so that acknowledgements never wait for long
 
 
-class Server:
+class IngestThread:
     """Reads messages while the pipeline has room; otherwise they stay with the worker and the clients.
 
     Args:
@@ -38,8 +38,8 @@ class Server:
 
     def __init__(
         self,
-        worker: IngestWorker,
-        sessions: Sessions,
+        worker: WorkerHandle,
+        sessions: ClientSessions,
         deliver: Callable[[Sequence[Batch]], None],
         has_room: Callable[[], bool],
         is_stuck: Callable[[], bool] = lambda: False,
@@ -132,10 +132,10 @@ class Server:
             message = self._worker.receive()
             if message is None:
                 return
-            outbox = self._sessions.receive(*message, Moment.now(), room=room)
-            for answer in outbox.answers:
+            consequences = self._sessions.receive(*message, Moment.now(), room=room)
+            for answer in consequences.answers:
                 self._worker.send(answer)
-            self._deliver(outbox.batches)
+            self._deliver(consequences.batches)
 
     def _handle_requests(self) -> None:
         while self._requests.changes:

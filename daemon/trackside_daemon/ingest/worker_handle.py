@@ -1,4 +1,4 @@
-"""The daemon's side of the ingest worker: starts it, and another when it ends."""
+"""The daemon's handle of the ingest worker: starts the process, exchanges messages with it, and starts another when it ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.os_errors import os_error_text
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
+from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.linux.own_module import own_module
@@ -23,7 +23,7 @@ from trackside_daemon.linux.worker_process import end_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.ingest.channel import Record
+    from trackside_daemon.ingest.channel import ChannelRecord
     from trackside_daemon.ingest.push_socket import PushSocket
 
 # With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
@@ -31,7 +31,7 @@ FRAME_BYTES = 2 * MESSAGE_BYTES
 
 START_SECONDS = 30.0  # the longest wait for the first worker
 HANG_SECONDS = 10.0  # a worker that answers no ping for so long is killed
-RETRY_SECONDS = 0.5  # pause before the next worker, if the last one ended sooner than `SOUND_SECONDS` after its start
+RESTART_SECONDS = 0.5  # pause before the next worker, if the last one ended sooner than `SOUND_SECONDS` after its start
 SOUND_SECONDS = 5.0
 LOG_SECONDS = 60.0  # the shortest interval between two reports that a worker has ended
 REAP_SECONDS = 1.0  # a process whose channel is closed has ended, or is about to
@@ -43,8 +43,8 @@ PEERS = 64  # processes whose pidfds wait for a hello
 log = logging.getLogger("trackside")
 
 
-class IngestWorker:
-    """The process that serves the push socket. One thread at a time uses it.
+class WorkerHandle:
+    """The handle of the process that serves the push socket, `worker.worker.IngestWorker`. One thread at a time uses it.
 
     Clients reconnect to a new worker and resend what was not acknowledged; the daemon keeps their sessions.
 
@@ -73,7 +73,7 @@ class IngestWorker:
         self._channel: Channel | None = None
         self._connections: dict[bytes, Connection] = {}
         self._peers: deque[Peer] = deque()
-        self._records: deque[Record] = deque()
+        self._records: deque[ChannelRecord] = deque()
         self._prefix = b""
         self._started_at = 0.0
         self._heard_at = 0.0
@@ -81,6 +81,11 @@ class IngestWorker:
         self._logged_at = -LOG_SECONDS
         self._failure = ""
         self._ready = self._was_killed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the worker; None while there is none."""
+        return None if self._process is None else self._process.pid
 
     @property
     def waiting(self) -> bool:
@@ -143,7 +148,7 @@ class IngestWorker:
         """Send an answer: a connection's id, and the frames."""
         if self._channel is None or self._channel.unsent > ANSWER_BYTES or not answer[0].startswith(self._prefix):
             return
-        self._channel.add(Kind.MESSAGE, [answer[0][len(self._prefix) :], *answer[1:]])
+        self._channel.add(RecordKind.MESSAGE, [answer[0][len(self._prefix) :], *answer[1:]])
 
     def flush(self) -> None:
         """Send the answers that the worker has room for."""
@@ -160,7 +165,7 @@ class IngestWorker:
         try:
             self._start()
         except OSError as error:
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._retry_at = time.monotonic() + RESTART_SECONDS
             log.warning("the ingest worker cannot be started: %s; trying again", os_error_text(error))
 
     def tick(self, *, reads: bool) -> None:
@@ -173,7 +178,7 @@ class IngestWorker:
         elif now - self._heard_at > self.hang_seconds and self._process is not None:
             self._process.kill()
         else:
-            self._channel.add(Kind.PING)
+            self._channel.add(RecordKind.PING)
 
     def close(self) -> None:
         """Send the last answers, and end the process."""
@@ -228,20 +233,20 @@ class IngestWorker:
             self._records.extend(records)
             self._heard_at = time.monotonic()
 
-    def _handle(self, record: Record) -> tuple[Connection, list[bytes]] | None:
+    def _handle(self, record: ChannelRecord) -> tuple[Connection, list[bytes]] | None:
         """Handle a record; return the message if it is one."""
         parts = record.parts
-        if record.kind == Kind.MESSAGE:
+        if record.kind == RecordKind.MESSAGE:
             return self._connections[parts[0]], parts[1:]
-        if record.kind == Kind.CONNECTED:
+        if record.kind == RecordKind.CONNECTED:
             self._add_connection(parts, record.descriptor)
-        elif record.kind == Kind.DISCONNECTED:
+        elif record.kind == RecordKind.DISCONNECTED:
             connection = self._connections.pop(parts[0])
             if connection.peer is not None:
                 connection.peer.close()
-        elif record.kind == Kind.REFUSED:
+        elif record.kind == RecordKind.REFUSED:
             self.refused[parts[0].decode()] += 1
-        elif record.kind == Kind.LOG:
+        elif record.kind == RecordKind.LOG:
             log.warning("%s", parts[0].decode())
         return None
 
@@ -263,7 +268,7 @@ class IngestWorker:
             return
         self._failure = self._reap(process, REAP_SECONDS)
         now = time.monotonic()
-        self._retry_at = now + (RETRY_SECONDS if now - self._started_at < SOUND_SECONDS else 0.0)
+        self._retry_at = now + (RESTART_SECONDS if now - self._started_at < SOUND_SECONDS else 0.0)
         self.restarts += 1
         if (self._ready or self._was_killed) and now - self._logged_at > LOG_SECONDS:
             self._logged_at = now

@@ -14,25 +14,25 @@ from wire_messages import Client, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
 from trackside_daemon.history.read.attempts import StoredSession
-from trackside_daemon.history.record.store import Store
+from trackside_daemon.history.record.store import RecordStore
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.ingest.ingest_worker import IngestWorker
-from trackside_daemon.ingest.protocol import Sessions
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.ingest_thread import IngestThread
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
-from trackside_daemon.ingest.server import Server
+from trackside_daemon.ingest.worker_handle import WorkerHandle
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
-from trackside_daemon.training.admission import Limits
+from trackside_daemon.training.admission import PageLimits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from trackside_daemon.ingest.client_session import Outbox
+    from trackside_daemon.ingest.client_session import Consequences
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.model.metric import Batch
 
@@ -50,7 +50,7 @@ class SlowState(State):
         super().update(batch)
 
 
-class CountedSessions(Sessions):
+class CountedSessions(ClientSessions):
     """Sessions that count what they do.
 
     Attributes:
@@ -62,7 +62,7 @@ class CountedSessions(Sessions):
     accepted = forgotten = 0
     owners: ClassVar[list[str]] = []
 
-    def receive(self, connection: Connection, *args: Any, **more: Any) -> Outbox:
+    def receive(self, connection: Connection, *args: Any, **more: Any) -> Consequences:
         self.owners.append(connection.owner)
         found = super().receive(connection, *args, **more)
         self.accepted += sum(batch.receipt is not None for batch in found.batches)
@@ -82,14 +82,14 @@ class Ingest:
         self._close_socket = bound.close
         self.state = SlowState()
         self.requests = IngestRequests()
-        self.history = Recorder(
+        self.history = HistoryRecorder(
             place, Bounds(0), acknowledge=self.requests.acknowledge, request_resend=self.requests.restart
         )
         self.sessions = CountedSessions(
-            Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session
+            Runs(PageLimits(), 60.0, last_attempt=self.history.last_attempt), self.history.session
         )
         self.pipeline = Pipeline(self.state, self.history)
-        self.server = Server(
+        self.server = IngestThread(
             bound.worker,
             self.sessions,
             self.pipeline.push,
@@ -215,7 +215,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     client.greet(session)
     client.send(*session.batch(1))
     assert client.receive() == ("ack", 1)
-    monkeypatch.setattr(Store, "apply", damaged)
+    monkeypatch.setattr(RecordStore, "apply", damaged)
     client.send(*session.batch(2))
     eventually(lambda: ingest.sessions.forgotten)
     client.send(*session.batch(3))
@@ -334,15 +334,15 @@ def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_no_other
 def test_ticks_go_on_without_any_message(place: Path) -> None:
     ticks = threading.Semaphore(0)
 
-    class Ticking(Sessions):
+    class Ticking(ClientSessions):
         def tick(self, now: Any) -> list[Batch]:
             ticks.release()
             return super().tick(now)
 
     bound = PushSocket([f"ipc://{place}/push.sock"])
-    server = Server(
-        IngestWorker(bound),
-        Ticking(Runs(Limits(), 60.0)),
+    server = IngestThread(
+        WorkerHandle(bound),
+        Ticking(Runs(PageLimits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),
@@ -359,9 +359,9 @@ def test_ticks_go_on_without_any_message(place: Path) -> None:
 
 def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
-    server = Server(
-        IngestWorker(bound),
-        Sessions(Runs(Limits(), 60.0)),
+    server = IngestThread(
+        WorkerHandle(bound),
+        ClientSessions(Runs(PageLimits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),
