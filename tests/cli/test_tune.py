@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from typing import TYPE_CHECKING
 
 import processes
@@ -92,6 +93,14 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
     ).stdout
     assert changed.startswith(f"LossSpike does not fire at step {MILD + 2} of rank 0\n")
     assert "FIRES AT" in changed
+
+
+def test_the_test_that_decides_is_named_with_its_numbers(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 1 + step % 2 + (step > 90)} for step in range(120)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = processes.run(command("replay", str(tmp_path / "rows.jsonl"), "--explain=LossDiverging", "--at=110"))
+    assert re.search(r"^loss  rise, with the noise of samples +1 +[4-9]", run.stdout, re.MULTILINE)
+    assert "the test 'rise, with the noise of samples' decides" in run.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from math import exp
 
 import pytest
 from detectors.losses import alarms, column, ends, falling, found
 
 from trackside_daemon.detectors.base import Context
 from trackside_daemon.detectors.loss_diverging import LossDiverging
+from trackside_daemon.detectors.rank_detectors import RankDetectors
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,6 +58,38 @@ def test_a_spike_that_decays_is_information() -> None:
     assert {one.severity for one in found(LossDiverging(), column(values))} == {"info"}
 
 
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_a_jump_that_lasts_is_a_warning_in_a_loss_that_has_just_fallen(noise: float) -> None:
+    draw = random.Random(1)
+    falls = [(2 * exp(-min(i, 800) / 300) + 1) * (1 + draw.gauss(0, noise)) for i in range(1600)]
+    findings = found(LossDiverging(), column([one * (1.28 if i >= 800 else 1) for i, one in enumerate(falls)]))
+    assert [one.severity for one in findings if not one.over] == ["info", "warning"]
+    assert 800 < findings[0].at < 825
+
+
+def test_the_descent_and_outliers_are_no_noise_that_a_rise_must_exceed() -> None:
+    draw = random.Random(2)
+    short = [0.015 + 0.35 / (1 + (i / 100) ** 3) if i < 385 else 0.12 for i in range(985)]
+    findings = found(LossDiverging(), column([abs(one + 0.5 * one * draw.gauss(0, 1)) for one in short]))
+    assert 385 < findings[0].at < 415
+    assert findings[1].severity == "warning"
+    heavy = [0.5 / (1 + i / 5) ** 1.2 + 0.002 if i < 580 else 0.08 for i in range(1050)]
+    values = [one * abs(draw.gauss(0, 1)) + (9 if draw.random() < 0.04 else 0) for one in heavy]
+    assert 580 < found(LossDiverging(), column(values))[0].at < 595
+
+
+def test_a_loss_that_is_mostly_zero_is_quiet() -> None:
+    draw = random.Random(4)
+    values = [draw.gauss(0, 0.01) if draw.random() < 0.4 else 0.0 for _ in range(2000)]
+    assert not found(LossDiverging(), column(values))
+
+
+def test_a_rise_beyond_the_initial_loss_is_critical_within_a_minute() -> None:
+    values = [one * (2 if i >= 400 else 1) * (4 if i >= 450 else 1) for i, one in enumerate(falling(500))]
+    samples = column(values)._replace(times=[i / 1000 for i in range(500)])
+    assert [one.severity for one in found(LossDiverging(), samples)] == ["info", "warning", "critical"]
+
+
 def test_it_is_over_when_the_loss_is_back() -> None:
     values = falling(900)
     values[500:700] = [value * 2 for value in values[500:700]]
@@ -101,7 +135,36 @@ def test_a_raised_learning_rate_is_named() -> None:
 
 def test_a_restart_forgets_the_lowest() -> None:
     values = falling(400) + falling(400)[100:]
-    assert not found(LossDiverging(), column(values, [*range(400), *range(100, 400)]))
+    context = Context()
+    context.restarts = {100: True}
+    assert not found(LossDiverging(), column(values[400:], range(100, 400)), context)
+    steps = column(values, [*range(400), *range(100, 400)])
+    assert "LossDiverging" not in {one.finding.alert for one in RankDetectors().evaluate({"loss": steps})}
+
+
+def test_a_step_count_that_starts_anew_does_not_forget_the_level() -> None:
+    draw = random.Random(3)
+    values = [2.2 * (1 + draw.gauss(0, 0.02)) for _ in range(1000)] + [
+        30 * (1 + draw.gauss(0, 0.05)) for _ in range(400)
+    ]
+    samples = column(values, [*range(1000), *range(400)])
+    found = [(one.finding.alert, one.finding.severity) for one in RankDetectors().evaluate({"loss": samples})]
+    assert {("LossSpike", "info"), ("LossDiverging", "critical")} <= set(found)
+    epochs = column([*falling(500), *falling(200, start=4.5, end=4.5)], [i % 20 for i in range(700)])
+    assert "warning" in {one.finding.severity for one in RankDetectors().evaluate({"loss": epochs})}
+
+
+@pytest.mark.parametrize("count", [400, 4000])
+def test_a_new_model_has_one_warning(count: int) -> None:
+    samples = column(falling(count, start=8, end=0.5) * 2)
+    told = {one.finding.alert for one in RankDetectors().evaluate({"loss": samples}) if one.finding.severity != "info"}
+    assert told == {"LossRestart"}
+
+
+def test_a_loss_that_stays_at_its_initial_value_has_diverged() -> None:
+    samples = column([*falling(400, start=8, end=0.5), *falling(200, start=7.5, end=7.5)])
+    told = {(one.finding.alert, one.finding.severity) for one in RankDetectors().evaluate({"loss": samples})}
+    assert ("LossDiverging", "critical") in told
 
 
 def test_a_rise_after_a_warm_restart_of_the_learning_rate_stays_information() -> None:

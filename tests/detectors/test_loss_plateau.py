@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from math import exp
 
+import pytest
 from detectors.losses import alarms, column, ends, falling, found
 
 from trackside_daemon.detectors.base import Column, Context, Detection
@@ -47,6 +49,22 @@ def test_it_is_over_when_the_loss_moves_again() -> None:
     findings = found(LossPlateau(), column(values))
     assert alarms(findings, "LossPlateau")
     assert ends(findings, "LossPlateau")
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_a_loss_that_stays_flat_in_its_noise_is_found_and_does_not_fall_again(noise: float) -> None:
+    draw = random.Random(1)
+    values = [(2 * exp(-min(i, 400) / 200) + 1) * (1 + draw.gauss(0, noise)) for i in range(6000)]
+    assert [one.over for one in found(LossPlateau(), column(values))] == [False]
+    assert [one.over for one in found(LossPlateau(), column(_resting(5000, noise=noise)))] == [False]
+
+
+def test_it_is_over_when_the_learning_rate_falls() -> None:
+    context = Context()
+    context.rates = {i: 1e-3 if i < 1000 else 1e-4 for i in range(3000)}
+    assert [one.text for one in found(LossPlateau(), column(_resting(1100)), context) if one.over] == [
+        "the learning rate falls"
+    ]
 
 
 def test_noise_that_hides_any_gain_gives_no_finding() -> None:

@@ -88,6 +88,14 @@ class Detection(NamedTuple):
     evidence: Mapping[str, float] = {}
 
 
+class Test(NamedTuple):
+    """A number that a detector compares with one that it must exceed."""
+
+    what: str
+    value: float
+    needed: float
+
+
 class Found(NamedTuple):
     """A detection and its key, which is the name of a layer for the detectors of layers."""
 
@@ -128,6 +136,8 @@ class Context:
         losses: Losses of the whole model by step, of the samples that were pushed together with the column, and of some before.
         gradients: The norm of the gradients divided by its recent median, by step, of the samples that were pushed together
             with the column, and of some before.
+        restarts: Steps of the losses of the key at hand that seem to be of a new model, and whether that is sure, or the training
+            went back.
         slow: The slow steps so far, which `SlowStep` counts.
         total_steps: The steps that the run is to make; None if it does not state them.
     """
@@ -140,6 +150,7 @@ class Context:
         "phase",
         "rates",
         "rates_raised",
+        "restarts",
         "slow",
         "total_steps",
     )
@@ -152,6 +163,7 @@ class Context:
         self.rates_raised: list[int] = []
         self.losses: dict[int, float] = {}
         self.gradients: dict[int, float] = {}
+        self.restarts: dict[int, bool] = {}
         self.slow = SlowSteps()
         self.total_steps: int | None = None
 

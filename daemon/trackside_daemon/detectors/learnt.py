@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from typing import TYPE_CHECKING
 
 from trackside_daemon.model.robust import NORMAL, SortedWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -17,14 +21,15 @@ MUCH = 0.05
 # its data, and only the means of long blocks show this: successive samples look quieter than they are.
 BLOCK, LENGTHS = 8, 6
 
-KNOWN, KEPT = 4, 24  # rises from block to block that are needed for a noise, and kept
+KNOWN, KEPT = 4, 24  # bends that are needed for a noise, and kept
 POINTS = 64  # levels of the whole run that are kept
 
 # A rise is sudden that would undo all that was learnt in a quarter of the time that it took: a target that moves, or a penalty
 # that is annealed, changes the loss about as slowly as the training does.
 FASTER = 4
 
-_NORMAL = NORMAL / 2  # standard deviations of a random walk's half step per median bend
+# Standard deviations of a random walk's half step per median bend, and of white noise per median bend at turns.
+BEND, TURN = NORMAL / 2, 0.53
 
 
 class Learnt:
@@ -49,40 +54,48 @@ class Learnt:
 
 
 class Wander:
-    """The noise of the means of successive blocks, for blocks of several lengths.
+    """The noise of the levels of successive blocks, for blocks of several lengths: the bends between three levels in a row.
+
+    Args:
+        level: The level of the samples of a shortest block; the mean of two levels is that of a block of twice the length.
+        turns: Only bends count at which the level turns: a descent has none.
 
     Attributes:
-        noise: A robust standard deviation of the means of the length that has the largest.
+        noise: A robust standard deviation of the levels of the length that has the largest. It is unknown at first: 0, or
+            infinite for *turns*, because a series of few values hardly turns.
     """
 
-    __slots__ = ("_bends", "_blocks", "_means", "_noises", "_samples", "noise")
+    __slots__ = ("_bends", "_blocks", "_level", "_levels", "_noises", "_turns", "noise")
 
-    def __init__(self) -> None:
-        self.noise = 0.0
+    def __init__(self, level: Callable[[list[float]], float], *, turns: bool) -> None:
+        self.noise = inf if turns else 0.0
+        self._level, self._turns = level, turns
         self._blocks = 0
-        self._samples: list[float] = []
-        self._means: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
+        self._levels: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
         self._bends = [SortedWindow(KEPT) for _ in range(LENGTHS)]
         self._noises = [0.0] * LENGTHS
 
-    def add(self, value: float) -> None:
-        """Add a finite number."""
-        self._samples.append(value)
-        if len(self._samples) == BLOCK:
-            self._end_block(sum(self._samples) / BLOCK)
-            self._samples.clear()
-
-    def _end_block(self, mean: float) -> None:
+    def add(self, block: list[float]) -> None:
+        """Add the next `BLOCK` finite numbers."""
+        level = self._level(block)
         self._blocks += 1
-        for length, (means, bends) in enumerate(zip(self._means, self._bends, strict=True)):
-            means.append(mean)
-            if len(means) == means.maxlen:
-                bends.add(abs(means[0] - 2 * means[1] + means[2]))  # a steady fall is no noise
-                self._noises[length] = bends.median() if len(bends) >= KNOWN else 0.0
+        for length, (levels, bends) in enumerate(zip(self._levels, self._bends, strict=True)):
+            levels.append(level)
+            if len(levels) == levels.maxlen:
+                there, back = levels[1] - levels[0], levels[1] - levels[2]
+                if there * back > 0 or not self._turns:
+                    bends.add(abs(there + back))  # a steady fall is no noise
+                    self._noises[length] = bends.median() if len(bends) >= KNOWN else 0.0
             if self._blocks >> length & 1:
                 break
-            mean = (means[-2] + mean) / 2
-        self.noise = _NORMAL * max(self._noises)
+            level = (levels[-2] + level) / 2
+        if noise := max(self._noises):
+            self.noise = noise * (TURN if self._turns else BEND)
+
+
+def middle(block: list[float]) -> float:
+    """Return the mean of the middle half of a block, which few outliers do not move."""
+    return sum(sorted(block)[BLOCK // 4 : -BLOCK // 4]) / (BLOCK // 2)
 
 
 class Course:

@@ -2,7 +2,7 @@
 
 `LossPlateau` compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
 all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity is info: at the end of a schedule a plateau is
-normal. Where the noise is too large to decide, nothing is reported.
+normal. A gain that is no larger than its error is none, unless the noise is too large to decide.
 
 A loss that fell steadily in the first half of the blocks and not at all in the second is reported at once: the optimizer may
 be frozen. Where noise hides a thousandth of the loss, the fall before is the measure.
@@ -27,8 +27,10 @@ BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are com
 
 PART = 0.1  # fraction of the run that is compared, once that is more than the smallest blocks hold
 
-# Fractions of the loss: the largest error of a gain; a larger gain ends the plateau.
-UNSURE, AGAIN = 0.005, 0.005
+# Fractions of the loss: the largest gain that its error may hide; a larger gain, by `ERRORS` of its errors, ends the plateau.
+UNSURE, AGAIN = 0.02, 0.005
+
+HIDDEN = 1.2  # standard errors within which a gain is none
 
 # A loss has stopped that fell by so many standard errors and by so much of itself, in the second half of that time at least by
 # so much of the first half's gain: one that slowed down gradually has converged. Then it gained less than that share.
@@ -57,6 +59,7 @@ class LossPlateau:
         self._rates: list[float | None] = []
         self._merged = 1
         self._seen = self._still = 0
+        self._error = 0.0
         self._step: int | None = None
         self._episode = Episode("LossPlateau")
 
@@ -89,20 +92,22 @@ class LossPlateau:
         rates = [rate for rate in self._rates if rate is not None]
         ending = bool(rates) and rates[-1] < FALLING * rates[0]
         fires = self._episode.fires
-        if fires and (gain > self._again * level + error or ending):
+        self._error = max(self._error if fires else 0.0, error)  # few blocks may look alike by chance
+        if fires and (ending or gain > self._again * level + ERRORS * self._error):
             self._still = 0
-            yield self._episode.end(at, f"loss {number(level)} moves again")
+            yield self._episode.end(at, "the learning rate falls" if ending else f"loss {number(level)} falls again")
         elif not ending and not fires and (fell := _stopped(self._blocks)):
             half = number(BLOCKS // 2 * self._merged * BLOCK)
             text = f"loss {number(self._blocks[-1])} at step {number(step)} has not fallen in the last {half} samples"
             yield self._episode.report("info", at, f"{text}, after {number(fell)} in the {half} before")
             del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
-        elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
+        elif abs(gain) < max(self._ratio * level, HIDDEN * error) < UNSURE * level and not ending:
             self._still += 1
             if not fires and self._still >= BLOCKS // 2:
                 samples = BLOCKS * self._merged * BLOCK
                 text = f"loss {number(self._blocks[-1])} at step {number(step)} gained {percent(gain / level, '+')}"
-                yield self._episode.report("info", at, f"{text} in the last {number(samples)} samples")
+                than = ", no more than its error" if HIDDEN * error > self._ratio * level else ""
+                yield self._episode.report("info", at, f"{text} in the last {number(samples)} samples{than}")
         else:
             self._still = 0
         if PART * self._seen > BLOCKS * self._merged * BLOCK:

@@ -26,6 +26,8 @@ OVER = 64  # samples after which a restart without a step to catch up with ends
 # for less than half of the leap to the same block of the first losses. An objective whose target moves comes back sooner.
 BLOCK, BLOCKS, HALF = 8, 3, 0.5
 
+PART = 0.04  # share of the leap by which a new model has fallen when the restart is over
+
 ANEW_TEXT = ": the model seems to be new"
 
 
@@ -47,9 +49,11 @@ class LossRestart:
         self._left = self._leaps = 0
         self._before = 0.0
         self._anew: list[float] = []
+        self._sure = False
 
-    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
-        """Yield what the next losses show."""
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
+        """Yield what the next losses show, and note the restarts for the other detectors of this key."""
+        context.restarts = {}
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -58,6 +62,7 @@ class LossRestart:
             last = self._last
             if step < self._step:
                 if step > self._first_step or self._is_anew(value):
+                    context.restarts[step] = True
                     self._until, self._left = max(self._step, self._until or 0), 0
                     text = f"the training went back to step {number(step)} from {number(self._step)}"
                     lost = step > self._first_step and self._is_anew(value) and value > LEAP * max(last)
@@ -66,12 +71,13 @@ class LossRestart:
                 last.clear()
             elif last and value > LEAP * last[0] and self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left, self._before, self._anew = None, OVER, last[-2], [last[-1]]
+                self._sure = False
                 self._leaps += 1
                 since = f"since step {number(self._step)} the loss is back at its initial value"
                 text = f"{since}, {number(value)} at step {number(step)}, {number(last[-2])} before"
                 yield Detection("LossRestart", "info", at, text + ANEW_TEXT)
             elif self._until is not None or self._left:
-                yield from self._follow(at, step, value)
+                yield from self._follow(at, step, value, context)
             self._step = step
             last.append(value)
             if len(self._began) < BLOCKS * BLOCK:
@@ -94,7 +100,12 @@ class LossRestart:
         both = ((median(each[end - BLOCK : end]) - self._before for each in (self._anew, self._began)) for end in ends)
         return all(anew >= HALF * began > 0 for anew, began in both)
 
-    def _follow(self, at: int, step: int, value: float) -> Iterator[Detection]:
+    def _falls(self) -> bool:
+        """Return whether the loss has made up for a part of the leap: one that stays there has diverged."""
+        first, last = median(self._anew[:BLOCK]), median(self._anew[-BLOCK:])
+        return first - last >= PART * (first - self._before)
+
+    def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
             self._until = None
             yield Detection(
@@ -104,8 +115,11 @@ class LossRestart:
             self._left -= 1
             self._anew.append(value)
             if len(self._anew) == BLOCKS * BLOCK and self._leaps == 1 and self._falls_as_at_first():
+                self._sure = True
                 text = f"loss {number(value)} at step {number(step)}, {number(self._before)} before it started again"
                 yield Detection("LossRestart", "warning", at, text + ANEW_TEXT)
+            if self._sure or len(self._anew) < BLOCKS * BLOCK:
+                context.restarts[step] = self._sure and not self._left and self._falls()
             if not self._left:
                 text = f"{OVER} samples have passed, at step {number(step)}"
                 yield Detection("LossRestart", "info", at, text, over=True)

@@ -40,7 +40,6 @@ class LossSpike:
 
     def __init__(self, *, scales: float = DEFAULTS.loss_spike_scales, ratio: float = DEFAULTS.loss_spike_ratio) -> None:
         self._jumps = Jumps(scales=scales, ratio=ratio)
-        self._step: int | None = None
         self._batch, self._spike = Episode("LossHardBatch"), Episode("LossSpike")
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
@@ -53,11 +52,10 @@ class LossSpike:
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
-            if self._step is not None and step < self._step:
+            if context.restarts.get(step):
                 for firing in (one for one in (self._batch, self._spike) if one.fires):
-                    yield firing.end(at, f"the training went back to step {number(step)}")
+                    yield firing.end(at, f"the training has started again at step {number(step)}")
                 jumps.clear()
-            self._step = step
             self._learnt.add(value)
             jump = jumps.add(value)
             if self._batch.fires or self._spike.fires:

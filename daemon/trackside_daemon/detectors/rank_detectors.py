@@ -27,6 +27,7 @@ from trackside_daemon.detectors.throughput import SlowDrift, Throughput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from trackside_daemon.detectors.base import Test
     from trackside_daemon.detectors.key_roles import KeyRoles
 
 # Roles in the order of evaluation: the context of the others comes first.
@@ -186,6 +187,13 @@ class RankDetectors:
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)
+
+    def tests(self, alert: str) -> Iterator[tuple[str, Test]]:
+        """Yield key and test of what decided at the last samples whether an alert fires, for detectors that state it."""
+        for key, of in self._of.items():
+            for detector in of:
+                if alert in detector.alerts and isinstance(detector, LossDiverging):
+                    yield from ((key, test) for test in detector.explain())
 
     def _detect(self, key: str, column: Column) -> Iterator[Found]:
         rises = self._roles.of(key) == "loss" and (self._is_part(key) or bool(self._companion))

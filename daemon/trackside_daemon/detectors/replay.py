@@ -14,7 +14,7 @@ from trackside_daemon.model.finding import SEVERITIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from trackside_daemon.detectors.base import Detection, State
+    from trackside_daemon.detectors.base import Detection, State, Test
     from trackside_daemon.detectors.key_roles import KeyRoles
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity
@@ -145,6 +145,11 @@ class Replay:
         for number, rank in sorted(self._ranks.items()):
             for key, reason in rank.detectors.readings.items():
                 yield number, key, reason
+
+    def tests(self, alert: str) -> Iterator[tuple[str, Test]]:
+        """Yield key and test of what decided at the last rows whether an alert fires."""
+        for rank in self._ranks.values():
+            yield from rank.detectors.tests(alert)
 
     def _ended(self, row: PushedRow, rank: _ReplayedRank) -> Iterator[AlertChange]:
         for alert, key, severity in rank.firing.end():

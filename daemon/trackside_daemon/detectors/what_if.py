@@ -100,13 +100,13 @@ class RecordedPushes:
             for change in replay.evaluate(row):
                 yield TimedChange(change, row.time)
 
-    def reading(self, key: str, rank: int, thresholds: DetectorThresholds = DEFAULTS) -> str:
-        """Return why a loss is read as an objective at the end of the rows; empty if it is not."""
+    def replayed(self, thresholds: DetectorThresholds = DEFAULTS) -> Replay:
+        """Return the detectors after all rows."""
         replay = Replay(thresholds=thresholds, lost=self._lost, roles=self._roles)
         for row in self._rows:
             for _ in replay.evaluate(row):
                 pass
-        return next((why for of, name, why in replay.readings() if (of, name) == (rank, key)), "")
+        return replay
 
     def firing(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> AlertChange | None:
         """Return the last report of an alert that fires at the end of the rows; None if none does."""

@@ -44,20 +44,27 @@ def explain(
         raise CommandError(f"--at {step}: {_missing(steps, step, rank)}")
     before = recording.until(step, rank)
     fires = before.firing(alert, thresholds)
+    replayed = before.replayed(thresholds)
     if fires is None:
         yield f"{alert} does not fire at step {step:,} of rank {rank}"
     else:
         since = f" since step {fires.step:,}" if fires.step != step else ""
         yield f"{alert} fires at step {step:,} of rank {rank}{since}: {fires.severity}, {shown(fires.key)}"
         yield from wrapped(shown(fires.message))
-        if reading := before.reading(fires.key, rank, thresholds):
+        reading = next((why for _, key, why in replayed.readings() if key == fires.key), "")
+        if reading:
             yield f"  {shown(fires.key)} is read as an objective, which raises information at most: {shown(reading)}"
         yield "  last samples: " + ", ".join(
             f"{at:,}: {number(value)}" for at, value in before.last(fires.key, SAMPLES)
         )
+    if tests := list(replayed.tests(alert)):
+        rows = [[shown(key), test.what, number(test.value), number(test.needed)] for key, test in tests]
+        yield ""
+        yield from table(["KEY", "TEST", "VALUE", "MORE THAN"], rows, right="<<>>", flexible="    ")
     found = decisions(alert, thresholds, lambda other: before.firing(alert, other) is not None)
     yield ""
-    yield from _decided(found, fires=fires is not None)
+    failed = next((test.what for _, test in tests if test.value <= test.needed), "")
+    yield from _decided(found, failed, fires=fires is not None)
 
 
 def _missing(steps: Sequence[int], step: int, rank: int) -> str:
@@ -67,7 +74,7 @@ def _missing(steps: Sequence[int], step: int, rank: int) -> str:
     return f"rank {rank} has not pushed this step; the nearest is {nearest}"
 
 
-def _decided(found: Sequence[Decision], *, fires: bool) -> Iterator[str]:
+def _decided(found: Sequence[Decision], failed: str, *, fires: bool) -> Iterator[str]:
     if not found:
         yield "this alert has no setting but alerts.off; docs/detectors.md describes its test"
         return
@@ -75,7 +82,8 @@ def _decided(found: Sequence[Decision], *, fires: bool) -> Iterator[str]:
     yield from table(["SETTING", "VALUE", "ENDS AT" if fires else "FIRES AT"], rows, right="<>>", flexible="   ")
     nearest = found[0]
     if nearest.turns is None:
-        yield "no value of one setting changes this: another test decides, which docs/detectors.md describes"
+        decides = f"the test '{failed}' decides" if failed else "another test decides"
+        yield f"no value of one setting changes this: {decides}, which docs/detectors.md describes"
     else:
         yield (
             f"decides: {nearest.name}, by a factor of {nearest.factor:.3g}; try it with "
