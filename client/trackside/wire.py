@@ -346,6 +346,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
         phase: Evaluation or checkpoint that the training is in, else the innermost phase; empty outside of any.
         late: The process has ended, and another one sends its spool.
         room: Resources of the process now.
+        startup: Nanoseconds from the start of the process to the session's, if they were spent on the start of the run.
     """
 
     identity: Identity
@@ -363,6 +364,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
     phase: str = ""
     late: bool = False
     room: ResourceUsage | None = None
+    startup: Count = 0
 
 
 class Block(msgspec.Struct, omit_defaults=True):

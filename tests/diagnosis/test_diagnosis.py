@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from histories import BEGIN, History, finished, history, ingested, opened
 
+from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
@@ -235,6 +236,19 @@ def test_the_planted_cause_comes_first(stored_history: History, name: str) -> No
     assert text[0].startswith("run: ")
     assert text[1].startswith("health: ")
     assert text[3].startswith(f"1. {cause}: " if cause else "nothing cost more than 5 %")
+
+
+def test_what_the_process_did_before_its_session_is_start_up_of_the_run(stored_history: History) -> None:
+    session, *rest = records()
+    assert isinstance(session, SessionOpened)
+    hello = msgspec.structs.replace(session.hello, startup=167_000_000_000)
+    stored_history.put([replace(session, hello=hello), *rest])
+    with stored_history.database.reading() as connection:
+        found, run = diagnose(connection, "run", CostSection()), read_run(connection, "run")
+    assert (run["started"], found["wall_seconds"]) == (BEGIN - 167, LENGTH + 167)
+    assert found["ledger"]["start"] == pytest.approx(172), "with the 5 s until the first push"
+    assert run["lost"]["start"] == pytest.approx(172 / 767)
+    assert [(one["cause"], one["lost_seconds"]) for one in found["causes"]] == [("start_up", pytest.approx(172))]
 
 
 def test_a_best_evaluation_that_is_the_last_one_is_no_reason_to_stop_earlier(stored_history: History) -> None:

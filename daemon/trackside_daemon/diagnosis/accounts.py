@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.causes.cause import LISTED_SHARE
 from trackside_daemon.causes.facts import read_times
 from trackside_daemon.causes.verdict import DIVERGED, verdict
 from trackside_daemon.history.read import reader
@@ -41,7 +42,7 @@ def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, o
     run = reader.run(connection, uid, limit, offset)
     facts, accounts = divide(read_times(connection, uid, LogTails(connection), run))
     run = {**run, "verdict": verdict(facts, connection).text}
-    if not _is_measured(facts):
+    if not _is_measured(facts, accounts):
         return run
     for attempt in run["attempt_list"]:
         by_rank = accounts.by_attempt.get(attempt["attempt"], {})
@@ -59,12 +60,16 @@ def read_goodput(connection: sqlite3.Connection, uid: str) -> dict[int, float] |
     """
     facts, accounts = divide(read_times(connection, uid, LogTails(connection)))
     totals = {rank: sum(seconds.values()) for rank, seconds in accounts.by_rank.items()}
-    known = [rank for rank, total in totals.items() if total] if _is_measured(facts) else []
+    known = [rank for rank, total in totals.items() if total] if _is_measured(facts, accounts) else []
     return {rank: accounts.by_rank[rank].get("compute", 0.0) / totals[rank] for rank in known} or None
 
 
-def _is_measured(facts: Facts) -> bool:
-    return facts.wall > 0 and any(span.phases or span.account != Account() for span in facts.spans)
+def _is_measured(facts: Facts, accounts: Ledger) -> bool:
+    """Return whether the run reported something of its time, or spent a share on its start that matters."""
+    if any(span.phases or span.account != Account() for span in facts.spans):
+        return facts.wall > 0
+    started = accounts.whole.get("start", 0.0) + accounts.whole.get("idle_before", 0.0)
+    return any(span.first is not None for span in facts.spans) and started >= LISTED_SHARE * facts.wall > 0
 
 
 def _lost(entries: Mapping[str, float]) -> dict[str, float]:

@@ -88,7 +88,7 @@ class Command:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id of the command."""
         return self._process.pid
 
     @property
