@@ -1,4 +1,4 @@
-"""What alerts about runs need of the hellos of their sessions: the ids by which other systems refer to them, and whose they are."""
+"""The ids by which other systems refer to runs, and the runs of our own commands, from the hellos of their sessions."""
 
 from __future__ import annotations
 
