@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
+    from trackside_daemon.causes.long_steps import LongSteps
     from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.capture import Capture
@@ -58,6 +59,7 @@ class Facts(NamedTuple):
         profile: Its newest profile that is summarised; None without one.
         reliability: Failures in this history.
         resumes: The verdicts on its resumes, oldest first.
+        long: The long steps of each attempt that has some.
     """
 
     run: Mapping[str, Any]
@@ -69,6 +71,7 @@ class Facts(NamedTuple):
     profile: Capture | None = None
     reliability: Reliability = Reliability(0, 0.0)
     resumes: Sequence[Mapping[str, Any]] = ()
+    long: Mapping[int, LongSteps] = {}
 
     @property
     def wall(self) -> float:

@@ -1,0 +1,133 @@
+"""Pauses within steps: steps that took much longer than the median one, and the period in which they come."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.causes.cause import LEAST_SHARE, Evidence, Kind, drawn_accounts
+from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.model.text import counted, duration, number
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.causes.cause import Cause, LostTime
+    from trackside_daemon.history.read.axes import Axis
+    from trackside_daemon.history.read.series import LogTails
+
+BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt
+LONG = 3.0  # medians from which a step is long
+LEAST = 4  # long steps that show a period
+REGULAR = 0.75  # share of the distances between long steps that are about the median one, if they have a period
+ALIKE = 0.1  # part by which such a distance differs from it at most
+
+
+class LongSteps(NamedTuple):
+    """The long steps among those that were read of an attempt.
+
+    Attributes:
+        long: Their number.
+        steps: Number of all steps that were read.
+        seconds: Seconds of a long one, on average.
+        usual: Seconds of the median step.
+        share: The share of the time that long steps took beyond the median one.
+        longest: Seconds that the longest one took beyond it.
+        period: Every how many steps or seconds they come, as words; empty without a period.
+    """
+
+    long: int
+    steps: int
+    seconds: float
+    usual: float
+    share: float
+    longest: float = 0.0
+    period: str = ""
+
+
+def read_long_steps(connection: sqlite3.Connection, uid: str, tails: LogTails) -> dict[int, LongSteps]:
+    """Return the long steps of the lowest rank, by attempt, where they matter.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    rows = connection.execute(
+        "SELECT attempt, stream.id, min(rank) FROM stream JOIN run ON run.id = run WHERE uid = ? AND rank IS NOT NULL "
+        "GROUP BY attempt",
+        (uid,),
+    ).fetchall()
+    found = {attempt: long_steps(read_axes(connection, id_, tails[id_], BLOCKS)) for attempt, id_, _ in rows}
+    return {attempt: one for attempt, one in found.items() if one is not None}
+
+
+def long_steps(axes: Sequence[Axis]) -> LongSteps | None:
+    """Return the long steps among pushes of consecutive steps; None if they lost no share of the time that matters."""
+    steps = [each for axis in axes for each in _each(axis)]
+    usual = median(seconds / count for _, count, seconds in steps) if steps else 0.0
+    long = [each for each in steps if each[2] > LONG * usual * each[1]]
+    lost = [seconds - count * usual for _, count, seconds in long]
+    whole = sum(seconds for *_, seconds in steps)
+    if not usual or sum(lost) < LEAST_SHARE * whole:
+        return None
+    return LongSteps(
+        len(long),
+        sum(count for _, count, _ in steps),
+        sum(seconds / count for _, count, seconds in long) / len(long),
+        usual,
+        sum(lost) / whole,
+        max(lost),
+        _period([each[0] for each in long]),
+    )
+
+
+def _each(axis: Axis) -> Iterator[tuple[tuple[int, float], int, float]]:
+    """Yield step and time of each push of a new step, and the steps and seconds since the one before."""
+    step: int | None = None
+    began = 0
+    for pushed, time in zip(*axis, strict=True):
+        if step is not None and pushed > step and time > began:
+            yield (pushed, time / 1e6), pushed - step, (time - began) / 1e6
+        if step is None or pushed != step:
+            step, began = pushed, time
+
+
+def _period(places: Sequence[tuple[int, float]]) -> str:
+    """Return every how many steps, else seconds, the places come."""
+    for which, words in ((0, lambda gap: f"{number(round(gap))} steps"), (1, duration)):
+        gaps = [after[which] - before[which] for before, after in pairwise(places)]
+        usual = median(gaps) if len(gaps) >= LEAST - 1 else 0.0
+        if usual > 1 and sum(abs(gap - usual) <= max(ALIKE * usual, 1 - which) for gap in gaps) >= REGULAR * len(gaps):
+            return words(usual)
+    return ""
+
+
+def _pauses(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    for lost, account in drawn_accounts(kind, time):
+        found = max(time.facts.long.values(), key=lambda one: one.share)
+        every = f", one every {found.period}" if found.period else ""
+        steps = f"{counted(found.long, 'step')} of {number(found.steps)} took {duration(found.seconds)} on average"
+        text = f"{steps}, {duration(found.usual)} the median one{every}"
+        when = f" every {found.period}" if found.period else ""
+        yield kind.found(
+            time,
+            lost,
+            Evidence(text, f"{time.facts.api}/performance"),
+            account,
+            summary=kind.happened.format(when),
+            advice=kind.advice.format(when),
+        )
+
+
+PAUSES = Kind(
+    "pauses",
+    "the training paused within steps{}",
+    "find what runs{} then: garbage collection (gc.freeze after the start), an evaluation, a checkpoint or a log outside of a "
+    "phase, or another process of the machine",
+    "p99 of the step time on the run's page",
+    ("long_steps",),
+    low=0.5,
+    alerts=("SlowStep",),
+    lost=_pauses,
+)
