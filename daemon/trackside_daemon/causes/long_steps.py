@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import sub
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.causes.cause import LEAST_SHARE, Evidence, Kind, drawn_accounts
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.model.text import counted, duration, number
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.causes.cause import Cause, LostTime
     from trackside_daemon.history.read.axes import Axis
     from trackside_daemon.history.read.series import LogTails
 
-BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt
+BLOCKS = 4  # evenly spaced blocks of steps that are read of an attempt
 LONG = 3.0  # medians from which a step is long
 LEAST = 4  # long steps that show a period
 REGULAR = 0.75  # share of the distances between long steps that are about the median one, if they have a period
@@ -64,41 +66,45 @@ def read_long_steps(connection: sqlite3.Connection, uid: str, tails: LogTails) -
 
 def long_steps(axes: Sequence[Axis]) -> LongSteps | None:
     """Return the long steps among pushes of consecutive steps; None if they lost no share of the time that matters."""
-    steps = [each for axis in axes for each in _each(axis)]
-    usual = median(seconds / count for _, count, seconds in steps) if steps else 0.0
-    long = [each for each in steps if each[2] > LONG * usual * each[1]]
-    lost = [seconds - count * usual for _, count, seconds in long]
-    whole = sum(seconds for *_, seconds in steps)
-    if not usual or sum(lost) < LEAST_SHARE * whole:
+    pushes = [push for axis in axes for push in _pushes(axis)]
+    each = sorted(gap / steps for _, _, steps, gap in pushes)
+    usual = each[len(each) // 2] if each else 0.0
+    long = [push for push in pushes if push[3] > LONG * usual * push[2]]
+    lost = [gap - steps * usual for _, _, steps, gap in long]
+    whole = sum(gap for *_, gap in pushes)
+    if sum(lost) < LEAST_SHARE * whole or not long:
         return None
     return LongSteps(
         len(long),
-        sum(count for _, count, _ in steps),
-        sum(seconds / count for _, count, seconds in long) / len(long),
-        usual,
+        sum(steps for _, _, steps, _ in pushes),
+        sum(gap / steps for _, _, steps, gap in long) / len(long) / 1e6,
+        usual / 1e6,
         sum(lost) / whole,
-        max(lost),
-        _period([each[0] for each in long]),
+        max(lost) / 1e6,
+        _period([step for step, *_ in long], [time / 1e6 for _, time, *_ in long]),
     )
 
 
-def _each(axis: Axis) -> Iterator[tuple[tuple[int, float], int, float]]:
-    """Yield step and time of each push of a new step, and the steps and seconds since the one before."""
-    step: int | None = None
-    began = 0
-    for pushed, time in zip(*axis, strict=True):
-        if step is not None and pushed > step and time > began:
-            yield (pushed, time / 1e6), pushed - step, (time - began) / 1e6
-        if step is None or pushed != step:
-            step, began = pushed, time
+def _pushes(axis: Axis) -> Iterator[tuple[int, int, int, int]]:
+    """Yield step and time of each push of a later step than the one before, with the steps and microseconds since that.
+
+    They are the last ones of a block, or of the log, which may be longer.
+    """
+    steps, times = axis[0][-BLOCK:], axis[1][-BLOCK:]
+    pushes = zip(steps[1:], times[1:], map(sub, steps[1:], steps), map(sub, times[1:], times), strict=False)
+    return (push for push in pushes if push[2] > 0 and push[3] > 0)
 
 
-def _period(places: Sequence[tuple[int, float]]) -> str:
-    """Return every how many steps, else seconds, the places come."""
-    for which, words in ((0, lambda gap: f"{number(round(gap))} steps"), (1, duration)):
-        gaps = [after[which] - before[which] for before, after in pairwise(places)]
+def _period(steps: Sequence[int], times: Sequence[float]) -> str:
+    """Return every how many steps, else seconds, something comes that came at these; empty without a period."""
+    spans: tuple[tuple[Sequence[float], float, Callable[[float], str]], ...] = (
+        (steps, 1.0, lambda gap: f"{number(round(gap))} steps"),
+        (times, 0.0, duration),
+    )
+    for places, off, words in spans:
+        gaps = [after - before for before, after in pairwise(places)]
         usual = median(gaps) if len(gaps) >= LEAST - 1 else 0.0
-        if usual > 1 and sum(abs(gap - usual) <= max(ALIKE * usual, 1 - which) for gap in gaps) >= REGULAR * len(gaps):
+        if usual > 1 and sum(abs(gap - usual) <= max(ALIKE * usual, off) for gap in gaps) >= REGULAR * len(gaps):
             return words(usual)
     return ""
 
