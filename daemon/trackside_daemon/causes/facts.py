@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
-    from trackside_daemon.causes.long_steps import LongSteps
     from trackside_daemon.history.clock_moves import ClockMove
     from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.capture import Capture
@@ -44,6 +43,28 @@ class Reliability(NamedTuple):
 
     failures: int
     seconds: float
+
+
+class LongSteps(NamedTuple):
+    """The long steps among those that were read of an attempt.
+
+    Attributes:
+        long: Their number.
+        steps: Number of all steps that were read.
+        seconds: Seconds of a long one, on average.
+        usual: Seconds of the median step.
+        share: The share of the time that long steps took beyond the median one.
+        longest: Seconds that the longest one took beyond it.
+        period: Every how many steps or seconds they come, as words; empty without a period.
+    """
+
+    long: int
+    steps: int
+    seconds: float
+    usual: float
+    share: float
+    longest: float = 0.0
+    period: str = ""
 
 
 class Facts(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from operator import sub
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import LEAST_SHARE, Evidence, Kind, drawn_accounts
+from trackside_daemon.causes.facts import LongSteps
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.model.text import counted, duration, number
@@ -25,28 +26,6 @@ LONG = 3.0  # medians from which a step is long
 LEAST = 4  # long steps that show a period
 REGULAR = 0.75  # share of the distances between long steps that are about the median one, if they have a period
 ALIKE = 0.1  # part by which such a distance differs from it at most
-
-
-class LongSteps(NamedTuple):
-    """The long steps among those that were read of an attempt.
-
-    Attributes:
-        long: Their number.
-        steps: Number of all steps that were read.
-        seconds: Seconds of a long one, on average.
-        usual: Seconds of the median step.
-        share: The share of the time that long steps took beyond the median one.
-        longest: Seconds that the longest one took beyond it.
-        period: Every how many steps or seconds they come, as words; empty without a period.
-    """
-
-    long: int
-    steps: int
-    seconds: float
-    usual: float
-    share: float
-    longest: float = 0.0
-    period: str = ""
 
 
 def read_long_steps(connection: sqlite3.Connection, uid: str, tails: LogTails) -> dict[int, LongSteps]:
