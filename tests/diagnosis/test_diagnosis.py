@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from histories import BEGIN, History, finished, history, ingested, opened
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
@@ -301,7 +302,7 @@ def test_a_slow_down_does_not_vanish_behind_another_cause(
 def test_what_the_process_did_before_its_session_is_start_up_of_the_run(stored_history: History) -> None:
     session, *rest = records()
     assert isinstance(session, SessionOpened)
-    hello = msgspec.structs.replace(session.hello, startup=167_000_000_000)
+    hello = msgspec.structs.replace(session.hello, about=ProcessInfo(startup=167_000_000_000))
     stored_history.put([replace(session, hello=hello), *rest])
     with stored_history.database.reading() as connection:
         found, run = diagnose(connection, "run", CostSection()), read_run(connection, "run")

@@ -214,11 +214,14 @@ class Session(Outbox):
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
                 about=replace(
-                    self._about or process_info(), roles=dict(self._roles), profile=self._profile, auto=self._auto
+                    self._about or process_info(),
+                    roles=dict(self._roles),
+                    profile=self._profile,
+                    auto=self._auto,
+                    startup=self._startup,
                 ),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
-                startup=self._startup,
             ),
         )
 

@@ -68,7 +68,8 @@ def _began(record: SessionOpened) -> float:
 
 def _launched(record: SessionOpened) -> float:
     """Return when the process of a session began to start its run, in Unix seconds by this machine's clock."""
-    return _began(record) - record.hello.startup / 1e9
+    about = record.hello.about
+    return _began(record) - (0.0 if about is None else about.startup / 1e9)
 
 
 def _follow_clock(connection: sqlite3.Connection, record: SessionOpened) -> None:
