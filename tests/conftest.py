@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
+from trackside.environment import clocks, process_info
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
@@ -31,6 +33,9 @@ pytest_plugins = ["forked_runs"]
 
 # PyTorch with a thread for each processor keeps those of a busy machine waiting, and its operations in tests are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The time of this process until a test opens a run belongs to no run.
+process_info.startup(clocks.read_clocks())
 
 # Servers of the Prometheus project live for seconds and have little garbage, whose collection is a quarter of their CPU time.
 os.environ.setdefault("GOGC", "400")

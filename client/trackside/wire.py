@@ -288,6 +288,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
         profile: When to profile the run; None for the daemon's plan.
         parents: Pid and start time, as in `Identity`, of its parent, that one's parent and so on, at most 16; None if unknown.
+        startup: Nanoseconds from the start of the process to the session's, if they were spent on the start of the run.
     """
 
     command: tuple[str, ...] = ()
@@ -307,6 +308,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     environ: dict[str, str] = {}
     profile: ProfilePlan | None = None
     parents: tuple[tuple[Count, Count], ...] | None = None
+    startup: Count = 0
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from histories import opened
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.alerts import active_alerts as suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
+from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
@@ -643,3 +646,23 @@ def test_begin_and_end_of_a_run_are_not_logged_here(recorder: Recorder, caplog: 
 def test_an_info_inhibits_no_warning(recorder: Recorder) -> None:
     recorder.accept(finding(severity="info", key="grad_norm"), finding("LossSpike", severity="warning", time=NOW + 1))
     assert ("LossSpike", "warning", "0") in recorder.firing
+
+
+def test_an_alert_about_a_run_of_our_own_command_is_an_info() -> None:
+    """A benchmark that fails says so to who started it; nobody is called."""
+    correlations = Correlations()
+    ours = ("/bin/python", "/bin/trackside", "benchmark", "model.pt")
+    for run, command, tags in (
+        ("bench", ours, ("benchmark",)),
+        ("module", ("python", "-m", "trackside_daemon", "benchmark", "x"), ("benchmark",)),
+        ("mine", ("python", "train.py"), ("benchmark",)),
+        ("train", ("trackside", "run"), ()),
+    ):
+        session = opened(run, tags=tags, about=ProcessInfo(command=command))
+        correlations.accept(Batch("sessions", records=[session]))
+    active = ActiveAlerts(is_own=correlations.is_own)
+    runs = ("bench", "module", "mine", "train", "unknown")
+    batches = active.accept([finding("TrainingProcessDied", run=run) for run in runs], NOW)
+    records = [record for batch in batches for record in batch.records if isinstance(record, Alert)]
+    severities = {record.run: record.severity for record in records}
+    assert severities == {run: "info" if run in {"bench", "module"} else "critical" for run in runs}

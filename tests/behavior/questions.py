@@ -10,7 +10,8 @@ import socket
 import time
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 import pytest
@@ -21,6 +22,7 @@ from web.conftest import Site
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.main import COMMANDS, app, load
+from trackside_daemon.cli.run import summary
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.cli.sources.source import SourceError
@@ -35,6 +37,9 @@ from trackside_daemon.web.api.history_access import encode_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from trackside_daemon.cli.run.command_daemon import CommandDaemon
+    from trackside_daemon.cli.run.signal_forwarding import Signals
 
 WIDTH = 120
 DIGITS = 12
@@ -252,6 +257,24 @@ class Asked:
             answer = self._client.ask("POST", "/api/v1/mcp", headers=self._site.key, json=message).json()
             found[json.dumps(message)] = [answer, sources[1].answer_agent(json.dumps(message).encode(), actions=False)]
         return found
+
+    def why(self, run: str) -> dict[str, Any]:
+        """Return what an agent is told of a run."""
+        params = {"name": "why", "arguments": {"run": run}}
+        message = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params}).encode()
+        answer = FileSource(self._directory, pytest.fail).answer_agent(message, actions=False)
+        return dict(json.loads(answer["result"]["content"][0]["text"]))
+
+    def summary(self) -> list[str]:
+        """Return the lines of the closing summary of `trackside run`, as of a command that opened all runs."""
+        lines: list[str] = []
+        place = SimpleNamespace(
+            source=FileSource(self._directory, pytest.fail), history=self._directory, died=0, log="daemon.log"
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(summary, "MOST", len(RUNS) + 1)
+            summary.CommandSummary("", cast("CommandDaemon", place), None).report(cast("Signals", None), lines.append)
+        return lines
 
     def _alerts(self) -> list[int]:
         """Return the ids of all alerts."""

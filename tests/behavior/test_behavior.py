@@ -23,6 +23,7 @@ from behavior.recorded_history import RUNS
 from documents import NEW_TYPER
 
 from bench.logs import PLACE
+from trackside_daemon.agents.untrusted import unmark
 from trackside_daemon.terminal.frame import DaemonData, render_frame
 from trackside_daemon.terminal.styled_lines import to_text
 from trackside_daemon.terminal.view import View
@@ -39,6 +40,11 @@ LINES = 40
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with answering(tmp_path_factory.mktemp("behavior")) as asked:
         yield asked
+
+
+@pytest.fixture(scope="module")
+def summary(asked: Asked) -> list[str]:
+    return asked.summary()
 
 
 @pytest.fixture(scope="module")
@@ -86,38 +92,38 @@ def test_goodput_is_the_useful_compute_everywhere(answers: Mapping[str, str], ru
     assert set(re.findall(r"useful compute (?:\| )?([\d.]+) %", text)) == {shown}
 
 
-@pytest.mark.parametrize(
-    ("run", "sentence"),
-    [
-        ("crashed", "rank 0 of run crashed, at step 249, died without a stated reason"),
-        (
-            "lost",
-            "rank 0 of run lost, at step 193, is lost: its process is gone or silent, and how it ended is unknown",
-        ),
-        ("nan", "nan: loss: NaN at step 200; the last finite value was 1.865"),
-        ("resumed", "run resumed does not continue where it was: the loss is back at that of the beginning"),
-        ("live", "run live has made no step since 2023-11-15 01:34:01 UTC, after step 100"),
-        ("baseline", ""),
-    ],
-)
+STOPPED = {
+    "crashed": "rank 0 of run crashed, at step 249, died without a stated reason",
+    "lost": "rank 0 of run lost, at step 193, is lost: its process is gone or silent, and how it ended is unknown",
+    "nan": "nan: loss: NaN at step 200; the last finite value was 1.865",
+    "resumed": "run resumed does not continue where it was: the loss is back at that of the beginning",
+    "live": "run live has made no step since 2023-11-15 01:34:01 UTC, after step 100",
+}
+"""What stops each of the recorded runs that do not go on as they should."""
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_every_face_has_the_same_sentence_on_what_stops_a_run(
-    answers: Mapping[str, str], run: str, sentence: str
+    asked: Asked, answers: Mapping[str, str], summary: list[str], run: str
 ) -> None:
-    asked = json.loads(answers[f"api/runs/{run}.json"])
-    why = asked[f"GET /runs/{run}/diagnosis"]
+    sentence = STOPPED.get(run, "")
+    page = json.loads(answers[f"api/runs/{run}.json"])
+    why = page[f"GET /runs/{run}/diagnosis"]
     assert why["verdict"].startswith(sentence)
     assert bool(why["verdict"]) == bool(sentence)
-    report = asked[f"GET /runs/{run}/report?size=2000"]
+    report = page[f"GET /runs/{run}/report?size=2000"]
     told = {
         why["verdict"],
-        asked[f"GET /runs/{run}"]["verdict"],
+        page[f"GET /runs/{run}"]["verdict"],
         report["run"]["verdict"],
         report["diagnosis"]["verdict"],
+        unmark(asked.why(run)["verdict"] or ""),
     }
     rows = [row for row in json.loads(answers["api/overview.json"])["GET /overview"]["runs"] if row["id"] == run]
     told |= {row["verdict"] for row in rows if row["state"] != "finished"}
     assert told == {why["verdict"]}
     assert not any({"remaining_seconds", "step_seconds"} & row.keys() for row in rows), "no end and no pace"
+    assert not sentence or f"{run}: {why['verdict']}; trackside why {run} has the advice" in "\n".join(summary)
     text = " ".join(answers[f"text/runs/{run}.txt"].split())
     for face in (f"health: {why['health']}", f"verdict {why['verdict']} started"):
         assert not sentence or " ".join(face.split()) in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,17 @@ def pack_all(one: History) -> None:
     one.wait_until_packed()
     with one.database.reading() as connection:
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (0,)
+
+
+def test_one_that_was_not_read_before_the_end_is_not_being_written(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([opened("run"), replace(wrote(9, 5.0), state="writing", checked=None)])
+        states = []
+        for _ in range(2):
+            with one.database.reading() as connection:
+                states += [each["state"] for each in overview(connection, "run")["checkpoints"]]
+            one.put([finished("run")])
+    assert states == ["writing", "unread"]
 
 
 @pytest.mark.parametrize("scale", [1, 40, 4000])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from client.messages import forget_process_info
+from processes import DEADLINE
 
 from trackside.environment import process_info as info_module
 from trackside.environment.process_info import (
@@ -295,3 +298,23 @@ def test_a_working_directory_that_is_gone_and_no_script_cost_nothing(
     monkeypatch.chdir(tmp_path)
     assert (found.directory, found.git_dirty) == ("", None)
     assert found.python
+
+
+def test_the_first_session_of_a_script_knows_how_long_its_process_took_to_start_it() -> None:
+    code = """
+        import os, sys, time
+        time.sleep(0.2)
+        from trackside.environment.clocks import read_clocks
+        from trackside.environment.process_info import startup
+        first, again = startup(read_clocks()), startup(read_clocks())
+        print(first >= 200_000_000, again, flush=True)
+        if os.fork() == 0:
+            print(startup(read_clocks()) < first, flush=True)
+            os._exit(0)
+        os.wait()
+        """
+    for before, printed in (("", "True 0\nTrue\n"), ("import sys; sys.ps1 = '>>> '\n", "False 0\nFalse\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", before + dedent(code)], capture_output=True, text=True, check=True, timeout=DEADLINE
+        )
+        assert done.stdout == printed

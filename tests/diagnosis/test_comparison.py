@@ -13,7 +13,7 @@ from session_records import batch_ingested
 
 from trackside.distributions import p_value, t_quantile
 from trackside.packing import pack
-from trackside.wire import Block
+from trackside.wire import Block, ProcessInfo
 from trackside_daemon.diagnosis.comparison import as_json, compare, find_baseline
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.estimates import Estimate, batched, pooled
@@ -182,6 +182,26 @@ def test_what_is_not_there_is_unknown(stored_history: History) -> None:
     assert found["throughput"].unknown == "fewer than two pushes"
     assert found["accuracy"].unknown.endswith("has no values of it")
     assert as_json(found["accuracy"])["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "directory", "agrees"),
+    [
+        (("python3", "-u", "/a/train.py", "--lr=2"), "/a", True),
+        (("python", "train.py"), "/b", False),
+        (("python", "other/main.py"), "/a", False),
+        ((), "", True),
+    ],
+)
+def test_a_baseline_by_name_is_of_the_same_script_in_the_same_directory(
+    stored_history: History, command: tuple[str, ...], directory: str, *, agrees: bool
+) -> None:
+    before = opened("before", name="train", started=BEGIN, about=ProcessInfo(command=command, directory=directory))
+    mine = ProcessInfo(command=("python", "train.py", "--lr=1"), directory="/a")
+    stored_history.put([before, finished("before"), opened("mine", name="train", started=BEGIN + 9, about=mine)])
+    with stored_history.database.reading() as connection:
+        found = find_baseline(connection, "mine")
+    assert (found is not None and found.runs == ("before",)) == agrees
 
 
 def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_tag(stored_history: History) -> None:

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 from histories import BEGIN, History, finished, history, ingested, opened
 
+from trackside.wire import ProcessInfo
+from trackside_daemon.diagnosis.accounts import read_run
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.documents.diagnosis import lines
@@ -235,6 +237,79 @@ def test_the_planted_cause_comes_first(stored_history: History, name: str) -> No
     assert text[0].startswith("run: ")
     assert text[1].startswith("health: ")
     assert text[3].startswith(f"1. {cause}: " if cause else "nothing cost more than 5 %")
+
+
+def paused(phases: Mapping[str, float] = {}) -> list[Record]:
+    """Return a run of 300 steps of 40 ms, of which each 25th takes 0.94 s."""
+    times = [0.04 * step + 0.9 * (step // 25) for step in range(300)]
+    rows = [(step, round((BEGIN + time) * 1e6), {"loss": 1.0}) for step, time in enumerate(times)]
+    batch = ingested("run", rows)
+    return [opened("run"), replace(batch, phases=phases), finished("run", after=times[-1])]
+
+
+def test_pauses_within_steps_are_an_account_with_their_period(stored_history: History) -> None:
+    stored_history.put(paused())
+    found = diagnosis(stored_history)
+    (cause,) = found["causes"]
+    assert found["ledger"] == {"compute": pytest.approx(11.96), "long_steps": pytest.approx(9.9)}
+    assert (cause["cause"], cause["lost_seconds"]) == ("pauses", pytest.approx(9.9))
+    assert cause["summary"] == "the training paused within steps every 25 steps: 45.3 % of the time, 9.9 s at most"
+    assert (
+        cause["evidence"][0]["text"]
+        == "11 steps of 299 took 940 ms on average, 40 ms the median one, one every 25 steps"
+    )
+    assert "find what runs every 25 steps then" in cause["advice"]
+
+
+def test_pauses_that_a_phase_explains_are_not_counted_again(stored_history: History) -> None:
+    stored_history.put(paused({"eval": 9.9}))
+    found = diagnosis(stored_history)
+    assert found["ledger"] == {"compute": pytest.approx(11.96), "eval": pytest.approx(9.9)}
+    assert [cause["cause"] for cause in found["causes"]] == ["eval"]
+
+
+@pytest.mark.parametrize("places", [[7, 30, 44, 90, 93, 150], [3, 9]])
+def test_pauses_without_a_period_have_none(stored_history: History, places: list[int]) -> None:
+    times = [0.04 * step + sum(0.9 for place in places if place <= step) for step in range(200)]
+    rows = [(step, round((BEGIN + time) * 1e6), {"loss": 1.0}) for step, time in enumerate(times)]
+    stored_history.put([opened("run"), ingested("run", rows), finished("run", after=times[-1])])
+    (cause,) = diagnosis(stored_history)["causes"]
+    assert cause["summary"].startswith("the training paused within steps: ")
+
+
+def test_the_wait_for_a_cpu_is_no_useful_compute(stored_history: History) -> None:
+    stored_history.put([*records(), *of_rank("trackside_process_cpu_wait_seconds_total", 0.73)])
+    found = diagnosis(stored_history)
+    assert found["ledger"]["cpu"] == pytest.approx(0.73 * 580, rel=0.01), "of the samples between first and last push"
+    assert found["ledger"]["compute"] < 0.3 * LENGTH
+    assert found["causes"][0]["cause"] == "cpu_contention"
+
+
+@pytest.mark.parametrize(("waits", "lost"), [(0.1, 92.0), (0.9, None)])
+def test_a_slow_down_does_not_vanish_behind_another_cause(
+    stored_history: History, waits: float, lost: float | None
+) -> None:
+    """The last 300 of 600 seconds were twice as slow."""
+    slower = {"value": 2.0, "usual": 1.0, "since": BEGIN + 300}
+    fired = replace(alert("ThroughputRegression", 320, "info"), evidence=slower)
+    stored_history.put([*records(), fired, *of_rank("trackside_process_cpu_wait_seconds_total", waits)])
+    causes = {cause["cause"]: cause for cause in diagnosis(stored_history)["causes"]}
+    assert list(causes) == (["slowdown", "cpu_contention"] if lost else ["cpu_contention", "slowdown"])
+    assert causes["slowdown"]["lost_seconds"] == (lost and pytest.approx(lost, rel=0.03))
+    assert "nothing that was measured" not in causes["slowdown"]["summary"] or lost
+
+
+def test_what_the_process_did_before_its_session_is_start_up_of_the_run(stored_history: History) -> None:
+    session, *rest = records()
+    assert isinstance(session, SessionOpened)
+    hello = msgspec.structs.replace(session.hello, about=ProcessInfo(startup=167_000_000_000))
+    stored_history.put([replace(session, hello=hello), *rest])
+    with stored_history.database.reading() as connection:
+        found, run = diagnose(connection, "run", CostSection()), read_run(connection, "run")
+    assert (run["started"], found["wall_seconds"]) == (BEGIN - 167, LENGTH + 167)
+    assert found["ledger"]["start"] == pytest.approx(172), "with the 5 s until the first push"
+    assert run["lost"]["start"] == pytest.approx(172 / 767)
+    assert [(one["cause"], one["lost_seconds"]) for one in found["causes"]] == [("start_up", pytest.approx(172))]
 
 
 def test_a_best_evaluation_that_is_the_last_one_is_no_reason_to_stop_earlier(stored_history: History) -> None:

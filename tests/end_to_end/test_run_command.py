@@ -18,6 +18,8 @@ import psutil
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
+from trackside.transport.orphaned_spool import orphaned_sessions
+from trackside.wire import Bye, decode_body
 from trackside_daemon.cli.run import command_daemon
 from trackside_daemon.config.loading import load
 from trackside_daemon.service.config import Config
@@ -47,6 +49,16 @@ for step, _ in enumerate(sys.stdin):
     print(step, flush=True)
 """
 """A step a line, until there are no more."""
+
+UNSENT = """
+import os, time, trackside
+from pathlib import Path
+def spooled():
+    while not list(Path(os.environ["TRACKSIDE_SPOOL"]).glob("*.spool")):
+        time.sleep(0.05)
+trackside.push(step=0, loss=1.0)
+"""
+"""A step, which no daemon gets."""
 
 INTERVAL = "--sample.interval=2s"
 
@@ -255,7 +267,11 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     fired = {one["alert"] for one in run["alerts"] if one["severity"] != "info"}
     assert "NonFinite" in fired
     assert re.match(r"trackside: gpt-small: alerts: .*NonFinite \(critical\)", rest[2])
-    assert rest[3:] == ["trackside: details: trackside show gpt-small"]
+    died = "rank 0 of run gpt-small, at step 60, died: exit status 3"
+    assert rest[3:] == [
+        f"trackside: gpt-small: {died}; trackside why {run['id']} has the advice",
+        "trackside: details: trackside show gpt-small",
+    ]
     assert [path for path in spool.rglob("*") if path.stat().st_size and path.is_file()] == []
     assert {path.name for path in started.place.iterdir() if path.is_file()} == {"push.sock.lock", "push.users"}
     assert (started.history / "daemon.log").stat().st_mode & 0o777 == 0o600
@@ -360,6 +376,29 @@ def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_pa
     status, printed, complaints = started.run("echo", "trains", flags=[f"--web.config.file={tmp_path}/none"])
     assert (status, printed, complaints.count("\n")) == (0, "trains\n", 1)
     assert re.match(rf"trackside: the command runs without a daemon: .*{tmp_path}/none", complaints)
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        ("raise SystemExit(3)", ("failed", "exit status 3")),
+        ("spooled(); os._exit(4)", ("failed", "exit status 4")),
+        ("spooled(); os.kill(os.getpid(), 9)", ("failed", "SIGKILL")),
+        ("raise KeyError('x')", ("failed", "KeyError: 'x'")),
+        ("pass", ("finished", "")),
+    ],
+)
+def test_the_status_of_the_command_is_in_what_waits_for_the_next_daemon(
+    started: Started, spool: Path, tmp_path: Path, code: str, end: tuple[str, str]
+) -> None:
+    missing = f"--storage.path={tmp_path}/none/none"
+    started.run(sys.executable, "-c", UNSENT + code, flags=[missing], TRACKSIDE_FLUSH_TIMEOUT="0.1")
+    (orphan,) = orphaned_sessions([spool], None)
+    last = orphan.spool.next_after(orphan.spool.last - 1)
+    orphan.spool.close()
+    assert last is not None
+    bye: Bye = decode_body("bye", last.frames[2])
+    assert (bye.status, bye.cause) == end
 
 
 def test_commands_share_a_daemon_that_may_die(started: Started) -> None:

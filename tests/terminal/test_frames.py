@@ -84,6 +84,12 @@ def test_a_time_that_is_no_number_is_none(reported: str) -> None:
     assert any(re.search(r"^[> ] net +running +\d+ +- ", line) for line in lines)
 
 
+def test_a_loss_that_is_no_number_is_spelt_as_everywhere() -> None:
+    text = "\n".join(map(to_text, drawn(overview(runs=[run("net") | {"loss": "nan"}]))))
+    assert re.search(r"\bNaN\b", text)
+    assert "nan" not in text
+
+
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 4), min_size=1, max_size=20))
 def test_any_finite_numbers_are_a_curve(numbers: list[tuple[float, float, float, float]]) -> None:
     dots = [Point(step, *sorted(values)) for step, *values in numbers]

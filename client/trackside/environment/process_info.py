@@ -18,6 +18,8 @@ from trackside.wire import ProcessInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from trackside.environment.clocks import Clocks
+
 _POD = ("POD_NAME", "K8S_POD_NAME", "MY_POD_NAME", "HOSTNAME")
 
 _NAMESPACE = ("POD_NAMESPACE", "K8S_POD_NAMESPACE", "K8S_NAMESPACE", "MY_POD_NAMESPACE")
@@ -72,8 +74,33 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
         correlation=_or("", lambda: correlation(os.environ)),
         parents=_or(None, lambda: parents(Path("/proc"))),
-        daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
+        daemonic=_daemonic(),
     )
+
+
+STARTUP_SECONDS = 6 * 3600  # a process that began its first run later did something else before
+
+_begun = 0
+"""Pid of the process, if its first session has begun: a forked child has its own."""
+
+
+def startup(began: Clocks, proc: Path = Path("/proc")) -> int:
+    """Return nanoseconds from the start of this process until its first session *began*; 0 from its second session on.
+
+    They are 0, too, if that is unknown, in a notebook or a shell, and in a worker that existed before its task.
+    """
+    global _begun
+    first, _begun = _begun != os.getpid(), os.getpid()
+    ticks = start_time(proc, "self") if first else 0
+    if not ticks or hasattr(sys, "ps1") or "ipykernel" in sys.modules or "RAY_JOB_ID" in os.environ or _daemonic():
+        return 0
+    age = began.monotonic + began.asleep - ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return age if 0 < age < STARTUP_SECONDS * 1e9 else 0
+
+
+def _daemonic() -> bool:
+    """Return whether this process is a daemon process of `multiprocessing`."""
+    return _or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon)
 
 
 def parents(proc: Path) -> tuple[tuple[int, int], ...]:

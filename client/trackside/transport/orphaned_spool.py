@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from trackside.environment.paths import spool_directories
 from trackside.transport.outbox import Outbox
-from trackside.transport.spool import SegmentReader, Spool
+from trackside.transport.spool import SegmentReader, Spool, SpooledMessage
 from trackside.transport.spool_access import acquire_lock
-from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
+from trackside.wire import Bye, Envelope, Hello, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
-    from trackside.wire import Clock
+    from trackside.wire import Clock, Pushes, Skip
 
 
 class OrphanedSession(Outbox):
@@ -51,6 +51,33 @@ class OrphanedSession(Outbox):
         """Read its files, without the messages whose acknowledgement its process had received."""
         self.spool.restore(lock)
         self.spool.acknowledged(self._acked)
+
+    def conclude(self, clock: Clock, end: Callable[[Bye | None], tuple[str, str]]) -> None:
+        """Write how its process ended, for a daemon that did not see it.
+
+        Args:
+            clock: The present moment.
+            end: Returns state and cause of the end by the session's own bye, if it has written one.
+
+        Raises:
+            OSError: It cannot be written.
+            WireError: Its last message cannot be read.
+        """
+        last, number = None, self._acked
+        while (record := self.spool.next_after(number)) is not None:
+            last, number = record, record.number
+        if last is None:
+            return
+        envelope = open_envelope(last.frames)
+        body: Pushes | Skip | Bye = decode_body(envelope.kind, last.frames[2])
+        bye = body if isinstance(body, Bye) else None
+        state, cause = end(bye)
+        if bye is None or (state, cause) != (bye.status, bye.cause):
+            number += bye is None
+            message = Bye(clock if bye is None else bye.clock, body.totals, state, cause)
+            self.spool.replace_last(
+                SpooledMessage(number, number, 0, encode(Envelope("bye", self.id, number), message))
+            )
 
     def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it has the clock of the process
         """Return the hello of its process, marked as late."""

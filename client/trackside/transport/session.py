@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trackside.environment.clocks import read_clocks
 from trackside.environment.exit_status import requested_exit
-from trackside.environment.process_info import process_info
+from trackside.environment.process_info import process_info, startup
 from trackside.limits import BATCH_MESSAGES
 from trackside.redact import redact_json, redact_text
 from trackside.rows import Measured
@@ -115,6 +115,7 @@ class Session(Outbox):
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
         self._began = read_clocks()
+        self._startup = startup(self._began) if about is None else 0
         self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(self._began.monotonic, flops)
         self.warnings = self._counts.warnings
@@ -213,7 +214,11 @@ class Session(Outbox):
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
                 about=replace(
-                    self._about or process_info(), roles=dict(self._roles), profile=self._profile, auto=self._auto
+                    self._about or process_info(),
+                    roles=dict(self._roles),
+                    profile=self._profile,
+                    auto=self._auto,
+                    startup=self._startup,
                 ),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),

@@ -178,6 +178,22 @@ class Spool:
         self.failure = ""
         return True
 
+    def replace_last(self, record: SpooledMessage) -> None:
+        """Write the last message of an ended process, in place of one of its number.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = self._segments[-1].path
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            reader = SegmentReader(path)
+            if place := next((reader.place for each in reader if each.number == record.number), 0):
+                os.ftruncate(file, place)
+            _write(file, _record(record))
+        finally:
+            os.close(file)
+
     def next_after(self, number: int) -> SpooledMessage | None:
         """Return the message that follows *number*, or None. Calls with growing numbers read each segment once."""
         while True:
@@ -375,7 +391,7 @@ class SegmentReader:
         machine: Id of the machine that wrote it; empty if its head is damaged.
         user: The owner of the file.
         hello: The session's hello, as frames; empty if its head is damaged.
-        number: Sequence number of the last record that `next` returned.
+        number: Sequence number of the last record that `next` returned; *place* is where it begins.
         lost: Number of values, as far as it is known, in the damaged records before that one.
 
     Raises:
@@ -385,7 +401,7 @@ class SegmentReader:
 
     def __init__(self, path: Path, damage: dict[tuple[Path, int], str] | None = None) -> None:
         self.path = path
-        self.number = self.lost = 0
+        self.number = self.lost = self.place = 0
         self._damage = {} if damage is None else damage
         self._file = open_regular(path)
         self.user = os.fstat(self._file.fileno()).st_uid
@@ -410,7 +426,7 @@ class SegmentReader:
                 return None
             self._file.seek(start)
             if (record := self._message()) is not None:
-                self.number = record.number
+                self.number, self.place = record.number, start
                 return record
             found = self._search(start)
             if found is None:

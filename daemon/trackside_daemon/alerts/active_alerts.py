@@ -89,6 +89,7 @@ class ActiveAlerts:
         host: Name of this machine.
         url: Address of the dashboard, with a slash at its end; empty for no links.
         correlation: Returns the id by which other systems refer to a run, given its id; empty for none.
+        is_own: Returns whether a run is one of our own commands': alerts about it are infos.
         most: See `MOST`.
     """
 
@@ -102,11 +103,13 @@ class ActiveAlerts:
         host: str = "",
         url: str = "",
         correlation: Callable[[str], str] = lambda _: "",
+        is_own: Callable[[str], bool] = lambda _: False,
         most: int = MOST,
     ) -> None:
         self._most = most
         self._about = host, url
         self._correlation = correlation
+        self._is_own = is_own
         self._postpones = postpones
         self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
@@ -153,6 +156,7 @@ class ActiveAlerts:
         Findings of one call are evaluated together, so an alert also inhibits a consequence that was found just before it.
         """
         self._apply_silences(now)
+        findings = [one._replace(severity="info") if self._is_own(one.run) else one for one in findings]
         enabled = [finding for finding in findings if not self.disabled.contains(finding.alert, dict(finding.labels))]
         # Sources first: a consequence may have been found just before its source.
         for finding in enabled:

@@ -1,7 +1,8 @@
-"""The ids by which other systems refer to runs, from the hellos of their sessions to the alerts about them."""
+"""The ids by which other systems refer to runs, and the runs of our own commands, from the hellos of their sessions."""
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.records import SessionOpened
@@ -9,10 +10,14 @@ from trackside_daemon.model.records import SessionOpened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside.wire import Hello
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
 RUNS = 4096  # most runs that are remembered
+
+PROGRAMS = frozenset(("trackside", "trackside_daemon"))  # script and module of our commands
+START = 4  # words of a command in which they stand: the interpreter, -m and an option may come before
 
 
 class Correlations:
@@ -20,16 +25,31 @@ class Correlations:
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
+        self._own: dict[str, None] = {}
 
     def accept(self, batch: Batch) -> Sequence[Finding]:
         """Remember the ids in the sessions of a batch."""
         for record in batch.records:
-            if isinstance(record, SessionOpened) and record.session.correlation:
+            if not isinstance(record, SessionOpened):
+                continue
+            if record.session.correlation:
                 self._ids[record.session.run] = record.session.correlation
-                if len(self._ids) > RUNS:
-                    del self._ids[next(iter(self._ids))]
+            if _is_own(record.hello):
+                self._own[record.session.run] = None
+            for known in (self._ids, self._own):
+                if len(known) > RUNS:
+                    del known[next(iter(known))]
         return ()
+
+    def is_own(self, run: str) -> bool:
+        """Return whether a run is that of one of our commands, which tells its user itself what went wrong."""
+        return run in self._own
 
     def of(self, run: str) -> str:
         """Return the id of a run; empty for none."""
         return self._ids.get(run, "")
+
+
+def _is_own(hello: Hello) -> bool:
+    command = () if hello.about is None else hello.about.command[:START]
+    return "benchmark" in hello.tags and any(PurePath(word).name in PROGRAMS for word in command)

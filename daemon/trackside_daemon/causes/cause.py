@@ -118,7 +118,7 @@ class Kind(NamedTuple):
         accounts: The accounts of the ledger that have its seconds, in the order in which it draws from them.
         low: The share of the lost seconds that is gained at least; the rest may be hidden behind other work, or needed.
         least: The share of the wall time from which it matters.
-        usual: Seconds of its accounts in each attempt that are no loss.
+        usual: Seconds of its accounts in each attempt below which they are no loss.
         alerts: The alerts that are evidence of it.
         lost: Yields what it cost over a run, against nothing.
         families: The families that *rose* reads.
@@ -165,7 +165,7 @@ def drawn_accounts(kind: Kind, time: LostTime) -> Iterator[tuple[float, Evidence
     facts = time.facts
     whole = sum(time.left.get(account, 0.0) for account in kind.accounts)
     attempts = len({span.attempt for span in facts.spans})
-    if lost := kind.draw(time, whole - attempts * kind.usual):
+    if whole > attempts * kind.usual and (lost := kind.draw(time, whole)):
         names = " and ".join(ACCOUNTS[account] for account in kind.accounts)
         yield lost, Evidence(f"{names}: {duration(whole)} of {duration(facts.wall)}", f"{facts.api}/diagnosis")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.causes import attempts, gpus, machine, other_alerts, steps
+from trackside_daemon.causes import attempts, gpus, long_steps, machine, other_alerts, steps
 from trackside_daemon.causes.baseline_readings import baseline_readings
 from trackside_daemon.causes.cause import LostTime
 from trackside_daemon.model.families import gpu, host, process, training
@@ -28,6 +28,7 @@ CAUSES = (
     *(steps.FIRST_BATCHES, machine.PAGE_FAULTS),
     *(gpus.UNUSED, *gpus.PROFILED, gpus.IDLE_WITHIN),
     *(gpus.THROTTLED, steps.STRAGGLER, steps.DATA, steps.EXCHANGE, steps.CHECKPOINT, steps.EVAL),
+    long_steps.PAUSES,
     *(attempts.START_UP, attempts.RESTART, attempts.REPEATED, attempts.STALL, attempts.IDLE_END, attempts.WASTED),
     *(attempts.RESUME, other_alerts.SLOWDOWN, attempts.FAILED, other_alerts.ALERTS, other_alerts.BEST_EVALUATION),
 )

@@ -45,6 +45,28 @@ class Reliability(NamedTuple):
     seconds: float
 
 
+class LongSteps(NamedTuple):
+    """The long steps among those that were read of an attempt.
+
+    Attributes:
+        long: Their number.
+        steps: Number of all steps that were read.
+        seconds: Seconds of a long one, on average.
+        usual: Seconds of the median step.
+        share: The share of the time that long steps took beyond the median one.
+        longest: Seconds that the longest one took beyond it.
+        period: Every how many steps or seconds they come, as words; empty without a period.
+    """
+
+    long: int
+    steps: int
+    seconds: float
+    usual: float
+    share: float
+    longest: float = 0.0
+    period: str = ""
+
+
 class Facts(NamedTuple):
     """A run with its ranks, alerts and resources.
 
@@ -58,6 +80,7 @@ class Facts(NamedTuple):
         profile: Its newest profile that is summarised; None without one.
         reliability: Failures in this history.
         resumes: The verdicts on its resumes, oldest first.
+        long: The long steps of each attempt that has some.
     """
 
     run: Mapping[str, Any]
@@ -69,6 +92,7 @@ class Facts(NamedTuple):
     profile: Capture | None = None
     reliability: Reliability = Reliability(0, 0.0)
     resumes: Sequence[Mapping[str, Any]] = ()
+    long: Mapping[int, LongSteps] = {}
 
     @property
     def wall(self) -> float:

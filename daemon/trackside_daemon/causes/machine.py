@@ -138,7 +138,7 @@ CONTENTION = Kind(
     "the training's main thread waited for a CPU that others used",
     "give the job CPUs of its own; use fewer threads (OMP_NUM_THREADS) and DataLoader workers",
     process.CPU_WAIT.name,
-    ("compute",),
+    ("cpu", "compute"),
     least=0.02,
     lost=_contention,
     families=(host.CPU_WAITING, process.CPU_WAIT, *OWN_CPU),

@@ -30,20 +30,26 @@ _SLOW = (
     "CpuSaturated",
     "IoBottleneck",
 )
+# Accounts in which slower steps show, besides evaluations and checkpoints.
+WITHIN_STEPS = ("compute", "cpu", "long_steps", "throttled", "data", "communication", "exchange")
 _HARMLESS = {*LIFE_CYCLE, "UserAlert", "MonitorBlind", "LossHardBatch"}
 
 
 def _slowdown(kind: Kind, time: LostTime) -> Iterator[Cause]:
-    """Yield what steps lost that became slower and stayed slower, if no other cause has these seconds."""
+    """Yield what steps lost that became slower and stayed slower, without what other causes explain of it."""
     facts = time.facts
+    explained = sum(time.whole.get(account, 0.0) - time.left.get(account, 0.0) for account in WITHIN_STEPS)
     for listed in facts.alerts:
         alert = alert_reader.alert(time.connection, listed["id"]) if listed["alert"] in kind.alerts else None
         value, usual, since = ((alert or {}).get("evidence", {}).get(name) for name in ("value", "usual", "since"))
         if alert is None or not value or not usual or since is None:
             continue
         ended = facts.ended if alert["ended"] is None else alert["ended"]
-        if lost := kind.draw(time, max(0.0, ended - since) * (1 - usual / value) - time.drawn):
-            yield kind.found(time, lost, advice=kind.advice.format(shown(facts.run["name"])))
+        advice = kind.advice.format(shown(facts.run["name"]))
+        if lost := kind.draw(time, max(0.0, ended - since) * (1 - usual / value) - explained):
+            yield kind.found(time, lost, advice=advice)
+        elif explained:
+            yield kind.found(time, None, advice=advice, summary="steps became slower, which the causes above explain")
 
 
 def _alerts(_: Kind, time: LostTime) -> Iterator[Cause]:

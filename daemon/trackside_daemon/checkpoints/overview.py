@@ -12,7 +12,7 @@ from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import Values
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.model.checkpoint import as_json
+from trackside_daemon.model.checkpoint import COMPLETE, WRITING, as_json
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.model.checkpoint import Checkpoint
 
+PRESENT = frozenset((WRITING, "unread", COMPLETE))  # states of those that may be loaded
 LOGS = 64  # most ranks of an attempt whose samples that are not packed yet are searched
 
 
@@ -35,12 +36,18 @@ def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict
 
     Returns:
         ``run``; ``metric``: the key; ``checkpoints``: with ``value``, that of the metric at the step of the checkpoint, as
-        the attempt that wrote it pushed it, and ``fingerprint``, which changes with its files.
+        the attempt that wrote it pushed it, and ``fingerprint``, which changes with its files. One that was not read before
+        its attempt and the daemon ended has the state ``unread``: nobody writes it any more.
 
     Raises:
         ValueError: A block is damaged.
     """
     records = checkpoints(connection, uid)
+    over = connection.execute(
+        "SELECT number FROM attempt JOIN run ON run.id = attempt.run WHERE uid = ? AND attempt.ended IS NOT NULL",
+        (uid,),
+    )
+    ended = {number for (number,) in over}
     reported = next((name for record in records for name in sorted(record.metrics)), "")
     keys = [metric or reported] if metric or reported else list(LOSSES)
     series = list(_series(connection, uid, keys))
@@ -52,6 +59,7 @@ def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict
         "checkpoints": [
             {
                 **as_json(record),
+                **({"state": "unread"} if record.state == WRITING and record.attempt in ended else {}),
                 "fingerprint": fingerprint(record.files),
                 "value": _value(record, key, values),
             }
@@ -93,6 +101,6 @@ def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str
     rated = [
         one
         for one in listed
-        if isinstance(one["value"], int | float) and isfinite(one["value"]) and one["state"] in {"writing", "complete"}
+        if isinstance(one["value"], int | float) and isfinite(one["value"]) and one["state"] in PRESENT
     ]
     return (max if highest else min)(rated, key=lambda one: one["value"], default=None)

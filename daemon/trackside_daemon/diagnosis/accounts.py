@@ -6,12 +6,14 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.causes.cause import LISTED_SHARE
 from trackside_daemon.causes.facts import read_times
+from trackside_daemon.causes.long_steps import read_long_steps
 from trackside_daemon.causes.verdict import DIVERGED, verdict
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.history.read.summary import SUMMARIES
-from trackside_daemon.model.families import gpu
+from trackside_daemon.model.families import gpu, process
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Account
@@ -39,9 +41,10 @@ def read_run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, o
         ValueError: A block is damaged.
     """
     run = reader.run(connection, uid, limit, offset)
-    facts, accounts = divide(read_times(connection, uid, LogTails(connection), run))
+    tails = LogTails(connection)
+    facts, accounts = divide(read_times(connection, uid, tails, run), connection, tails)
     run = {**run, "verdict": verdict(facts, connection).text}
-    if not _is_measured(facts):
+    if not _is_measured(facts, accounts):
         return run
     for attempt in run["attempt_list"]:
         by_rank = accounts.by_attempt.get(attempt["attempt"], {})
@@ -57,24 +60,55 @@ def read_goodput(connection: sqlite3.Connection, uid: str) -> dict[int, float] |
         UnknownRunError: There is no run with this id.
         ValueError: A block is damaged.
     """
-    facts, accounts = divide(read_times(connection, uid, LogTails(connection)))
+    tails = LogTails(connection)
+    facts, accounts = divide(read_times(connection, uid, tails), connection, tails)
     totals = {rank: sum(seconds.values()) for rank, seconds in accounts.by_rank.items()}
-    known = [rank for rank, total in totals.items() if total] if _is_measured(facts) else []
+    known = [rank for rank, total in totals.items() if total] if _is_measured(facts, accounts) else []
     return {rank: accounts.by_rank[rank].get("compute", 0.0) / totals[rank] for rank in known} or None
 
 
-def _is_measured(facts: Facts) -> bool:
-    return facts.wall > 0 and any(span.phases or span.account != Account() for span in facts.spans)
+def _is_measured(facts: Facts, accounts: Ledger) -> bool:
+    """Return whether the run reported something of its time, or spent a share on its start that matters."""
+    if any(span.phases or span.account != Account() for span in facts.spans):
+        return facts.wall > 0
+    started = accounts.whole.get("start", 0.0) + accounts.whole.get("idle_before", 0.0)
+    return any(span.first is not None for span in facts.spans) and started >= LISTED_SHARE * facts.wall > 0
 
 
 def _lost(entries: Mapping[str, float]) -> dict[str, float]:
     return {account: amount for account, amount in entries.items() if account != "compute"}
 
 
-def divide(facts: Facts) -> tuple[Facts, Ledger]:
-    """Return the facts with what the GPUs of each rank worked, and the accounts of the run's time."""
+def divide(facts: Facts, connection: sqlite3.Connection, tails: LogTails) -> tuple[Facts, Ledger]:
+    """Return the facts with long steps, waits for CPUs and what the GPUs of each rank worked, and the accounts of the run's time."""
+    facts = facts._replace(long=read_long_steps(connection, facts.run["id"], tails))
+    facts = facts._replace(spans=_with_waits(facts))
     facts = facts._replace(spans=_with_busy(facts))
     return facts, ledger(facts.spans, [*_wasted(facts), *_throttled(facts)])
+
+
+def _with_waits(facts: Facts) -> list[RankSpan]:
+    """Return the spans of the ranks with the seconds of long steps, and those in which their main threads waited for a CPU."""
+    waiting: dict[int, list[Resource]] = {}
+    processes = facts.processes()
+    for counter in facts.of(process.CPU_WAIT):
+        if (rank := processes.get(counter.labels.get("pid", ""))) is not None:
+            waiting.setdefault(rank, []).append(counter)
+    spans = []
+    for span in facts.spans:
+        if span.first is not None and span.last is not None:
+            long = facts.long.get(span.attempt)
+            within = (
+                [point for point in counter.points if span.first <= point[0] <= span.last]
+                for counter in waiting.get(span.rank, ())
+            )
+            span = span._replace(  # noqa: PLW2901
+                long=0.0 if long is None else long.share * (span.last - span.first),
+                longest=0.0 if long is None else long.longest,
+                cpu_wait=max((points[-1][1] - points[0][1] for points in within if points), default=0.0),
+            )
+        spans.append(span)
+    return spans
 
 
 def _with_busy(facts: Facts) -> list[RankSpan]:

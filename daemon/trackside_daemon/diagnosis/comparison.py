@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from math import isfinite, isinf, isnan
+from pathlib import PurePath
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 
 MOST = 8  # newest runs with a tag
+CANDIDATES = 64  # runs of the same name that are looked at
 
 
 class Baseline(NamedTuple):
@@ -50,7 +53,7 @@ def find_baseline(connection: sqlite3.Connection, uid: str, text: str = "") -> B
         connection: In a transaction.
         uid: The run's id.
         text: A run, or a tag, whose newest finished runs count. Empty for the newest pinned run of the same name,
-            else the newest finished one that began earlier.
+            else the newest finished one that began earlier, with the same script in the same directory.
 
     Returns:
         The baseline; None if *text* is empty and there is none.
@@ -68,11 +71,23 @@ def find_baseline(connection: sqlite3.Connection, uid: str, text: str = "") -> B
                 raise UnknownRunError(f"{error}, and no other finished run has this tag") from None
             return Baseline(tuple(found), "tag")
     named = connection.execute(
-        "SELECT uid, pinned FROM run WHERE name = ? AND uid != ? AND NOT deleted AND ended IS NOT NULL AND started <= ? "
-        "AND (pinned OR state = 'finished') ORDER BY pinned DESC, started DESC LIMIT 1",
-        (run["name"], uid, run["started"]),
-    ).fetchone()
-    return None if named is None else Baseline((named[0],), "pinned" if named[1] else "name")
+        "SELECT uid, pinned, (SELECT about FROM attempt WHERE run = run.id ORDER BY number DESC LIMIT 1) FROM run "
+        "WHERE name = ? AND uid != ? AND NOT deleted AND ended IS NOT NULL AND started <= ? "
+        "AND (pinned OR state = 'finished') ORDER BY pinned DESC, started DESC LIMIT ?",
+        (run["name"], uid, run["started"], CANDIDATES),
+    )
+    own = _project(run["attempt_list"][-1]) if run["attempt_list"] else ()
+    for other, pinned, about in named:
+        if pinned or not own or (_project(json.loads(about or "{}")) or own) == own:
+            return Baseline((other,), "pinned" if pinned else "name")
+    return None
+
+
+def _project(about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return directory and script of a run, since many scripts are called train; empty if they are unknown."""
+    words = [str(word) for word in about.get("command", ())[1:]]
+    script = next((PurePath(word).name for word in words if not word.startswith("-")), "")
+    return (str(about["directory"]), script) if about.get("directory") and script else ()
 
 
 TOKENS = "_at_tokens"

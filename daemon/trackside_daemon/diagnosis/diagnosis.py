@@ -125,7 +125,7 @@ def diagnose(
         ValueError: A block is damaged.
     """
     tails = LogTails(connection)
-    facts, accounts = divide(read_facts(connection, uid, tails))
+    facts, accounts = divide(read_facts(connection, uid, tails), connection, tails)
     joules = energy(facts)
     measures = read_measures(connection, uid, tails)
     cost = costs(facts, joules, accounts.whole, measures, prices)
@@ -181,7 +181,7 @@ def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]
         yield "what GPUs hide", "no rank was seen on a GPU, so that waits count in full"
     if not gpus:
         yield "GPUs", "no GPU was read in the time of the run"
-    elif facts.profile is None:
+    if facts.profile is None:
         live = facts.run["ended"] is None
         way = f": trackside capture {facts.run['name']}" if live else "; only a run that trains can be recorded"
         yield "waits within steps", f"no profile{way}"

@@ -88,8 +88,17 @@ def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Wi
     """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
     resources = Resources(connection, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
     begin = (float(run["started"]), 0.0)
+
+    def within(one: Resource) -> Resource:
+        """Return a counter without the time before the run and after it, in which its last record may come."""
+        points = [*one.points]
+        if run["ended"] is not None and points[-1][0] > run["ended"]:
+            last = float(run["ended"]), points[-1][1]
+            points = [*(point for point in points if point[0] < run["ended"]), last]
+        return one._replace(points=[begin, *points] if points[0][0] > begin[0] >= window.low else points)
+
     return [
-        one._replace(points=[begin, *one.points]) if one.points[0][0] > begin[0] >= window.low else one
+        within(one)
         for metric in FAMILIES
         for one in resources.of(metric.name, lambda labels: labels.get("run") == run["name"])
     ]

@@ -11,6 +11,7 @@ from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
 from trackside_daemon.documents.elements import Code, Document, Table, facts, listing
 from trackside_daemon.documents.run import fields_of
 from trackside_daemon.model.configuration import flat, setting
+from trackside_daemon.model.text import NONFINITE as NUMBERS
 from trackside_daemon.model.text import byte_size, duration, moment, number, percent, with_unit
 from trackside_daemon.model.troubles import DETECTED, RULED
 
@@ -229,18 +230,18 @@ def _values(title: str, pairs: Mapping[str, Any]) -> Table:
 
 def _value(name: str, value: Any) -> str:
     """Return a value in the unit that its name ends in."""
+    if value is None or value in NUMBERS:
+        return number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return "-" if value is None else value if isinstance(value, str) else setting(value)
-    if name in _MOMENTS:
-        return time.strftime("%H:%M:%S", time.localtime(value))
+        return value if isinstance(value, str) else setting(value)
     base = name.partition(" ")[0]
-    if base.endswith("_seconds") or base.startswith("phase_seconds."):
-        return duration(value)
+    if name in _MOMENTS or base.endswith("_seconds") or base.startswith("phase_seconds."):
+        return time.strftime("%H:%M:%S", time.localtime(value)) if name in _MOMENTS else duration(value)
     if base.endswith(("_bytes", "_bytes_per_second")) or base == "bytes":
         return byte_size(value) + ("/s" if base.endswith("_second") else "")
-    if base.endswith("_ratio"):
-        return percent(value)
-    return with_unit(value, "Hz") if base.endswith("_hertz") else number(value)
+    if base.endswith("_hertz"):
+        return with_unit(value, "Hz")
+    return percent(value) if base.endswith("_ratio") else number(value)
 
 
 _MOMENTS = frozenset(("last_push", "since"))

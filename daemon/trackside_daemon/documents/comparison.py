@@ -157,7 +157,8 @@ def _measured(comparison: Comparison) -> Iterator[Row]:
         effects = [comparison.effects(each).get(key, {}) for each in comparison.groups]
         units = {effect["unit"] for effect in effects if effect.get("unit")}
         ends = {effect["at"] for effect in effects if effect.get("at") is not None}
-        at = f" at step {number(ends.pop())}" if len(ends) == 1 and not key.endswith("_tokens") else ""
+        mean = f" (mean to step {number(next(iter(ends)))})" if len(ends) == 1 else ""
+        at = "" if key.endswith("_tokens") else mean
         unit = units.pop() if len(units) == 1 else ""
         yield f"{key}{at}", *(_cell(comparison.statistics(each, key), unit) for each in comparison.groups)
 

@@ -87,16 +87,26 @@ class Command:
         )
 
     @property
+    def pid(self) -> int:
+        """Process id of the command."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status as a shell gives it, 128 and the signal's number after a signal; None while it runs."""
+        code = self.code
+        return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def code(self) -> int | None:
+        """The exit status, or the number of its signal below 0; None while it runs."""
         if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            code = self._process.poll()
-            return 128 - code if code is not None and code < 0 else code
+            return self._process.poll()
         # WNOWAIT leaves a zombie until `reap`: before Linux 6.15 a daemon reads from it how the process ended.
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def send(self, number: int) -> None:
         """Send it a signal, if it still runs."""

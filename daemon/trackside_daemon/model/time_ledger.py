@@ -25,6 +25,8 @@ SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communica
 # Phases in which nothing is trained, by account.
 LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
 
+LEAST_LONG = 0.01  # share of the time that long steps take at least beyond the others: single ones are usual
+
 ACCOUNTS = {
     "compute": "useful compute",
     "data": "data wait",
@@ -35,6 +37,8 @@ ACCOUNTS = {
     "communication": "wait for the slowest rank",
     "exchange": "communication between ranks",
     "throttled": "clocks held down",
+    "long_steps": "long steps",
+    "cpu": "wait for a CPU",
     "checkpoint": "checkpoints",
     "eval": "evaluation",
     "start": "start-up",
@@ -75,6 +79,8 @@ class RankSpan(NamedTuple):
         busy_before: The same of the time before its first push.
         lives: The attempt has not ended, so that the time after the last push is no end.
         usual: Seconds of a step of it.
+        long: Seconds between its pushes by which long steps exceeded the median one; *longest* that of the longest.
+        cpu_wait: Seconds between its pushes in which its main thread waited for a CPU.
     """
 
     attempt: int
@@ -92,6 +98,9 @@ class RankSpan(NamedTuple):
     after: Mapping[str, float] = {}
     lives: bool = False
     usual: float = 0.0
+    long: float = 0.0
+    longest: float = 0.0
+    cpu_wait: float = 0.0
 
     @property
     def stands(self) -> bool:
@@ -221,11 +230,21 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     generated = () if PHASES["generate"].isdisjoint(span.phases) else PHASES.items()
     roles = [(role, phases, length) for role, phases in generated if role != "train"]
     parts = (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length), *roles)
+    known = 0.0
+    if span.account.stall > ends:  # it went on after that, and stood still before it was seen
+        known = max(span.account.stall, span.longest)
+        entries.put("stall", share * (known - span.account.stall))
     for account, phases, most in parts:
         outside = sum(part.get(phase, 0.0) for part in (span.before, span.after) for phase in phases)
+        known += max(0.0, _spent(span, *phases) - outside)
         entries.put(account, share * min(most, _spent(span, *phases) - outside))
     for account, seconds in waited.items():
         entries.put(account, share * seconds)
+    # What a step waited for by its phases is a part of its length, and so is a wait for a CPU.
+    long = span.long - known - waited.get("communication", 0.0)
+    long = long if long >= LEAST_LONG * length else 0.0
+    entries.put("long_steps", share * long)
+    entries.put("cpu", share * min(idle, span.cpu_wait - long))
     compute = entries.left
     for loss in slowed:
         if loss.account != "wasted":

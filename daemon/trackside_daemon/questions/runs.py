@@ -82,7 +82,7 @@ class Run(OfRun, frozen=True, kw_only=True):
         "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
         "newest attempts first. limit is 5000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank, and its step_seconds the mean duration of a step, without evaluation and checkpoints. Its lost are the seconds that "
         "are not useful compute, by rank and account of the ledger of time. verdict says in one sentence what stops the run: it failed, stands still, has diverged or is damaged; it is empty if nothing does. The run's goodput is the share of useful compute in its "
-        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time. mfu is the model's FLOPs divided by what the "
+        "time, and lost the shares of the other accounts, as means over the ranks. They are absent if the run reported nothing of its time, and started soon. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
         "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings. trends are those of "
         "/diagnosis for the loss and the step time."

@@ -121,6 +121,7 @@ class Alerting:
             host=about.instance,
             url=about.url,
             correlation=correlations.of,
+            is_own=correlations.is_own,
         )
         ended = [*map(self._as_it_ended, ended)]
         self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)

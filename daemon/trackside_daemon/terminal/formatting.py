@@ -32,7 +32,7 @@ def short_number(value: object) -> str:
     if isfinite(number) and number.is_integer() and abs(number) < 10_000_000:
         return str(int(number))
     if not isfinite(number):
-        return str(number)
+        return "NaN" if number != number else str(number)  # noqa: PLR0124
     size = abs(number)
     return f"{number:.4g}" if 1e-3 <= size < 1e4 else f"{number:.0f}" if 1e4 <= size < 1e7 else f"{number:.2e}"
 

@@ -372,7 +372,7 @@ def _cells(run: Mapping[str, Any]) -> dict[str, Piece]:
         "STEP": (short_number(run.get("step")), ""),
         "DONE": (percent(run.get("progress_ratio")), ""),
         "LEFT": (duration(to_float(run.get("remaining_seconds"))), ""),
-        "LOSS": (loss, "critical" if loss in {"nan", "inf", "-inf"} else ""),
+        "LOSS": (loss, "critical" if loss in {"NaN", "inf", "-inf"} else ""),
         "RATE": (_rate(run), ""),
         "RANKS": (short_number(run.get("world_size")), ""),
         "ATTEMPT": (short_number(run.get("attempt")), ""),

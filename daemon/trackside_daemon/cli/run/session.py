@@ -8,13 +8,17 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from trackside.auto.environment import refusal, variables
 from trackside.captures.kineto import SOCKET, socket_directory
+from trackside.environment.paths import machine_id, spool_directories
 from trackside.os_errors import os_error_text
+from trackside.transport.orphaned_spool import orphaned_hellos, orphaned_sessions
+from trackside.transport.sender import now
 from trackside_daemon.captures.kineto.environment import interpreter, missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
@@ -23,6 +27,7 @@ from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
 from trackside_daemon.model.text import shown
+from trackside_daemon.training.end_state import Exit, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -152,6 +157,7 @@ class _Session:
                 console.stop()
             if follower is not None:
                 follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
+            hand_over(command, self._launch)
             if daemon is not None:
                 self._summarize(daemon)
         finally:
@@ -190,6 +196,29 @@ class _Session:
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
         return status
+
+
+def hand_over(command: Command, launch: str) -> None:
+    """Write how a command ended into the spools that its own process left, for the next daemon, which did not see it.
+
+    Args:
+        command: It has ended.
+        launch: The id of the launch, which its sessions name.
+    """
+    end = partial(verdict, ended=Exit(command.code))
+    with suppress(LookupError, OSError, ValueError):  # there is no home, or a spool cannot be read or written
+        places, machine = list(spool_directories(os.environ, os.getuid())), machine_id()
+        hellos = {session: hello for session, hello, _ in orphaned_hellos(places, machine)}
+        others = {
+            session
+            for session, hello in hellos.items()
+            if hello.identity.pid != command.pid or hello.about is None or hello.about.launch != launch
+        }
+        for orphan in orphaned_sessions(places, machine, others) if hellos.keys() - others else ():
+            try:
+                orphan.conclude(now(), end)
+            finally:
+                orphan.spool.close()
 
 
 def _profiler_directory(daemon: CommandDaemon) -> Path:

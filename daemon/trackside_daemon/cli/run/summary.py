@@ -14,6 +14,7 @@ from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
+from trackside_daemon.documents.diagnosis import listed_causes
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.history import directory
 from trackside_daemon.model.text import duration, number
@@ -108,12 +109,8 @@ class CommandSummary:
             events = source.ask(questions.Events(run=run["id"]))["events"]
             for line in lines(whole, events, source.ask(questions.Alerts(run=run["id"]))["alerts"]):
                 report(line)
-            for cause in source.ask(questions.Diagnosis(id=run["id"]))["causes"][:1]:
-                lost = cause["lost_seconds"]  # None if that is not measured
-                if lost is None or lost >= WORTH_SECONDS:
-                    report(
-                        f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}"
-                    )
+            if why := _why(source.ask(questions.Diagnosis(id=run["id"]))):
+                report(f"{run['name']}: {why}; trackside why {run['id']} has the advice{self._where()}")
         if len(runs) > MOST:
             report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
         elif runs:
@@ -126,6 +123,13 @@ class CommandSummary:
             if history is None or _is_default(history):
                 return ""
         return f" --storage.path={history}"
+
+
+def _why(diagnosis: Mapping[str, Any]) -> str:
+    """Return what stops a run, else the costliest cause; empty if none is worth a line."""
+    causes = listed_causes(diagnosis)[:1]
+    worth = (one["summary"] for one in causes if one["lost_seconds"] is None or one["lost_seconds"] >= WORTH_SECONDS)
+    return str(diagnosis.get("verdict") or next(worth, ""))  # older daemons have no verdict
 
 
 def _lacks_alert(source: Source, run: Mapping[str, Any]) -> bool:

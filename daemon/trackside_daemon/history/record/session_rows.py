@@ -66,6 +66,12 @@ def _began(record: SessionOpened) -> float:
     return record.hello.started / 1e9 + record.offset
 
 
+def _launched(record: SessionOpened) -> float:
+    """Return when the process of a session began to start its run, in Unix seconds by this machine's clock."""
+    about = record.hello.about
+    return _began(record) - (0.0 if about is None else about.startup / 1e9)
+
+
 def _follow_clock(connection: sqlite3.Connection, record: SessionOpened) -> None:
     """Move the run of a session that has begun at another time than before: the clock was set since its last hello."""
     row = connection.execute(
@@ -88,7 +94,7 @@ def int64(number: int) -> int:
 
 def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     """Insert or update the run's row; return its id."""
-    hello, uid, started = record.hello, record.hello.identity.run, _began(record)
+    hello, uid, started = record.hello, record.hello.identity.run, _launched(record)
     # The column is UNIQUE, and the rows of a deleted run disappear only step by step.
     connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted = 1", (uid,))
     run = run_id(connection, uid)
@@ -116,7 +122,7 @@ def _write_attempt(
     connection: sqlite3.Connection, run: int, record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Insert or update the attempt's row; configuration and process information are those of the lowest rank."""
-    hello, started = record.hello, _began(record)
+    hello, started = record.hello, _launched(record)
     stored = connection.execute(
         "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.session.attempt)
     ).fetchone()

@@ -8,7 +8,7 @@ import { scrollTable } from "/static/run/tables.js";
 const HEADS = [["Step", "number"], ["Written"], ["State"], ["Format"], ["Size", "number"], ["Metric", "number"],
   ["Path"]];
 const MAX_ROWS = 100;
-const SEVERITIES = { damaged: "critical", writing: "info", gone: "stopped", complete: "finished" };
+const SEVERITIES = { damaged: "critical", writing: "info", unread: "info", gone: "stopped", complete: "finished" };
 
 export class Checkpoints {
   constructor(/** @type {Run} */ run, signal) {
