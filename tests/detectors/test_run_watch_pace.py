@@ -100,6 +100,21 @@ def test_backward_counts_where_the_waiting_is_measured_apart() -> None:
     assert [alarm.labels for alarm in run.trouble] == [(("rank", "2"), ("run", "net"))]
 
 
+def test_time_outside_of_any_phase_is_own_time_where_the_waiting_is_measured_apart() -> None:
+    run = Running(4)
+    usual = {"forward": 0.03, "backward": 0.05}
+    slow, waits = usual | {"other": 0.07, "sync": 0.0}, usual | {"other": 0.01, "sync": 0.06}
+    train(
+        run,
+        400,
+        lambda rank, steps: {name: steps * each for name, each in (slow if rank == 2 else waits).items()},
+        4,
+    )
+    (alarm,) = run.trouble
+    assert alarm.labels == (("rank", "2"), ("run", "net"))
+    assert "rank 2 takes 60 ms longer outside of any phase" in alarm.summary
+
+
 def test_a_rank_that_is_slow_now_and_then_is_no_straggler() -> None:
     run = Running(4)
     spent = [0.0] * 4
