@@ -17,6 +17,7 @@ from bench.table import head, interval, machine, row, verdict
 from trackside.auto.environment import variables
 
 PAIRS = 600
+STAGED_PAIRS = 3000
 STARTS = 60
 TORCH_STARTS = 12
 
@@ -42,7 +43,8 @@ def main() -> None:
             "`import torch`": _starts(TORCH, TORCH_STARTS, daemon.endpoint),
             "`import torch` and a first step, which opens the run": _starts(STEP, TORCH_STARTS, daemon.endpoint),
         }
-        step = _step(daemon.endpoint)
+        step = _step(daemon.endpoint, PAIRS)
+        staged = _step(daemon.endpoint, STAGED_PAIRS, "stages")
     threads = _threads()
     head("a step", "pairs", "step", "longer by", "null pairs")
     microseconds = [part / 100 * step["step"] * 1e6 for part in step["longer"]]
@@ -54,6 +56,13 @@ def main() -> None:
         interval(microseconds, "+.1f", " µs"),
         interval(null, "+.1f", " µs"),
     )
+    row(
+        f"with stages, {staged['step'] * 1e3:.1f} ms",
+        f"{staged['pairs']:,}",
+        "mean",
+        interval(staged["mean"], "+.2f", " %"),
+        interval(staged["null mean"], "+.2f", " %"),
+    )
     head("limit", "measured", "target", "")
     plain, torch, first = starts.values()
     verdict("a command that imports no PyTorch, longer by", f"{plain:.1f} ms", "<= 5 ms", met=plain <= 5)
@@ -63,6 +72,9 @@ def main() -> None:
     calls = step["back to back"]
     verdict("the hooks of a step, back to back", f"{calls:.1f} µs", "<= 5 µs", met=calls <= 5)
     verdict("a step, longer by", f"{microseconds[0]:.1f} µs", "<= 5 µs", met=microseconds[0] <= 5)
+    verdict(
+        "a step of 10 ms with stages, longer by", f"{staged['mean'][0]:.2f} %", "<= 0.3 %", met=staged["mean"][0] <= 0.3
+    )
 
 
 def _starts(code: str, count: int, endpoint: str) -> float:
@@ -88,9 +100,9 @@ def _threads() -> int:
     return int(done.stdout)
 
 
-def _step(endpoint: str) -> dict[str, Any]:
+def _step(endpoint: str, pairs: int, *more: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "auto_steps.py"), endpoint, str(PAIRS)],
+        [sys.executable, str(ROOT / "bench" / "auto_steps.py"), endpoint, str(pairs), *more],
         env=clean_environ({"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}),
         check=True,
         capture_output=True,

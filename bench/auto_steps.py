@@ -1,6 +1,7 @@
 """Time steps of a PyTorch loop with and without the hooks of `--auto`, in pairs of random order; print JSON.
 
-    python bench/auto_steps.py ipc:///tmp/push.sock 400     pairs of `BLOCK` steps, and as many null pairs
+    python bench/auto_steps.py ipc:///tmp/push.sock 400            pairs of `BLOCK` steps, and as many null pairs
+    python bench/auto_steps.py ipc:///tmp/push.sock 1000 stages    pairs of steps of about 10 ms, some of which are timed
 
 The hooks are put in place and removed between blocks of one training, so that both arms see the same machine. A single step
 after a change would be one for which the interpreter has no caches.
@@ -53,6 +54,37 @@ def main() -> None:
     """Measure what the command line names."""
     os.environ["TRACKSIDE_ENDPOINT"], pairs = sys.argv[1], int(sys.argv[2])
     watch(PATCHED_METHODS)
+    if sys.argv[3:] == ["stages"]:
+        import torch
+
+        from bench.watch import measured
+
+        torch.set_num_threads(1)
+        print(json.dumps(measured(staged, pairs)))
+    else:
+        print(json.dumps(short_steps(pairs)))
+
+
+def staged(*_: object) -> Any:
+    """Return the hooks as a way to watch a model of bench/watch.py, which removes those on modules itself."""
+    from bench.hooks import SEEN
+    from bench.watch import Watched
+    from trackside.auto.pytorch import watches
+
+    hooks = Hooks()
+    adapted: list[Any] = []
+
+    def switch(on: bool) -> None:
+        hooks.turn(on=on)
+        if not adapted and (stages := watches[0].stages) is not None:
+            stages._sampler._budget._share /= SEEN
+            adapted.append(stages)
+
+    return Watched(switch=switch)
+
+
+def short_steps(pairs: int) -> dict[str, Any]:
+    """Return the figures of steps that are as short as they get, and of calls of the hooks by themselves."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -88,7 +120,7 @@ def main() -> None:
     inputs, targets = next(iter(loader))
     loss = torch.nn.functional.mse_loss(model(inputs), targets)
     calls = back_to_back(iter(loader), [inputs, targets], loss, optimizer)
-    print(json.dumps({**plan.figures(measured, [0.0] * len(measured)), "back to back": calls}))
+    return {**plan.figures(measured, [0.0] * len(measured)), "back to back": calls}
 
 
 def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from client.torch_state import count_graphs_anew, graphs, hooks_after_any_step
-from torch import nn
+from client.router import marks, undrained
+from client.torch_state import count_graphs_anew, graphs, hooks_after_any_step, module_hooks, step_hooks
+from client_process import client_process
+from torch import distributed, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+import trackside
 from trackside.auto import pytorch, training
 from trackside.auto.hooks import hooks
 from trackside.auto.method_wrapping import replace_methods
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
+from trackside.pytorch.overhead_budget import StepSampler
+from trackside.row_queue import RowQueue
+from trackside.transport.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Found:
@@ -26,10 +33,11 @@ class Found:
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
-        self.queue = object()
+        self.queue: object = object()
 
-    def found(self, values: dict[str, Any]) -> None:
+    def found(self, values: dict[str, Any]) -> Any:
         self.steps.append(values)
+        return self.queue if isinstance(self.queue, RowQueue) else None
 
     def found_in_step(self, values: dict[str, Any]) -> None:
         self.steps[-1].update(values)
@@ -265,3 +273,150 @@ def test_a_loader_s_worker_stores_no_rows(found: Found) -> None:
     watch._rows = deque([(0, 1, {})] * 3)
     rows = [batch.tolist() for batch in DataLoader(Nested(), num_workers=1, multiprocessing_context="fork")]
     assert rows == [[[2.0, 0.0]]] * 4
+
+
+STAGES = ["+forward", "-forward", "+backward", "-backward", "+optimizer", "-optimizer"]
+X = torch.ones(4, 3)
+
+
+@pytest.fixture
+def timed(found: Found, place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[trackside.Run]:
+    """A run that sends nothing; each step of its training is timed."""
+    monkeypatch.setattr(StepSampler, "step_finished", lambda *_: True)
+    with client_process():
+        run = trackside.init(endpoint=f"ipc://{place}/nobody.sock")
+        found.queue = run.queue
+        with undrained(run):
+            yield run
+
+
+def step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    mse_loss(model(X), X[:, :1]).backward()
+    optimizer.step()
+
+
+class Agent(nn.Module):  # type: ignore[misc]  # mypy does not look into PyTorch
+    """Two networks of one optimizer, each of which the training calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+        self.critic = nn.Linear(2, 1)
+
+
+def test_the_stages_of_the_steps_after_the_first_are_phases(timed: trackside.Run) -> None:
+    other, _ = trainable()
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model, optimizer)
+    assert marks(timed) == []
+    for _ in range(2):
+        step(model, optimizer)
+        assert marks(timed) == STAGES
+    model.eval()
+    with torch.no_grad():
+        model(X)
+    assert marks(timed) == []
+    assert (len(module_hooks(model)), len(module_hooks(other, *model))) == (2, 0)
+    pytorch.pause(on=True)
+    assert (module_hooks(model), step_hooks(optimizer)) == ([], [])
+
+
+def test_of_modules_that_only_hold_others_the_parts_are_timed(timed: trackside.Run) -> None:
+    count_graphs_anew()
+    agent = Agent()
+    optimizer = torch.optim.SGD(agent.parameters(), lr=0.1)
+    words = []
+    for _ in range(3):
+        step(lambda x: agent.critic(agent.actor(x)), optimizer)
+        words.append(marks(timed))
+    assert words == [[], STAGES[2:], ["+forward", "-forward", *STAGES]]
+
+
+def test_collectives_of_the_training_and_the_end_of_a_backward_of_ddp_are_waits(
+    timed: trackside.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    replaced = "torch.distributed.distributed_c10d"
+    monkeypatch.setattr(distributed.distributed_c10d.Work, "wait", distributed.distributed_c10d.Work.wait)
+    replace_methods(replaced, PATCHED_METHODS[replaced])
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            step(model, optimizer)
+        assert marks(timed) == [*STAGES[:3], "+sync", "-sync", *STAGES[3:]]
+        distributed.all_reduce(torch.ones(1))
+        distributed.all_reduce(torch.ones(1), async_op=True).wait()
+        assert marks(timed) == ["+sync", "-sync"] * 2
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_a_training_that_watches_its_model_is_timed_once(timed: trackside.Run) -> None:
+    model, optimizer = trainable()
+    step(model, optimizer)
+    timed.watch(nn.Linear(1, 1))
+    step(model, optimizer)
+    assert (marks(timed), module_hooks(model)) == ([], [])
+    first, first_optimizer = trainable()
+    timed.watch(first, first_optimizer)
+    for _ in range(3):
+        step(first, first_optimizer)
+    assert marks(timed) == STAGES * 3
+
+
+def test_a_training_that_marks_its_stages_is_not_timed(timed: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = trainable()
+    step(model, optimizer)
+    monkeypatch.setattr(Session, "has_own_phases", True)
+    for _ in range(2):
+        step(model, optimizer)
+    marks(timed)
+    step(model, optimizer)
+    assert (marks(timed), module_hooks(model)) == ([], [])
+
+
+def test_what_cannot_be_timed_costs_itself_alone(timed: trackside.Run, found: Found) -> None:
+    class Unhookable(nn.Linear):  # type: ignore[misc]  # the same
+        def register_forward_pre_hook(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("takes no hooks")
+
+    model = Unhookable(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        step(model, optimizer)
+    assert len([loss for loss in found.column("loss") if loss is not None]) == 3
+    assert not hooks.pop("torch: stages of a step").is_on
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
+@pytest.mark.parametrize("how", ["outer", "in place", "a function", "a function, later"])
+def test_compiled_models_have_the_same_graphs_with_stages(timed: trackside.Run, found: Found, how: str) -> None:
+    def train() -> tuple[Any, ...]:
+        count_graphs_anew()
+        torch.manual_seed(0)
+        model = called = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+        if how == "outer":
+            called = torch.compile(model, backend="aot_eager")
+        elif how == "in place":
+            model.compile(backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if how == "a function, later":
+            step(model, optimizer)
+        if how.startswith("a function"):
+            called = torch.compile(lambda x: model(x) * 1, backend="aot_eager", fullgraph=True)
+        for _ in range(4):
+            step(called, optimizer)
+        return graphs(), [one.tolist() for one in model.parameters()]
+
+    replace_methods("torch._dynamo.trace_rules", PATCHED_METHODS["torch._dynamo.trace_rules"])
+    watched = train()
+    words = marks(timed)
+    found.queue = None
+    assert watched == train()
+    assert watched[0][0] == {}
+    assert words.count("+backward") == words.count("+optimizer") >= 3
+    assert words.count("+forward") == (0 if how.startswith("a function") else 3)

@@ -105,6 +105,18 @@ def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_neve
     assert before["backward"] == pytest.approx(3 + 10 * 3 / 5)
 
 
+def test_what_a_gpu_waits_for_other_ranks_counts_in_place_of_unmarked_time_of_the_host() -> None:
+    found = PhaseTimes(0)
+    for second, word in ((1, "+forward*"), (2, "-forward*"), (4, "+data*")):
+        found.accept(second * SECOND, marked(word))
+    found.wait_on_device(2.5)
+    for second, word in ((5, "-data*"), (6, "+own"), (8, "-own"), (10, "+eval*"), (11, "-eval*")):
+        found.accept(second * SECOND, marked(word))
+    found.advance(12 * SECOND)
+    assert found.seconds == {"forward": 1, "data": 1, "own": 2, "eval": 1, "sync": 2.5, "other": 4.5}
+    assert found.paused == SECOND
+
+
 def test_without_a_phase_there_is_nothing_to_send() -> None:
     assert times(end=5) == {}
 

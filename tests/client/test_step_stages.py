@@ -273,7 +273,7 @@ def test_stages_that_fail_end_and_the_next_step_is_as_any(queued: QueuedRows) ->
     assert queued.work() == []
 
 
-def test_a_backward_lasts_until_what_others_have_it_do_at_its_end(
+def test_a_backward_lasts_until_what_others_have_it_do_at_its_end_and_a_wait_for_peers_is_apart(
     queued: QueuedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -284,7 +284,7 @@ def test_a_backward_lasts_until_what_others_have_it_do_at_its_end(
 
     next(model.parameters()).register_hook(wait_for_peers)
     model(X).sum().backward()
-    assert queued.words() == [*FORWARD, "+backward", "+peers", "-backward"]
+    assert queued.words() == [*FORWARD, "+backward", "+sync", "+peers", "-sync", "-backward"]
 
 
 @pytest.mark.parametrize("how", ["", "outer", "in place", "watched before"])

@@ -35,7 +35,10 @@ def test_a_rank_with_more_own_time_than_the_others_is_a_straggler(ranks: int) ->
     )
     (alarm,) = run.trouble
     assert (alarm.alert, alarm.severity, alarm.labels) == ("StragglerRank", "warning", (("rank", "1"), ("run", "net")))
-    assert "needs 40 ms per step, without waiting, 1.33 times the 30 ms of the median rank" in alarm.summary
+    assert (
+        "needs 90 ms per step, without waiting, 1.33 times the 67.5 ms of the median rank; rank 1 takes 10 ms longer in forward"
+        in alarm.summary
+    )
 
 
 def test_a_straggler_is_compared_with_its_own_past() -> None:
@@ -95,6 +98,21 @@ def test_backward_counts_where_the_waiting_is_measured_apart() -> None:
     run = Running(4)
     train(run, 400, lambda rank, steps: {"backward": steps * (0.06 if rank == 2 else 0.05), "sync": steps * 0.01}, 4)
     assert [alarm.labels for alarm in run.trouble] == [(("rank", "2"), ("run", "net"))]
+
+
+def test_time_outside_of_any_phase_is_own_time_where_the_waiting_is_measured_apart() -> None:
+    run = Running(4)
+    usual = {"forward": 0.03, "backward": 0.05}
+    slow, waits = usual | {"other": 0.07, "sync": 0.0}, usual | {"other": 0.01, "sync": 0.06}
+    train(
+        run,
+        400,
+        lambda rank, steps: {name: steps * each for name, each in (slow if rank == 2 else waits).items()},
+        4,
+    )
+    (alarm,) = run.trouble
+    assert alarm.labels == (("rank", "2"), ("run", "net"))
+    assert "rank 2 takes 60 ms longer outside of any phase" in alarm.summary
 
 
 def test_a_rank_that_is_slow_now_and_then_is_no_straggler() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trackside_daemon.model.records import Account
-from trackside_daemon.model.time_ledger import RankSpan, Slowed, ledger
+from trackside_daemon.model.time_ledger import RankSpan, Slowed, excess, ledger, own_times, waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,3 +128,52 @@ def test_a_rank_that_generates_has_an_account_for_each_role() -> None:
 
 def test_phases_of_these_names_in_a_supervised_training_are_compute() -> None:
     assert whole([span(phases={"reward": 10.0, "wait": 5.0})])["compute"] == 90
+
+
+def of_four(phase: str, waiting: str) -> list[dict[str, float]]:
+    """Return the seconds by phase of four ranks: rank 2 works 60 longer in a phase, and the others wait for it elsewhere."""
+    work = {"data": 1.0, "forward": 10.0, "backward": 20.0, "optimizer": 1.0, "other": 2.0, "eval": 5.0}
+    ranks = [work | {"forward": 10.0 + 0.1 * rank} for rank in range(4)]
+    for rank, phases in enumerate(ranks):
+        slower = phase if rank == 2 else waiting
+        if waiting.startswith("own"):
+            phases["sync"] = 0.1
+        phases[slower] = phases.get(slower, 0.0) + 60.0
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("waiting", "phases"),
+    [
+        ("sync", ("data", "forward", "backward", "optimizer", "other", "augmentation")),
+        ("backward", ("data", "forward", "optimizer", "other", "augmentation")),  # the end of DDP's
+        ("other", ("data", "forward")),  # as where the host reads what a GPU has computed
+        ("own all-reduce", ("data", "forward", "backward", "optimizer")),  # beside a `sync` that contains no wait
+    ],
+)
+def test_the_rank_that_the_others_wait_for_is_found_whatever_it_does_and_wherever_they_wait(
+    waiting: str, phases: tuple[str, ...]
+) -> None:
+    for phase in phases:
+        ranks = of_four(phase, waiting)
+        own = own_times(ranks)
+        assert (own.index(max(own)), excess(ranks, 2).phase) == (2, phase)
+        spans = [span(rank=rank, phases=each) for rank, each in enumerate(ranks)]
+        waited = [one["communication"] for one in waits(spans)]
+        assert waited[2] == 0
+        assert all(one > 20 for one in waited[:2] + waited[3:])
+
+
+def test_what_a_rank_does_outside_of_its_steps_is_no_time_of_its_own() -> None:
+    starts_late = span(rank=1, phases={"forward": 30, "other": 50, "sync": 1}, before={"other": 40}, after={"other": 5})
+    usual = span(phases={"forward": 30, "other": 5, "sync": 1})
+    assert [one["communication"] for one in waits([usual, starts_late])] == [0, 0]
+
+
+def test_the_excess_of_a_rank_in_words() -> None:
+    words = {phase: excess(of_four(phase, "sync"), 2).text(2, 1000) for phase in ("data", "optimizer", "other")}
+    assert words == {
+        "data": "rank 2 waits 61 ms for its data, the others 1 ms",
+        "optimizer": "rank 2 takes 60 ms longer in optimizer",
+        "other": "rank 2 takes 60 ms longer outside of any phase",
+    }

@@ -16,6 +16,7 @@ from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
 from trackside.checkpoints.file_names import checkpoint_of, final_name, is_accessory
 
+HOOKS_ON_MODULES = "trackside.pytorch.hooks"
 CLIENT = "trackside.default_run"  # imported by all who open a run
 EACH_STEP = 16  # most reports between two steps: a script may also save its results, in any number of files
 PAUSE_SECONDS = 1.0  # after which the next reports are permitted: where others count the steps, none are found here
@@ -86,12 +87,20 @@ def _watch() -> TrainingWatch:
 def pause(*, on: bool) -> None:
     """Leave a training to a framework's callback, or no longer."""
     for watch in watches:
-        watch.is_paused = on
+        watch.pause(on=on)
 
 
 def exclude_hooks(add: Any, hook: str) -> Any:
-    """Leave the hooks out of what `torch.compile` compiles: they would do nothing in compiled code."""
-    add("trackside")
+    """Leave the hooks out of what `torch.compile` compiles: they would do nothing in compiled code.
+
+    Those on modules may be within a graph, which a function that is left out would break.
+    """
+    root = Path(__file__).parents[1]
+    kept = Path(sys.modules[HOOKS_ON_MODULES].__file__ or "")
+    others = [*root.iterdir(), *kept.parent.iterdir()]
+    skipped = [str(path) for path in others if path not in {kept, kept.parent} and path.name != "__pycache__"]
+    vars(sys.modules[add.__module__])["SKIP_DIRS"] += skipped
+    add("trackside.auto")  # it compiles the expression of all of them
     return add
 
 
@@ -110,6 +119,38 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
 
     register_optimizer_step_post_hook(after_step)
     return optimizers
+
+
+def register_module_hooks(hooks_of_all: Any, name: str) -> Any:
+    """Call hooks for each parameter and each part that a module gets."""
+    models = _watch().models
+    hooks_of_all.register_module_parameter_registration_hook(
+        LibraryHook(f"{name}: parameters", models.parameter_registered)
+    )
+    hooks_of_all.register_module_module_registration_hook(LibraryHook(f"{name}: modules", models.module_registered))
+    return hooks_of_all
+
+
+def wait_for_peers(original: Any, name: str) -> Any:
+    """Call a hook before and after each wait for a collective, in steps that are timed."""
+
+    def meets(*, begins: bool) -> None:
+        watches[0].meets(begins=begins)
+
+    hook = LibraryHook(name, meets)  # without a watch yet: PyTorch itself imports this
+
+    @wraps(original)
+    def wait(self: Any, *given: Any, **named: Any) -> Any:
+        stages = watches[0].stages if watches else None
+        if stages is None or not stages.is_timing:
+            return original(self, *given, **named)
+        hook(begins=True)
+        try:
+            return original(self, *given, **named)
+        finally:
+            hook(begins=False)
+
+    return wait
 
 
 def backward(original: Any, name: str) -> Any:

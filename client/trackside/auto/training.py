@@ -20,7 +20,8 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.auto.hooks import auto_run
+from trackside.auto.hooks import LibraryHook, auto_run
+from trackside.auto.stages import AutoStages, Models
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
@@ -29,6 +30,7 @@ from trackside.totals.phases import WAITED, WAITS, PhaseMark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside.row_queue import RowQueue
     from trackside.rows import Row
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
@@ -47,11 +49,15 @@ class TrainingWatch:
         records_gradients: Returns whether gradients are recorded; evaluations turn that off.
 
     Attributes:
-        is_paused: A framework's callback pushes what this would find.
+        models: The modules whose stages can be timed.
+        stages: Times the stages of the steps; None before the first step.
     """
 
     def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool]) -> None:
-        self.is_paused = False
+        self.models = Models()
+        self.stages: AutoStages | None = None
+        self._times = LibraryHook("torch: stages of a step", self._time)
+        self._is_paused = False
         self._is_compiling = is_compiling
         self._records_gradients = records_gradients
         self._optimizer: Callable[[], Any] = _nothing
@@ -70,18 +76,33 @@ class TrainingWatch:
         self._samples = self._tokens = 0
         self._is_evaluating = False
         self._run = auto_run
+        self._queue: RowQueue | None = None
         self._rows: deque[Row] | None = None
         self._thread = 0
 
+    @property
+    def is_paused(self) -> bool:
+        """A framework's callback pushes what this would find."""
+        return self._is_paused
+
+    def pause(self, *, on: bool) -> None:
+        """Leave the training to a framework's callback, or no longer."""
+        self._is_paused = on
+        if self.stages is not None:
+            self.stages.stop()
+
     def scaled(self, loss: Any, product: Any) -> None:
         """Remember the loss from which a gradient scaler has made a product, whose backward pass follows."""
-        if not self.is_paused and product is not loss and hasattr(loss, "numel") and loss.numel() == 1:
+        if not self._is_paused and product is not loss and hasattr(loss, "numel") and loss.numel() == 1:
             self._scaled = weakref.ref(product), _value(loss), self._find_divisor(loss)
 
     def backward(self, tensors: Any) -> None:
         """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
-        if self.is_paused:
+        if self._is_paused:
             return
+        stages = self.stages
+        if stages is not None and stages.is_timing:
+            stages.await_backward(tensors)
         if (
             not self._losses
             and self._scaled is None
@@ -106,17 +127,15 @@ class TrainingWatch:
 
     def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
         """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
-        if self.is_paused or self._is_compiling():
+        if self._is_paused or self._is_compiling():
             return
+        stages = self.stages
+        if stages is not None and stages.is_timing:
+            stages.optimizer_stepped()
         self._steps += 1
         losses, self._losses = self._losses, 0
-        first = self._optimizer()
-        if first is not optimizer:
-            if first is not None and self._run().queue is not None:
-                if losses:
-                    self._other_stepped(optimizer, losses)
-                return
-            self._optimizer, self._usual_divisor = weakref.ref(optimizer), None  # another training begins
+        if self._optimizer() is not optimizer and not self._begins(optimizer, losses):
+            return
         self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
@@ -133,10 +152,43 @@ class TrainingWatch:
             self._end_evaluation()
         queue = self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
+        if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
+            self._times(queue, optimizer)
+
+    def _begins(self, optimizer: Any, losses: int) -> bool:
+        """Return whether a training begins with the step of an optimizer that did not step first in the last one."""
+        if self._optimizer() is not None and self._run().queue is not None:
+            if losses:
+                self._other_stepped(optimizer, losses)
+            return False
+        self._optimizer, self._usual_divisor, self._queue = weakref.ref(optimizer), None, None
+        return True
+
+    def _time(self, queue: RowQueue | None, optimizer: Any) -> None:
+        """Time the stages of a training's steps from now on, unless the training watches a model."""
+        if queue is self._queue and self.stages is not None:
+            self.stages.step_finished(self._steps)
+            return
+        self._queue = queue
+        if self.stages is not None:
+            self.stages.stop()
+            self.stages = None
+        if queue is not None and queue.thread == get_ident() and not any(timer.is_alive for timer in queue.timers):
+            self.stages = AutoStages(queue, self.models, optimizer)
+            queue.register(self.stages)
+
+    def meets(self, *, begins: bool) -> None:
+        """Note that a wait for a collective begins or ends."""
+        if self.stages is not None and not self._is_compiling():
+            if begins:
+                self.stages.wait_begins()
+            else:
+                self.stages.wait_ends()
 
     def forked(self) -> None:
         """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
         self._rows, self._losses, self._is_evaluating = None, 0, False
+        self.stages = self._queue = None
 
     def scaler_begins(self) -> int:
         """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
@@ -153,7 +205,7 @@ class TrainingWatch:
         Returns:
             Since when, in monotonic nanoseconds; 0 for a wait that does not count.
         """
-        if self.is_paused:
+        if self._is_paused:
             return 0
         rows = self._rows if get_ident() == self._thread else None
         if not self._records_gradients():
@@ -193,7 +245,7 @@ class TrainingWatch:
 
     def ran_out(self) -> None:
         """Note that a wait has ended without a batch."""
-        if self.is_paused:
+        if self._is_paused:
             return
         self._batches += 1
         if self._is_evaluating:
@@ -239,6 +291,8 @@ class TrainingWatch:
         return self._loss * divisor if is_usual else self._loss
 
     def _other_stepped(self, optimizer: Any, losses: int) -> None:
+        if optimizer not in self._others and self.stages is not None:
+            self.stages.add_optimizer(optimizer)
         number = self._others.setdefault(optimizer, len(self._others) + 2)
         self._others_stepped += 1
         if self._others_stepped >= OTHERS:

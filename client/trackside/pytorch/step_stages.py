@@ -5,6 +5,8 @@
 - *Backward* begins when the gradient reaches the output of such a call, by a hook of the autograd node there. It ends with
   the last callback of autograd's engine, after the callbacks of DDP and FSDP. ``Tensor.backward`` is not patched. The part
   of a loss that is computed outside of the model lies before it.
+- *Sync* is the end of a backward in a process group: the rank's own gradients are computed, and DDP or FSDP waits for those
+  of the others. Its time is no part of backward.
 - *Optimizer* is ``optimizer.step``, from a pre-hook until the caller reports that the step is over.
 
 A stage that raised ends when the next one begins, or at the next push. Nothing here raises into the training, waits, or
@@ -26,7 +28,7 @@ from trackside.pytorch.cuda_timer import EVENTS, CudaDevices, CudaTimer
 from trackside.pytorch.hooks import ModuleHook, gradient_nodes, remove_all, unwrapped
 from trackside.pytorch.memory import GpuMemory
 from trackside.pytorch.overhead_budget import StepSampler
-from trackside.totals.phases import TIMED, PhaseMark
+from trackside.totals.phases import SYNC, TIMED, PhaseMark
 from trackside.wire import Device
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from trackside.row_queue import RowQueue
 
-STAGES = ("forward", "backward", "optimizer")
+STAGES = ("forward", SYNC, "backward", "optimizer")  # what is nested comes before
 _ENTER = {stage: PhaseMark(enters=True, phase=stage, automatic=True) for stage in STAGES}
 _LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage in STAGES}
 
@@ -58,7 +60,8 @@ class StepStages:
 
     Args:
         queue: Queue of the run. Only stages in the thread that opened the run count.
-        model: Module that the training calls: the result of ``torch.compile`` or DDP, if the training calls that.
+        model: Module that the training calls: the result of ``torch.compile`` or DDP, if the training calls that. None for
+            those that `add_model` gets.
         optimizer: A ``torch.optim.Optimizer``; None to time none.
         gpus: Access to CUDA.
         events: See `EVENTS`.
@@ -73,7 +76,7 @@ class StepStages:
     def __init__(
         self,
         queue: RowQueue,
-        model: Any,
+        model: Any = None,
         optimizer: Any = None,
         gpus: CudaDevices | None = None,
         *,
@@ -109,14 +112,15 @@ class StepStages:
         self._was_called = False
         self._timed_steps = 0
         self.next_step = 0
-        self._model = weakref.ref(model)
+        self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._model_handles: list[Any] = []
         self._optimizer_handles: list[Any] = []
         self._at_gradient = self._hook(self._backward_begins)
         self._at_end = self._hook(self._backward_ends)
         self._at_last = self._hook(self._backward_ended)
-        self._watch(model)
+        if model is not None:
+            self.add_model(model)
         if optimizer is not None:
             self.add_optimizer(optimizer)
 
@@ -128,18 +132,45 @@ class StepStages:
     @property
     def is_alive(self) -> bool:
         """The model still exists, and this was not stopped."""
-        return not self.stopped and self._model() is not None
+        return not self.stopped and any(model() is not None for model in self._models)
 
     @property
     def polls(self) -> bool:
         """`poll` has something to do at pushes."""
         return not self.stopped and (self.is_timing or self._uses_gpus)
 
+    def add_model(self, model: Any) -> None:
+        """Time the calls of a model."""
+        if (before := _watching.get(model)) is not None:
+            before.yield_to(self._queue)
+        _watching[model] = self
+        self._models.append(weakref.ref(model))
+        self._hook_model(model)
+        compiled = getattr(model, COMPILED_CALL, None)  # by `model.compile()`, which compiles the hooks in
+        if compiled is not None:
+            setattr(model, COMPILED_CALL, self._around(compiled))
+
     def add_optimizer(self, optimizer: Any) -> None:
         """Time an optimizer's steps, also of one that Accelerate has wrapped. One without hooks is not timed."""
         self._optimizers.append(weakref.ref(unwrapped(optimizer)))
         if self.is_timing:
             self._hook_optimizer(self._optimizers[-1])
+
+    def await_backward(self, losses: Any) -> None:
+        """Time a backward pass that is about to begin at these losses, whatever has computed them."""
+        if self._counts() and self._graph_task() < 0:
+            for node in gradient_nodes(losses):
+                node.register_prehook(self._at_gradient)
+
+    def wait_begins(self) -> None:
+        """Begin to wait in a collective that the training itself calls."""
+        if self._counts() and self._graph_task() < 0:
+            self._begin(SYNC)
+
+    def wait_ends(self) -> None:
+        """End a wait for a collective."""
+        if get_ident() == self._thread and self._graph_task() < 0:
+            self._end(SYNC)
 
     def optimizer_stepped(self) -> None:
         """End the optimizer stage; the caller has seen that the step is over."""
@@ -185,7 +216,7 @@ class StepStages:
         if get_ident() != self._thread:
             return
         if self._open and self._graph_task() < 0:
-            self._drop("backward", "optimizer")
+            self._drop(SYNC, "backward", "optimizer")
         now = monotonic_ns()
         if self._timer.pending or now >= self._memory_due:
             self._append_device(now)
@@ -227,15 +258,6 @@ class StepStages:
         except Exception as error:  # noqa: BLE001  a device that has failed raises anything, and training must go on
             self._fail(error)
 
-    def _watch(self, model: Any) -> None:
-        if (before := _watching.get(model)) is not None:
-            before.yield_to(self._queue)
-        _watching[model] = self
-        self._hook_model(model)
-        compiled = getattr(model, COMPILED_CALL, None)  # by `model.compile()`, which compiles the hooks in
-        if compiled is not None:
-            setattr(model, COMPILED_CALL, self._around(compiled))
-
     def _hook(self, work: Callable[..., None]) -> ModuleHook:
         return ModuleHook(work, self._fail)
 
@@ -257,14 +279,14 @@ class StepStages:
         mark = _TIMED if on else _UNTIMED._replace(timed=self._timed_steps, left_out=left_out)
         self._append(monotonic_ns(), mark)
         self.is_timing, self._timed_steps = on, 0
-        model = self._model()
         if not on:
             remove_all(self._optimizer_handles)
             if self._was_called:  # else only a compiled graph calls it, and would be compiled anew without the hooks
                 remove_all(self._model_handles)
         else:
-            if model is not None and not self._model_handles:
-                self._hook_model(model)
+            for model in () if self._model_handles else [reference() for reference in self._models]:
+                if model is not None:
+                    self._hook_model(model)
             for optimizer in self._optimizers:
                 self._hook_optimizer(optimizer)
         self._queue.update_polled()
@@ -322,7 +344,7 @@ class StepStages:
         self._calls.append(begins)
         if begins:
             self._was_called = True
-            self._drop("backward")
+            self._drop(SYNC, "backward")
             if self._timer.is_full:
                 self._append_device(monotonic_ns())
             if self._uses_gpus and self._device is None and model is not None:
@@ -343,16 +365,18 @@ class StepStages:
         over = self.stopped or not self.is_timing or not self._queue.is_open
         if over or ("backward" in self._open and task == self._backward_task):
             return
-        self._drop("backward")
+        self._drop(SYNC, "backward")
         self._backward_task = task
         self._begin("backward")
         self._queue_callback(self._at_end if self._has_peers else self._at_last)
 
     def _backward_ends(self) -> None:
         # Callbacks that were queued before, such as DDP's wait for its peers, run before the one that is queued now.
+        self._begin(SYNC)
         self._queue_callback(self._at_last)
 
     def _backward_ended(self) -> None:
+        self._end(SYNC)
         self._end("backward")
 
     def _optimizer_begins(self, optimizer: Any, *_: object) -> None:

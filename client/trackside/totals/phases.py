@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
 PAUSES = EVALS | SAVES  # phases that do not count towards a step's duration
+UNMARKED = PAUSES | {"data"}  # of which a training may have marks and none of the stages of its steps
 OTHER = "other"  # the time outside any phase
+SYNC = "sync"  # automatic: at the end of a backward pass, a rank waits for the gradients of the others
 TIMED = ""  # name of the automatic marks around timed steps: after them, time is shared out as in the timed steps
 
 # Limit of a stage's time in steps that are not timed, over its mean: steps vary, but a far longer time is a pause.
@@ -192,10 +194,12 @@ class PhaseTimes:
 
     Attributes:
         paused: Nanoseconds spent in `PAUSES` and in phases nested in them.
+        is_marked: The training has entered a phase of its own that is in none of `UNMARKED`.
     """
 
     def __init__(self, began: int) -> None:
         self.paused = 0
+        self.is_marked = False
         self._nanoseconds: dict[str, int] = {OTHER: 0}
         self._stack: list[str] = []
         self._automatic: list[bool] = []  # for each phase of the stack
@@ -206,6 +210,8 @@ class PhaseTimes:
         self._timed = 0.0
         self._left: dict[str, float] = {}
         """Nanoseconds that may still be shared out by automatic phase, for the steps that are not timed."""
+        self._waited = 0
+        """Nanoseconds that a GPU has waited for other ranks, which no time of the host has been counted for yet."""
 
     @property
     def innermost(self) -> str:
@@ -239,6 +245,7 @@ class PhaseTimes:
             self._set_timed(mark)
             return True
         if mark.enters:
+            self.is_marked = self.is_marked or not (mark.automatic or mark.phase in UNMARKED)
             self._enter(mark.phase, automatic=mark.automatic)
             return True
         entry = (self._name(mark.phase), mark.automatic)
@@ -248,6 +255,13 @@ class PhaseTimes:
             del self._stack[places[-1] : end], self._automatic[places[-1] : end]
         return bool(places)
 
+    def wait_on_device(self, seconds: float) -> None:
+        """Count *seconds* in which a GPU waited for other ranks as `SYNC`, in place of as much time to come.
+
+        The host waits for its GPU at another moment, as where it reads the loss, and in none of the user's phases.
+        """
+        self._waited += int(seconds * 1e9)
+
     def advance(self, time: int) -> None:
         """Count the time up to a moment."""
         # A heartbeat may have counted up to a later moment than that of a mark in the queue.
@@ -256,6 +270,11 @@ class PhaseTimes:
         name = self.innermost or OTHER
         innermost_first = zip(self._stack[::-1], self._automatic[::-1], strict=True)
         users = next((phase for phase, automatic in innermost_first if not automatic), OTHER)
+        if self._waited and users == OTHER and name != "data" and PAUSES.isdisjoint(self._stack):
+            waited = min(self._waited, spent)
+            self._nanoseconds[SYNC] = self._nanoseconds.get(SYNC, 0) + waited
+            self._waited -= waited
+            spent -= waited
         if self._estimates and name == users:
             self._share_out(users, spent)
         else:

@@ -14,7 +14,7 @@ from trackside.buckets import duration_index
 from trackside.environment.config import as_json
 from trackside.rl_keys import AMOUNT_KEYS
 from trackside.totals.flops import NONE
-from trackside.totals.phases import PhaseTimes
+from trackside.totals.phases import SYNC, PhaseTimes
 from trackside.wire import DURATION_BUCKETS, CheckpointTotals, DataWaits, Device, Histogram, Totals, TrainingEvent
 
 if TYPE_CHECKING:
@@ -258,6 +258,7 @@ class SessionTotals:
         device = self.totals.device = self.totals.device or Device()
         for phase, seconds in done.phases.items():
             device.phases[phase] = device.phases.get(phase, 0.0) + seconds
+        self.phases.wait_on_device(done.phases.get(SYNC, 0.0))
         device.memory |= done.memory
 
     def handle_event(self, event: TrainingEvent) -> None:

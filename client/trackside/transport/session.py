@@ -151,6 +151,11 @@ class Session(Outbox):
         """Cumulative totals of the session."""
         return self._counts.totals
 
+    @property
+    def has_own_phases(self) -> bool:
+        """The training marks the stages of its steps itself, in what was read of its rows so far."""
+        return self._counts.phases.is_marked
+
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)

@@ -232,6 +232,7 @@ def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float,
                 after=times.after,
                 lives=attempt["ended"] is None and run["ended"] is None,
                 usual=USUAL if times.step_seconds is None else times.step_seconds,
+                steps=times.steps[1],
             )
         )
     return spans

@@ -8,10 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.causes.cause import MEASURED, Evidence, Kind, drawn_accounts, of_accounts
-from trackside_daemon.detectors.straggler import NOISE
 from trackside_daemon.model.families import training
 from trackside_daemon.model.text import counted, duration, shown
-from trackside_daemon.model.time_ledger import own_seconds
+from trackside_daemon.model.time_ledger import excess, own_seconds, slow_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +115,13 @@ EVAL = Kind(
 )
 
 
+ADVICE = {
+    "data": "look at the data loader and the storage of that rank: its workers, its shard, its local cache",
+    "optimizer": "look for work that this rank alone does in its optimizer's step, such as hooks, copies or logging",
+    "other": "look for work that this rank alone does between the stages of a step, such as logging, metrics or reads of values",
+}
+"""What to try, by the phase in which a rank is slow."""
+
 SLOW_NODE = 1.3  # times the own time of the other nodes' median rank from which all ranks of a node make it slow
 
 
@@ -132,24 +138,24 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
         own = dict(zip([span.rank for span in last], own_seconds(last), strict=True))
         slowest = max(last, key=lambda span: own[span.rank])
         usual = median(own.values())
-        if not usual or own[slowest.rank] < (1 + NOISE) * usual:
+        if not usual or own[slowest.rank] < slow_from(own.values()):
             yield kind.found(time, lost, account)
             continue
-        excess = {
-            phase: seconds - median(span.phases.get(phase, 0.0) for span in last)
-            for phase, seconds in slowest.phases.items()
-        }
-        # Its own longer wait for data is what the others wait for, and not a second loss.
-        time.draw(max(0.0, excess.get("data", 0.0)) / len(last), "data", least=0.0)
+        most = excess([span.in_steps for span in last], last.index(slowest))
+        if most.phase == "data":  # what the others wait for is no second loss
+            time.draw((most.seconds - most.usual) / len(last), "data", least=0.0)
         node = shown(slowest.host)
         text = (
             f"rank {slowest.rank}{f' on {node}' if slowest.host else ''} took {duration(own[slowest.rank])} for its own work, "
             f"{own[slowest.rank] / usual:.2f} times the {duration(usual)} of the median rank, "
-            f"most of the difference in phase `{shown(max(excess, key=lambda phase: excess[phase]))}`"
+            f"most of the difference in phase `{shown(most.phase)}`"
         )
         others = [own[span.rank] for span in last if span.host != slowest.host]
         same = [own[span.rank] for span in last if span.host == slowest.host]
-        changes = {"summary": f"the other ranks waited for rank {slowest.rank}"}
+        changes = {
+            "summary": f"the other ranks waited for rank {slowest.rank}; {most.text(slowest.rank, slowest.steps or 1)}",
+            "advice": ADVICE.get(most.phase, kind.advice),
+        }
         if others and min(same) >= SLOW_NODE * max(others):
             changes = {
                 "cause": "slow_node",

@@ -137,7 +137,6 @@ class RunProgress:
         waited: Seconds that its ranks have waited for data since the daemon watches it.
         waited_first: The part of these that was for first batches of epochs.
         waiting: Ranks that report their waits.
-        syncs: Ranks report the time in which they wait for other ranks.
         started: When its first rank began, in Unix seconds; 0 if unknown.
         state: How it has ended; empty while it is alive.
         stalled: It is reported as stalled, and has made no progress since.
@@ -163,7 +162,6 @@ class RunProgress:
         self.started = 0.0
         self.waiting: set[int] = set()
         self.silent: set[int] = set()
-        self.syncs = False
         self.stalled = False
         self.restored = False
         self.state = ""
@@ -234,7 +232,6 @@ class RunProgress:
         before = rank.phases.get(phase)
         rank.phases[phase] = seconds
         if before is None:
-            self.syncs = self.syncs or phase in SYNC_PHASES
             return 0.0
         if phase == "data" and rank.wait is None and not rank.ended:  # a wrapped loader reports its waits more exactly
             self.waited += max(0.0, seconds - before)

@@ -11,15 +11,14 @@ from zlib import crc32
 
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.text import duration, percent
-from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC
+from trackside_daemon.model.time_ledger import Excess, excess, lower_median, own_times, slow_from
 from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.detectors.run_view import RankProgress, RunClock, RunProgress
+    from trackside_daemon.detectors.run_view import RunClock, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
@@ -29,21 +28,16 @@ WINDOWS = 50  # recent windows that are remembered per rank
 # A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer.
 SHARE, CALM = 0.6, 0.3
 
-# A rank is slow in a window at `alerts.thresholds.straggler-ratio` times the time of the median rank, and SCORE robust
-# deviations above it.
-SCORE = 4.0
-
 BEFORE = 8  # windows that a rank's own past has at least
 
-NOISE = 0.02  # share of the time of the median rank by which equal ranks differ
 _MASK = (1 << WINDOWS) - 1
 
 
 class WindowStart(NamedTuple):
-    """Steps and own seconds of a rank at the start of a window."""
+    """Steps and seconds by phase of a rank at the start of a window."""
 
     steps: float
-    seconds: float
+    phases: Mapping[str, float]
 
 
 class Straggler:
@@ -95,9 +89,9 @@ class Straggler:
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
         self._began, self._steps = clock.at, run.steps
-        times = self._times()
-        if len(times) >= 2:
-            yield from self._judge(times, clock)
+        phases = self._phases()
+        if len(phases) >= 2:
+            yield from self._judge(phases, clock)
 
     def end(self, clock: RunClock) -> Iterator[Finding]:
         """End the straggler: it is as fast as the others, or has ended."""
@@ -108,26 +102,30 @@ class Straggler:
         if self._run.state:
             self._ratios = {}
 
-    def _times(self) -> dict[int, float]:
-        """Return own seconds per step in the window, for each rank that made steps and pushes its phases."""
-        phases = OWN + OWN_WITH_SYNC if self._run.syncs else OWN
-        times = {}
+    def _phases(self) -> dict[int, dict[str, float]]:
+        """Return seconds per step by phase in the window, for each rank that made steps and pushes its phases."""
+        found = {}
         for number, rank in self._run.ranks.items():
             if rank.ended or not rank.phases:
                 self._marks.pop(number, None)
                 continue
-            mark = WindowStart(rank.steps, _own(rank, phases))
+            mark = WindowStart(rank.steps, dict(rank.phases))
             before = self._marks.get(number)
             self._marks[number] = mark
             if before is not None and mark.steps > before.steps:
-                times[number] = max(0.0, mark.seconds - before.seconds) / (mark.steps - before.steps)
-        return times
+                steps = mark.steps - before.steps
+                found[number] = {
+                    phase: max(0.0, seconds - before.phases.get(phase, 0.0)) / steps
+                    for phase, seconds in mark.phases.items()
+                }
+        return found
 
-    def _judge(self, times: Mapping[int, float], clock: RunClock) -> Iterator[Finding]:
-        usual = _lower_median(times.values())
+    def _judge(self, phases: Mapping[int, Mapping[str, float]], clock: RunClock) -> Iterator[Finding]:
+        each = list(phases.values())
+        times = dict(zip(phases, own_times(each), strict=True))
+        usual = lower_median(times.values())
         self._ratios = {number: time / usual for number, time in times.items()} if usual > 0 else {}
-        spread = _lower_median(abs(time - usual) for time in times.values())
-        least = max(self._slower * usual, usual + SCORE * (NORMAL * spread + NOISE * usual))
+        least = max(self._slower * usual, slow_from(times.values()))
         for number, time in times.items():
             is_slow = time > least > 0
             self._slow[number] = (self._slow.get(number, 0) << 1 | is_slow) & _MASK
@@ -138,18 +136,20 @@ class Straggler:
             yield from self.end(clock)
         if self._reported is None and slow:
             self._reported = max(slow, key=lambda number: slow[number])
-            yield self._finding(self._reported, slow[self._reported], usual, len(slow) - 1, clock)
+            most = excess(each, list(phases).index(self._reported))
+            yield self._finding(slow, usual, most, clock)
 
     def _share(self, number: int) -> float:
         return self._slow.get(number, 0).bit_count() / WINDOWS
 
-    def _finding(self, number: int, time: float, usual: float, others: int, clock: RunClock) -> Finding:
-        run = self._run
+    def _finding(self, slow: Mapping[int, float], usual: float, most: Excess, clock: RunClock) -> Finding:
+        run, number, others = self._run, self._reported or 0, len(slow) - 1
+        time = slow[number]
         more = f"; {others} more ranks are slow too" if others > 1 else "; one more rank is slow too" if others else ""
         factor = f"{time / usual:.2f} times the {duration(usual)}" if usual > 0 else "while others take no time"
-        summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank{more}"
+        summary = f"rank {number} of run {run.name} needs {duration(time)} per step, without waiting, {factor} of the median rank; {most.text(number)}{more}"
         past = self._past.get(number, ())
-        own = _lower_median(past) if len(past) >= BEFORE else 0.0
+        own = lower_median(past) if len(past) >= BEFORE else 0.0
         before = (
             f"Before, it took {duration(own)}: now {time / own:.2f} times its own past. "
             if own > 0
@@ -161,13 +161,3 @@ class Straggler:
         )
         evidence = {"value": time, "usual": usual} | ({"past": own} if own > 0 else {})
         return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
-
-
-def _own(rank: RankProgress, phases: tuple[str, ...]) -> float:
-    return sum(rank.phases.get(phase, 0.0) for phase in phases)
-
-
-def _lower_median(values: Iterable[float]) -> float:
-    """Return the lower median: with two ranks, the slow one must not count as half of the reference."""
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]

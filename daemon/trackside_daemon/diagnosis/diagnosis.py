@@ -174,7 +174,7 @@ def unknown(facts: Facts, joules: Mapping[str, Any]) -> Iterator[tuple[str, str]
     if "data" not in phases:
         yield "data wait", "no phase `data`: wrap the loader in run.data(loader), or use run.watch or an integration"
     if facts.ranks > 1 and phases.isdisjoint({"forward", *SYNC_PHASES}):
-        yield "wait for the slowest rank", "the ranks report no phases: use run.watch(model)"
+        yield "wait for the slowest rank", "the ranks report no phases: use run.watch(model), or trackside run --auto"
     if phases.isdisjoint(SAVES):
         yield "checkpoints", 'no phase `checkpoint`: save within run.phase("checkpoint")'
     if gpus and not any(span.busy is not None for span in facts.spans):

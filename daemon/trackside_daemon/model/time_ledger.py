@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.rl_keys import PHASES
-from trackside.totals.phases import EVALS, SAVES
+from trackside.totals.phases import EVALS, OTHER, PAUSES, SAVES
+from trackside_daemon.model.robust import NORMAL
 from trackside_daemon.model.stall import is_quiet
+from trackside_daemon.model.text import duration, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from trackside_daemon.model.records import Account
 
@@ -17,10 +19,16 @@ OWN = ("data", "forward")  # phases in which a rank waits for no other rank
 
 # Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in
 # backward().
-OWN_WITH_SYNC = ("backward", "optimizer")
+OWN_WITH_SYNC = ("backward", "optimizer", OTHER)
 
 # Phases in which a rank waits for other ranks, which are part of a step too.
 SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
+
+# A rank is slow from so many robust deviations above the median rank on, apart from the share by which equal ranks differ.
+SCORE, NOISE = 4.0, 0.02
+
+# Phases that are no work on a step.
+NO_WORK = SYNC_PHASES | PAUSES | PHASES["wait"] | PHASES["weight_sync"]
 
 # Phases in which nothing is trained, by account.
 LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
@@ -81,6 +89,7 @@ class RankSpan(NamedTuple):
         usual: Seconds of a step of it.
         long: Seconds between its pushes by which long steps exceeded the median one; *longest* that of the longest.
         cpu_wait: Seconds between its pushes in which its main thread waited for a CPU.
+        steps: Number of its steps; 0 if unknown.
     """
 
     attempt: int
@@ -101,6 +110,16 @@ class RankSpan(NamedTuple):
     long: float = 0.0
     longest: float = 0.0
     cpu_wait: float = 0.0
+    steps: int = 0
+
+    @property
+    def in_steps(self) -> dict[str, float]:
+        """Seconds by phase between its first push and its last one."""
+        outside = (self.before, self.after)
+        return {
+            phase: max(0.0, seconds - sum(part.get(phase, 0.0) for part in outside))
+            for phase, seconds in self.phases.items()
+        }
 
     @property
     def stands(self) -> bool:
@@ -174,36 +193,105 @@ def _after(span: RankSpan, before: float | None) -> RankSpan:
     return span._replace(started=before, ended=max(before, span.ended), first=first, last=last)
 
 
-def own_seconds(ranks: Sequence[RankSpan]) -> list[float]:
-    """Return for each rank the seconds in which it waits for no other one.
+def own_times(ranks: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return for each rank the seconds in which it waits for no other one, from the seconds by phase of the same steps.
 
-    Without a phase for the waits, they are a part of backward. The slowest rank does not wait, so that its backward is all
-    its own, and that of another rank is as much longer than its forward as the slowest one's.
+    The waits are in a phase of their own, or else in backward. Then the slowest rank does not wait, so that its backward is
+    all its own, and that of another rank is as much longer than its forward as the slowest one's. A run may also wait where
+    nothing marks it, as for a GPU. So there are two answers: all time but the waits, and that of `OWN` phases alone. Waits
+    that are not seen make the ranks alike in the first one, so the one that sets a rank apart counts.
     """
-    if _synced(ranks):
-        return [_spent(span, *OWN, *OWN_WITH_SYNC) for span in ranks]
-    slowest = max(ranks, key=lambda span: _spent(span, *OWN))
-    forward = _spent(slowest, "forward")
-    ratio = _spent(slowest, *OWN_WITH_SYNC) / forward if forward else 0.0
-    return [_spent(span, *OWN) + min(ratio * _spent(span, "forward"), _spent(span, *OWN_WITH_SYNC)) for span in ranks]
+    synced = _synced(ranks)
+    waiting = frozenset(() if synced else OWN_WITH_SYNC) - {OTHER}
+    answers = [_own(ranks, frozenset((*OWN, *OWN_WITH_SYNC)) - {OTHER}, waiting)]
+    if synced or all("backward" in rank for rank in ranks):
+        answers.append(_own(ranks, frozenset().union(*ranks) - NO_WORK, waiting - {"optimizer"}))
+    return max(answers, key=lambda own: max(own) - lower_median(own))
+
+
+def _own(ranks: Sequence[Mapping[str, float]], phases: frozenset[str], waiting: frozenset[str]) -> list[float]:
+    """Return the seconds of each rank in *phases*, without what it waits for other ranks in those of *waiting*."""
+    outside = [_sum(rank, phases - waiting) for rank in ranks]
+    slowest = ranks[outside.index(max(outside))]
+    forward = slowest.get("forward", 0.0)
+    ratio = _sum(slowest, waiting) / forward if forward else 0.0
+    return [
+        seconds + min(ratio * rank.get("forward", 0.0), _sum(rank, waiting))
+        for rank, seconds in zip(ranks, outside, strict=True)
+    ]
+
+
+def slow_from(own: Collection[float]) -> float:
+    """Return from how many seconds of its own a rank is slower than ranks differ by chance."""
+    usual = lower_median(own)
+    spread = lower_median([abs(seconds - usual) for seconds in own])
+    return usual + SCORE * (NORMAL * spread + NOISE * usual)
+
+
+def lower_median(values: Iterable[float]) -> float:
+    """Return the lower median: with two ranks, the slow one must not count as half of the reference."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _sum(rank: Mapping[str, float], phases: Iterable[str]) -> float:
+    return sum(rank.get(phase, 0.0) for phase in phases)
+
+
+def _synced(ranks: Sequence[Mapping[str, float]]) -> bool:
+    return any(not SYNC_PHASES.isdisjoint(phases) for phases in ranks)
+
+
+class Excess(NamedTuple):
+    """The phase in which a rank takes longer than the others, and its seconds and those of the median rank in it."""
+
+    phase: str
+    seconds: float
+    usual: float
+
+    def text(self, rank: int, steps: float = 1.0) -> str:
+        """Return what the rank does, with the seconds of one of the *steps*."""
+        own, usual = self.seconds / steps, self.usual / steps
+        if self.phase == "data":
+            return f"rank {rank} waits {duration(own)} for its data, the others {duration(usual)}"
+        where = "outside of any phase" if self.phase == OTHER else f"in {shown(self.phase)}"
+        return f"rank {rank} takes {duration(own - usual)} longer {where}"
+
+
+def excess(ranks: Sequence[Mapping[str, float]], slowest: int) -> Excess:
+    """Return in which phase the rank at a place is longer than the median rank, most of all."""
+    found = [
+        Excess(phase, seconds, lower_median(rank.get(phase, 0.0) for rank in ranks))
+        for phase, seconds in ranks[slowest].items()
+        if phase not in NO_WORK
+    ]
+    return max(found, key=lambda one: one.seconds - one.usual, default=Excess(OTHER, 0.0, 0.0))
+
+
+def own_seconds(ranks: Sequence[RankSpan]) -> list[float]:
+    """Return for each rank the seconds between its pushes in which it waits for no other one: `own_times`."""
+    return own_times([span.in_steps for span in ranks])
 
 
 def _spent(span: RankSpan, *phases: str) -> float:
-    return sum(span.phases.get(phase, 0.0) for phase in phases)
-
-
-def _synced(ranks: Sequence[RankSpan]) -> bool:
-    return any(not SYNC_PHASES.isdisjoint(span.phases) for span in ranks)
+    return _sum(span.phases, phases)
 
 
 def waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
     """Return for each rank the seconds that it waited for the slowest one, and those of the communication itself."""
-    if not _synced(ranks):
-        own = own_seconds(ranks)
-        return [{"communication": max(own) - seconds} for seconds in own]
-    synced = [_spent(span, *SYNC_PHASES) for span in ranks]
+    phases = [span.in_steps for span in ranks]
+    own = own_times(phases)
+    waited = [max(own) - seconds for seconds in own]
+    if not _synced(phases):
+        return [{"communication": seconds} for seconds in waited]
+    synced = [_sum(rank, SYNC_PHASES) for rank in phases]
     # The rank that waits least is the slowest one, and all of its time is communication.
-    return [{"communication": seconds - min(synced), "exchange": min(synced)} for seconds in synced]
+    measured = [seconds - min(synced) for seconds in synced]
+    # Most waits may be where no phase is: in time that is none of a rank's own.
+    others = [_sum(rank, rank.keys() - NO_WORK) - seconds for rank, seconds in zip(phases, own, strict=True)]
+    unmarked = [min(pair) for pair in zip(waited, others, strict=True)]
+    waited = measured if 2 * max(measured) >= max(unmarked) else unmarked
+    return [{"communication": seconds, "exchange": min(synced)} for seconds in waited]
 
 
 def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed: Sequence[Slowed]) -> dict[str, float]:

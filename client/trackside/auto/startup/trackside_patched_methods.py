@@ -39,6 +39,7 @@ PATCHED_METHODS = {
     "tensorboardX.writer": _SUMMARY_WRITER,
     "torch": (
         ("optim.Optimizer", "pytorch.register_step_hook"),
+        ("nn.modules.module", "pytorch.register_module_hooks"),
         # `Tensor.backward` calls it, which `torch.compile` treats in a special way.
         ("autograd.backward", "pytorch.backward"),
         ("amp.GradScaler.scale", "pytorch.scale"),
@@ -47,6 +48,7 @@ PATCHED_METHODS = {
         ("utils.data.dataloader._BaseDataLoaderIter.__next__", "pytorch.next_batch"),  # the base of all iterators
     ),
     "torch._dynamo.trace_rules": (("add", "pytorch.exclude_hooks"),),
+    "torch.distributed.distributed_c10d": (("Work.wait", "pytorch.wait_for_peers"),),  # that all its collectives call
     "torch.distributed.fsdp.sharded_grad_scaler": (("ShardedGradScaler.scale", "pytorch.scale"),),
     "torch.utils.tensorboard.writer": _SUMMARY_WRITER,
     "trackio": (("init", "trackers.init"),),

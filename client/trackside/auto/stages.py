@@ -1,0 +1,100 @@
+"""Time the stages of the steps of a training that watches no model, as `Run.watch` does it.
+
+In: modules as they are put together, the optimizer whose steps count. Out: the hooks of `StepStages` on the outermost modules
+that have parameters of that optimizer.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from trackside.pytorch.hooks import remove_all
+from trackside.pytorch.step_stages import StepStages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside.row_queue import RowQueue
+
+MODELS = 32  # limit of modules that are timed
+DEPTH = 2  # how often the parts of modules that nobody calls are timed in their place, as of an agent with two networks
+
+
+class Models:
+    """The outermost modules of this process. None is kept alive."""
+
+    def __init__(self) -> None:
+        self._outer: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def parameter_registered(self, module: Any, *_: object) -> None:
+        """Note a module that gets a parameter."""
+        self._outer[id(module)] = module
+
+    def module_registered(self, module: Any, _: str, part: Any) -> None:
+        """Note a module that gets a part, which is none of the outermost any longer."""
+        self._outer[id(module)] = module
+        self._outer.pop(id(part), None)
+
+    def of(self, optimizer: Any) -> list[Any]:
+        """Return the outermost modules that have parameters of an optimizer."""
+        return _trained(list(self._outer.values()), optimizer)
+
+
+def _trained(modules: Sequence[Any], optimizer: Any) -> list[Any]:
+    known = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    found = [module for module in modules if any(id(one) in known for one in module.parameters())]
+    parts = {id(part) for module in found for part in module.modules() if part is not module}
+    return [module for module in found if id(module) not in parts][:MODELS]
+
+
+class AutoStages(StepStages):
+    """Times the steps until the training code watches a model or marks phases of its own.
+
+    Args:
+        queue: Queue of the run.
+        models: The outermost modules.
+        optimizer: The optimizer whose steps count.
+    """
+
+    def __init__(self, queue: RowQueue, models: Models, optimizer: Any) -> None:
+        super().__init__(queue, None, optimizer)
+        self._left = DEPTH
+        for model in models.of(optimizer):
+            self.add_model(model)
+
+    @property
+    def is_alive(self) -> bool:
+        """This was not stopped."""
+        return not self.stopped
+
+    def accompany(self) -> bool:
+        """Leave the timing to `Run.watch`."""
+        self.stop()
+        return False
+
+    def step_finished(self, number: int) -> None:
+        """Decide whether the next step is timed; stop if the code marks phases."""
+        if self._queue.session.has_own_phases:
+            self.stop()
+        elif self._left and self.is_timing and not self._was_called and not _has_compiled():
+            self._left -= 1
+            self._time_parts()
+        super().step_finished(number)
+
+    def _time_parts(self) -> None:
+        models = [model for reference in self._models if (model := reference()) is not None]
+        optimizer = self._optimizers[0]()
+        parts = [part for model in models for part in model.children()]
+        if parts and optimizer is not None:
+            remove_all(self._model_handles)
+            self._models.clear()
+            for part in _trained(parts, optimizer):
+                self.add_model(part)
+
+
+def _has_compiled() -> bool:
+    """Return whether this process has compiled code, which may call a model and none of its hooks."""
+    compiler = sys.modules.get("torch._dynamo.utils")
+    return compiler is not None and any(compiler.counters.values())
