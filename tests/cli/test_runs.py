@@ -307,6 +307,7 @@ def test_no_runs_are_no_error(tmp_path: Path) -> None:
         pass
     assert (place.run("runs").status, place.run("runs").errors) == (0, "trackside: no runs yet\n")
     assert json.loads(place.run("runs", "--json").out) == {"runs": []}
+    assert place.run("why").refusal() == "the history has no runs yet"
 
 
 def test_a_run_is_shown_with_its_metrics_attempts_configuration_alerts_and_events(asked: Place) -> None:
@@ -332,6 +333,11 @@ def test_a_run_is_shown_with_its_metrics_attempts_configuration_alerts_and_event
     found = json.loads(asked.run("show", "aaaa", "--json").out)
     assert (found["id"], len(found["attempt_list"]), len(found["metrics"])) == ("aaaa1111", 2, 4)
     assert (len(found["events"]), len(found["alerts"])) == (1, 1)
+
+
+def test_without_a_run_the_newest_is_shown(asked: Place) -> None:
+    assert json.loads(asked.run("show", "--json").out)["id"] == "bbbb3333"
+    assert json.loads(asked.run("why", "--json").out)["run"] == "bbbb3333"
 
 
 def test_the_output_of_a_command_is_printed(asked: Place) -> None:

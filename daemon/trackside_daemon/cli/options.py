@@ -63,6 +63,14 @@ Run = Annotated[
     str,
     typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name: its newest run.", show_default=False),
 ]
+RunOrNewest = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="An id, the beginning of one, or a name: its newest run. [default: the newest run]",
+        show_default=False,
+    ),
+]
 Runs = Annotated[
     list[str],
     typer.Argument(metavar="RUN", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False),

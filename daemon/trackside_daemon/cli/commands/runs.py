@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Run, Runs, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, Run, RunOrNewest, Runs, StoragePath, Url
 from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
@@ -115,7 +115,7 @@ def runs(
 
 @app.command(epilog="\b\nExample: trackside show gpt-small")
 def show(
-    run: Run,
+    run: RunOrNewest = "",
     *,
     rank: Annotated[
         int | None,
@@ -154,11 +154,13 @@ def show(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.source import newest_unless
         from trackside_daemon.documents.diagnosis import used
         from trackside_daemon.documents.run import document
 
         form = form_of(form, as_json=as_json, most=("text", "json") if console else FORMS)
         source = find_history(storage_path, url)
+        run = newest_unless(source, run)
         if console:
             _print_console(source.ask(questions.Console(id=run, lines=MOST_LINES)), run, as_json=form == "json")
             return

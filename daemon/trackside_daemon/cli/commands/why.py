@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Run, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, RunOrNewest, StoragePath, Url
 from trackside_daemon.cli.output import form_of, print_answer
 
 
 def why(
-    run: Run,
+    run: RunOrNewest = "",
     *,
     baseline: Annotated[
         list[str] | None,
@@ -42,11 +42,13 @@ def why(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.source import newest_unless
         from trackside_daemon.documents.diagnosis import document, summary
         from trackside_daemon.questions import table as questions
 
         form = form_of(form, as_json=as_json)
         source = find_history(storage_path, url)
+        run = newest_unless(source, run)
         diagnosis = source.ask(questions.Diagnosis(id=run, baseline=tuple(baseline or ()), key=tuple(key or ())))
         if not source.live and source.ask(questions.Run(id=run, limit=1))["ended"] is None:
             warn("no daemon answers: the run was alive when the last one ended, and its time counts until now")

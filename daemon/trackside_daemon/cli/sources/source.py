@@ -90,3 +90,19 @@ class Source(Protocol):
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """Import the items of a run; *file* is where they come from, for errors."""
         ...
+
+
+def newest_unless(source: Source, run: str) -> str:
+    """Return the run that the user named, else the id of the newest one.
+
+    Raises:
+        SourceError: There is no run yet, or there is no answer.
+    """
+    from trackside_daemon.questions import table as questions
+
+    if run:
+        return run
+    listed = source.ask(questions.Runs(limit=1))["runs"]
+    if not listed:
+        raise NotFoundError("the history has no runs yet")
+    return str(listed[0]["id"])
