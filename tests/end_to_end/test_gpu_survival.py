@@ -117,7 +117,10 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_continues_and_the_othe
     def sample() -> None:
         page = watched.series()
         steps.append(page[STEPS])
-        seconds.append(sum(value for name, value in page.items() if name.startswith(CPU)))
+        # A busy machine skips ticks, and then the page has no value rather than an old one.
+        seconds.extend(
+            [sum(found)] if (found := [value for name, value in page.items() if name.startswith(CPU)]) else []
+        )
         temperatures = {value for name, value in page.items() if "gpu_temperature_celsius" in name and "gpu=" in name}
         assert 61 not in temperatures
         assert watched.get("/-/healthy").status_code == 200
@@ -138,6 +141,7 @@ def test_while_a_gpu_hangs_nothing_old_is_served_all_else_continues_and_the_othe
     assert watched.series()['trackside_nvml_worker_restarts_total{reason="timeout"}'] == 1
     assert steps == sorted(steps)
     assert seconds == sorted(seconds)
+    assert len(seconds) > len(steps) / 2
     assert steps[-1] > steps[0] + 50
     assert len(set(seconds)) > 10
     assert training.poll() is None

@@ -264,6 +264,11 @@ def test_a_rank_that_is_stopped_while_the_other_continues(stage: Stage) -> None:
             end(rank)
 
 
+def attempts(daemon: Daemon, name: str) -> list[int]:
+    """Return the attempts of the runs of a name."""
+    return [run["attempt"] for run in daemon.api("runs").json()["runs"] if run["name"] == name]
+
+
 def test_a_run_that_begins_again(stage: Stage) -> None:
     for attempt in range(2):
         training = start(stage.ill, "failing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
@@ -272,8 +277,7 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
         finally:
             end(training)
         eventually(lambda: "again" in {one["name"] for one in alerts(stage.ill, "TrainingProcessDied")})
-        runs = stage.ill.api("runs").json()["runs"]
-        assert [run["attempt"] for run in runs if run["name"] == "again"] == [attempt]
+        eventually(lambda attempt=attempt: attempts(stage.ill, "again") == [attempt])  # type: ignore[misc]
 
 
 def test_a_machine_of_files(stage: Stage) -> None:

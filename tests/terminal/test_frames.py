@@ -113,7 +113,7 @@ def test_a_nonfinite_value_is_a_mark_and_not_a_height() -> None:
     curve = loss_curve(
         [{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a")
     )
-    assert curve.title == "loss nan  !1 not finite"
+    assert curve.title == "loss NaN  !1 not finite"
     assert curve.nonfinite_steps == [50]
     lines = plot(curve, 60, 6)
     assert lines[-1][-2] == ("!", "critical")
