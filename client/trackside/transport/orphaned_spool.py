@@ -63,9 +63,8 @@ class OrphanedSession(Outbox):
             OSError: It cannot be written.
             WireError: Its last message cannot be read.
         """
-        last, number = None, self._acked
-        while (record := self.spool.next_after(number)) is not None:
-            last, number = record, record.number
+        number = self.spool.last
+        last = self.spool.next_after(number - 1) if number > self._acked else None
         if last is None:
             return
         envelope = open_envelope(last.frames)

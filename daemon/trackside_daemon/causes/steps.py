@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.causes.cause import MEASURED, Evidence, Kind, drawn_accounts, of_accounts
 from trackside_daemon.model.families import training
 from trackside_daemon.model.text import counted, duration, shown
-from trackside_daemon.model.time_ledger import excess, own_seconds, slow_from
+from trackside_daemon.model.time_ledger import excess, own_times, slow_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,13 +135,14 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
     for waited, account in drawn_accounts(kind, time):
         lost = min(facts.wall, waited * facts.ranks / max(1, facts.ranks - 1))
         last = [span for span in facts.spans if span.attempt == facts.spans[-1].attempt]
-        own = dict(zip([span.rank for span in last], own_seconds(last), strict=True))
+        phases = [span.in_steps for span in last]
+        own = dict(zip([span.rank for span in last], own_times(phases), strict=True))
         slowest = max(last, key=lambda span: own[span.rank])
         usual = median(own.values())
         if not usual or own[slowest.rank] < slow_from(own.values()):
             yield kind.found(time, lost, account)
             continue
-        most = excess([span.in_steps for span in last], last.index(slowest))
+        most = excess(phases, last.index(slowest))
         if most.phase == "data":  # what the others wait for is no second loss
             time.draw((most.seconds - most.usual) / len(last), "data", least=0.0)
         node = shown(slowest.host)

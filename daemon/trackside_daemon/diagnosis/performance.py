@@ -16,7 +16,7 @@ from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.records import Account
-from trackside_daemon.model.time_ledger import RankSpan, own_seconds, waits
+from trackside_daemon.model.time_ledger import RankSpan, own_times, waits
 
 if TYPE_CHECKING:
     import sqlite3
@@ -178,7 +178,8 @@ def _ranks(
         present = [_span(grid, part, rank, phases[rank]) for rank in known if steps[rank][part]]
         if not present:
             continue
-        for span, seconds, waited in zip(present, own_seconds(present), waits(present), strict=True):
+        times = own_times([span.in_steps for span in present])
+        for span, seconds, waited in zip(present, times, waits(present), strict=True):
             count = steps[span.rank][part] or 1.0
             own[span.rank][part] = seconds / count
             wait[span.rank][part] = waited.get("communication", 0.0) / count

@@ -101,9 +101,8 @@ class HistoryRecorder:
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}
         self._ending: set[str] = set()
-        self._between: dict[
-            str, Batch
-        ] = {}  # the last of each source that was not kept, since another of its interval was
+        # The last of each source that was not kept, since another of its interval was.
+        self._between: dict[str, Batch] = {}
         self._attempts_lock = threading.Lock()
         self._live: set[tuple[str, int]] = set()
         self._last_attempts: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
@@ -269,9 +268,8 @@ class HistoryRecorder:
                 self._live.discard(key)
                 self._ending.update(self._machine)
                 newest = max((batch.time for batch in self._between.values()), default=0.0)
-                for (
-                    batch
-                ) in self._between.values():  # the next may be long in coming, and the run's report does not wait
+                # The next may be long in coming, and the run's report does not wait.
+                for batch in self._between.values():
                     if batch.time > newest - self.interval:
                         self._put_sample(batch)
                 self._between.clear()

@@ -268,15 +268,6 @@ def excess(ranks: Sequence[Mapping[str, float]], slowest: int) -> Excess:
     return max(found, key=lambda one: one.seconds - one.usual, default=Excess(OTHER, 0.0, 0.0))
 
 
-def own_seconds(ranks: Sequence[RankSpan]) -> list[float]:
-    """Return for each rank the seconds between its pushes in which it waits for no other one: `own_times`."""
-    return own_times([span.in_steps for span in ranks])
-
-
-def _spent(span: RankSpan, *phases: str) -> float:
-    return _sum(span.phases, phases)
-
-
 def waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
     """Return for each rank the seconds that it waited for the slowest one, and those of the communication itself."""
     phases = [span.in_steps for span in ranks]
@@ -322,10 +313,11 @@ def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed
     if span.account.stall > ends:  # it went on after that, and stood still before it was seen
         known = max(span.account.stall, span.longest)
         entries.put("stall", share * (known - span.account.stall))
+    in_steps = span.in_steps
     for account, phases, most in parts:
-        outside = sum(part.get(phase, 0.0) for part in (span.before, span.after) for phase in phases)
-        known += max(0.0, _spent(span, *phases) - outside)
-        entries.put(account, share * min(most, _spent(span, *phases) - outside))
+        spent = _sum(in_steps, phases)
+        known += spent
+        entries.put(account, share * min(most, spent))
     for account, seconds in waited.items():
         entries.put(account, share * seconds)
     # What a step waited for by its phases is a part of its length, and so is a wait for a CPU.

@@ -81,9 +81,8 @@ class Mirror:
         self._extras: dict[str, object] = {}  # what the curves and media of a run were when the target had all of them
         self._failing: dict[str, float] = {}  # since when the target does not store the media of a run that has ended
         self._given_up: dict[str, str] = {}  # the ends of runs without media, until the next start
-        self._unstored: SendError | None = (
-            None  # what storing of media does not answer: others' are not tried in this poll
-        )
+        # Why storing of media gets no answer: those of others are not tried in this poll.
+        self._unstored: SendError | None = None
         self._oldest: list[float] = []
         self._silent = False  # the target does not answer: only find what waits
         self._failing_since: float | None = None
