@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import DEADLINE
 
-from trackside.integrations import epoch_line
+from trackside.integrations import epoch_line, run_adapter
 from trackside.integrations.epoch_line import EpochLine, ResourceLine
 
 if TYPE_CHECKING:
@@ -73,6 +73,22 @@ def test_a_line_of_resources_comes_after_every_n_batches_and_none_waits_for_a_dr
     for _ in range(100):
         off.count()
     assert off._thread is None
+
+
+def test_a_gpu_that_fails_costs_only_the_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    cuda = SimpleNamespace(is_initialized=lambda: True, current_device=fail)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(run_adapter, "_failed", set())
+    line = ResourceLine(1)
+    line.count()
+    line.count()
+    (logged,) = caplog.messages
+    assert "CUDA error: unspecified launch failure; training goes on without these values" in logged
 
 
 def test_many_waits_are_thinned() -> None:

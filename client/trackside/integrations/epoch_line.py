@@ -10,6 +10,8 @@ from resource import RUSAGE_SELF, getrusage
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from trackside.integrations.run_adapter import never_raises
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -92,6 +94,7 @@ class ResourceLine:
         """Return the state without the thread."""
         return {**vars(self), "_thread": None}
 
+    @never_raises  # a GPU that fails must not cost the loss of the same step
     def count(self) -> None:
         """Count a batch, and begin a line if it is due and the last one was written."""
         self._batches += 1
