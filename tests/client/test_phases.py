@@ -86,6 +86,18 @@ def test_what_is_longer_than_so_many_steps_is_no_stage_of_theirs() -> None:
     assert found == {"forward": 2 + 4 * LONGEST, "other": 54.0}  # a step has 1 s of it, and four were not timed
 
 
+def test_what_has_marks_in_every_step_is_measured_and_takes_no_share_of_the_rest() -> None:
+    found = times(
+        *((0, "+data*"), (1, "-data*"), (1, "+forward*"), (2, "-forward*"), (4, "-*1/9")),
+        *((6, "+data*"), (7, "-data*"), (14, "+eval*"), (16, "-eval*"), (19, "+data*"), (20, "-data*")),
+        *((20, "+*"), (20, "+data*"), (21, "-data*"), (21, "-*1/9")),
+        end=25,
+    )
+    assert (found["data"], found["eval"]) == (4.0, 2.0)
+    assert found["forward"] == pytest.approx(1 + 12 / 3 + 4 / 3)
+    assert sum(found.values()) == pytest.approx(25)
+
+
 def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_never_fall() -> None:
     found = PhaseTimes(0)
     marks = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
 PAUSES = EVALS | SAVES  # phases that do not count towards a step's duration
-UNMARKED = PAUSES | {"data"}  # of which a training may have marks and none of the stages of its steps
+UNMARKED = PAUSES | {"data"}  # no stages of a step: a training may have marks of these alone
 OTHER = "other"  # the time outside any phase
 SYNC = "sync"  # automatic: at the end of a backward pass, a rank waits for the gradients of the others
 TIMED = ""  # name of the automatic marks around timed steps: after them, time is shared out as in the timed steps
@@ -279,8 +279,11 @@ class PhaseTimes:
             self._share_out(users, spent)
         else:
             self._nanoseconds[name] += spent
-            parts = self._parts.setdefault(users, {})
-            parts[name] = parts.get(name, 0.0) + spent
+            if (
+                name == users or name not in UNMARKED
+            ):  # these have marks in every step, so nothing of them is shared out
+                parts = self._parts.setdefault(users, {})
+                parts[name] = parts.get(name, 0.0) + spent
         if any(name in PAUSES for name in self._stack):
             self.paused += spent
 
