@@ -301,6 +301,33 @@ def test_runs_are_chosen_by_name_tag_state_and_time(asked: Place, flags: list[st
     assert [run["id"] for run in found["runs"]] == ids
 
 
+def test_a_query_selects_runs_to_list_compare_export_and_delete(asked: Place, tmp_path: Path) -> None:
+    assert [run["id"] for run in json.loads(asked.run("runs", "lr>=0.1 -gpt-small", "--json").out)["runs"]] == [
+        "bbbb2222"
+    ]
+    assert asked.run("runs", "lr=0.3").errors == "trackside: no run has lr=0.3; the nearest is lr=0.2\n"
+    assert "lr" in asked.run("compare", "--query", "lr>0").out
+    answer = asked.run("export", "--query", "lr>0", "--format", "jsonl", "--output", str(tmp_path / "out"))
+    assert (answer.status, answer.errors) == (0, "")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"aaaa1111.jsonl", "bbbb2222.jsonl"}
+    assert asked.run("delete", "--query", "lr=0.2", "--yes").out.startswith("deleted: ")
+    assert len(json.loads(asked.run("runs", "--json").out)["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["delete", "--yes"], "name runs, or select them with --query"),
+        (["delete", "gpt-small", "--query", "lr=0.1", "--yes"], "name runs, or select them with --query; not both"),
+        (["delete", "--query", "lr=7", "--yes"], "--query: no run has lr=7; the nearest is lr=0.2"),
+        (["export", "--query", "lr=0.1"], "--query: name the directory for the files with --output"),
+        (["runs", "lr>soon"], "query: lr>soon: 'soon' is no number"),
+    ],
+)
+def test_a_query_that_selects_nothing_changes_nothing(here: Place, arguments: list[str], error: str) -> None:
+    assert here.run(*arguments).refusal() == error
+
+
 def test_no_runs_are_no_error(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with history(place.history):

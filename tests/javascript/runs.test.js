@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { betterDirection } from "/static/compare/key_summaries.js";
-import { columnOf, grouped, matcher, prepared, sorted, summarized } from "/static/runs/columns.js";
+import { keyFilter } from "/static/run/keys.js";
+import { columnOf, completions, grouped, prepared, sorted, summarized } from "/static/runs/columns.js";
 
 const RUNS = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) =>
   prepared({ id: `${index}`, name: "r", label: `r-${index}`, loss, tags: [tag], config: { lr: index / 10 } }, 0));
 const LOSS = columnOf("loss");
 const TAGS = columnOf("tags");
-const found = (pattern) => RUNS.filter(matcher(pattern, [TAGS, columnOf("config.lr")]).matches).map((run) => run.id);
 
 test("which value of a key is better is judged as trackside compare judges it", () => {
   const keys = ["loss", "eval/accuracy", "error_score", "stepTime", "reward", "reward_std", "lr"];
@@ -25,14 +25,24 @@ test("a group of runs has a mean and a spread", () => {
     [["b", "2 ± 1.4"], ["a", "2"]]);
 });
 
-test("a filter is a regular expression over the names, or over a column that it names", () => {
-  assert.deepEqual(found("r-[12]"), ["1", "2"]);
-  assert.deepEqual(found("tags:^b$"), ["0", "2"]);
-  assert.deepEqual(found("lr:0.3"), ["3"]);
+test("a query is completed to names, and to values after a comparison", () => {
+  const facts = { tags: ["a tag"], state: "failed" };
+  const runs = [prepared({ ...facts, config: { optim: { lr: 3e-4 } }, summary: { acc: 1 } }, 0)];
+  assert.deepEqual(completions("finished l", runs),
+    ["finished failed", "finished lost", "finished live", "finished older:7d", "finished optim.lr="]);
+  assert.deepEqual(completions("lr=", runs), ["lr=0.0003"]);
+  assert.deepEqual(completions("x -tag:a", runs), ['x -tag:"a tag"']);
+  assert.deepEqual(completions("x ", runs), []);
 });
 
-test("a filter that is no regular expression is searched as a text, and says so", () => {
-  assert.deepEqual(found("("), []);
-  assert.equal(matcher("(", []).isPlain, true);
-  assert.equal(matcher("r", []).isPlain, false);
+test("keys are filtered by words, alternatives, patterns and what to leave out", () => {
+  const keys = ["loss", "eval/loss", "grad_norm", "eval/Acc"];
+  const found = (text) => keys.filter(keyFilter(text)).join(" ");
+  assert.equal(found("loss"), "loss eval/loss");
+  assert.equal(found("loss -eval"), "loss");
+  assert.equal(found("loss|acc"), "loss eval/loss eval/Acc");
+  assert.equal(found("grad, acc"), "");
+  assert.equal(found("/^EVAL/"), "eval/loss eval/Acc");
+  assert.equal(found("/[/"), keys.join(" "));
+  assert.equal(found(""), keys.join(" "));
 });

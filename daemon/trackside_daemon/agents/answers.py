@@ -69,9 +69,10 @@ class Answers:
 
     async def runs(self, wanted: RunsArguments) -> dict[str, Any]:
         """List runs."""
-        asked = table.Runs(name=unmark(wanted.name), tag=unmark(wanted.tag), state=wanted.state, limit=wanted.limit)
-        found = (await self._ask(asked))["runs"][: wanted.limit]
-        return {"runs": [marked(_picked(run, RUN_FIELDS), _STATES) for run in found]}
+        name, tag, query = map(unmark, (wanted.name, wanted.tag, wanted.query))
+        found = await self._ask(table.Runs(name=name, tag=tag, state=wanted.state, query=query, limit=wanted.limit))
+        runs = [marked(_picked(run, RUN_FIELDS), _STATES) for run in found["runs"][: wanted.limit]]
+        return {"runs": runs, **({"hint": marked(found["hint"])} if found.get("hint") else {})}
 
     async def why(self, wanted: WhyArguments) -> dict[str, Any]:
         """Explain why a run is slow or broken: the costliest cause first."""

@@ -36,6 +36,9 @@ class RunsArguments(Struct, forbid_unknown_fields=True):
         Literal["", "starting", "running", "stalled", "finished", "stopped", "failed", "lost"],
         Meta(description="Only runs in this state."),
     ] = ""
+    query: Annotated[
+        Text, Meta(description="Only runs that this selects: lr=3e-4 bs>=64 tag:sweep failed -debug older:7d.")
+    ] = ""
     limit: Annotated[int, Meta(ge=1, le=100, description="Number of runs, the newest first.")] = 20
 
 

@@ -71,6 +71,24 @@ RunOrNewest = Annotated[
         show_default=False,
     ),
 ]
+Query = Annotated[
+    str,
+    typer.Option(
+        "--query",
+        help="All runs that this selects, such as 'failed lr>=1e-3 -tag:keep older:30d': docs/queries.md.",
+        metavar="QUERY",
+    ),
+]
+RunOrQuery = Annotated[
+    str,
+    typer.Argument(metavar="[RUN]", help="An id, the beginning of one, or a name: its newest run.", show_default=False),
+]
+RunsOrQuery = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]...", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False
+    ),
+]
 Runs = Annotated[
     list[str],
     typer.Argument(metavar="RUN", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False),

@@ -9,7 +9,7 @@ import math
 import re
 import time
 import unicodedata
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\uFF1D\uFF0B\uFF0D\uFF20]")
 _SIGNED = re.compile(r"[+-]([\d.,]+(e[+-]?\d+)?( [%\w/]+)?)?")
 NONFINITE = ("nan", "inf", "-inf")  # numbers that the API has as texts
 
+# Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -257,6 +259,27 @@ def seconds(value: object) -> object:
     if not parts or "".join(number + unit for number, unit in parts) != value:
         raise ValueError(f"{value!r} is not a duration such as 1s, 500ms or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def read_moment(text: str, *, end: bool = False) -> float:
+    """Return the Unix seconds of a duration before now, or of a date; a day without a time begins, or *end*s, at midnight.
+
+    Raises:
+        ValueError: The text is neither.
+    """
+    try:
+        return time.time() - float(str(seconds(text)))
+    except ValueError:
+        pass
+    try:
+        date = _DATE.fullmatch(text)
+        # Before Python 3.11, fromisoformat rejects the Z.
+        found = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
+        return (found + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01 or 2026-11-01T08:00"
+        ) from None
 
 
 def size_bytes(value: object) -> object:

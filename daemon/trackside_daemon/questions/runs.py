@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from trackside_daemon.questions.question import Limit, OfRun, Question, RunName, Seconds
+from trackside_daemon.questions.question import InvalidError, Limit, OfRun, Question, RunName, Seconds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,7 +29,8 @@ class Runs(Question, frozen=True, kw_only=True):
     about = (
         "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
         "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default; live runs are listed beyond it, unless there is another filter. "
-        "For older runs, repeat the request with until set to the start of the last one."
+        "For older runs, repeat the request with until set to the start of the last one. With query, the answer also has its terms, the number of runs "
+        "that it chose from as among, and in hint why it selects none, and what is near; see docs/queries.md."
     )
     name: Annotated[str, Meta(description="A part of the run's name, or the beginning of its id.")] = ""
     tag: Annotated[str, Meta(description="A tag of the run.")] = ""
@@ -40,25 +41,41 @@ class Runs(Question, frozen=True, kw_only=True):
     launch: Annotated[
         str, Meta(description="Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command.")
     ] = ""
+    query: Annotated[
+        str,
+        Meta(
+            max_length=1000,
+            description="Only runs that this selects, such as `lr=3e-4 bs>=64 tag:sweep failed -debug older:7d`.",
+        ),
+    ] = ""
     config: Annotated[bool, Meta(description="true: also the configuration of each run.")] = False
     metric: Annotated[tuple[str, ...], Meta(max_length=64, description="A pushed key.")] = ()
 
     def _read(self, connection: sqlite3.Connection, live: Live) -> dict[str, Any]:
-        from trackside_daemon.history.read import reader, run_columns
+        from trackside_daemon.history.read import reader, run_columns, run_query
 
         asked = msgspec.structs.asdict(self)
         selection = reader.RunFilter(**{name: asked[name] for name in reader.RunFilter._fields})
-        alive = live.runs()
-        runs = _merged(
-            connection, reader.runs(connection, selection._replace(limit=self.limit or MOST_RUNS)), alive, selection
-        )
+        limit = (not self.query and self.limit) or MOST_RUNS
+        runs = _merged(connection, reader.runs(connection, selection._replace(limit=limit)), live.runs(), selection)
+        answer: dict[str, Any] = {}
+        if self.query:
+            try:
+                terms = run_query.parse(self.query)
+            except run_query.QueryError as error:
+                raise InvalidError(f"query: {error}") from None
+            among = len(runs)
+            runs, hint = run_query.select(connection, terms, runs)
+            runs = runs[: self.limit or MOST_RUNS]
+            answer = {"terms": [term.text for term in terms], "among": among, "hint": hint}
         more: dict[str, Mapping[str, Any]] = {}
         if self.config:
             more["config"] = run_columns.configurations(connection)
         if self.metric:
             values = run_columns.values(connection, list(dict.fromkeys(self.metric)))
             more["metrics"] = {run["id"]: values.get(run["id"], {}) for run in runs}
-        return {"runs": [{**run, **{name: of_run.get(run["id"]) for name, of_run in more.items()}} for run in runs]}
+        listed = [{**run, **{name: of_run.get(run["id"]) for name, of_run in more.items()}} for run in runs]
+        return {"runs": listed, **answer}
 
 
 class Keys(Question, frozen=True, kw_only=True):

@@ -214,7 +214,7 @@ def test_runs_are_found_in_the_table(
     expect(page.locator("tr.group").first).to_contain_text("0.02 ± 0.01")
     page.locator("tr.group button").first.click()
     expect(page.locator(".all-runs tbody th.name a")).to_have_count(3)
-    page.get_by_label("Filter").fill("tags:nig.t")
+    page.get_by_label("Filter").fill("tag:nig?t")
     expect(page.get_by_text("6 of 7 runs")).to_be_visible()
     expect(page).to_have_url(re.compile("group=config.lr.*q=|q=.*group=config.lr"))
     page.get_by_text("Columns", exact=True).click()

@@ -185,13 +185,13 @@ def test_an_ended_run_is_shown_and_found_kept_deleted_and_compared_in_the_table(
     expect(rows.nth(33).get_by_role("checkbox")).to_be_disabled()
     page.get_by_role("button", name="Clear").click()
     expect(rows.nth(33).get_by_role("checkbox")).to_be_enabled()
-    search = page.get_by_role("searchbox", name="Filter")
+    search = page.get_by_role("combobox", name="Filter")
     search.fill("state:failed")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text(re.compile("diverged.*failed.*NaN.*10"))
     page.get_by_role("button", name="Show only tag base line").click()
     expect(rows).to_have_count(3)
-    expect(page).to_have_url(re.compile("q=tags"))  # written a moment later
+    expect(page).to_have_url(re.compile("q=tag"))  # written a moment later
     page.reload()
     expect(rows).to_have_count(3)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Runs, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import matches_wildcards, shown
 
@@ -23,8 +23,9 @@ MOST_RUNS = 60
 
 
 def compare(
-    run: Runs,
+    run: RunsOrQuery = None,
     *,
+    query: Query = "",
     baseline: Annotated[
         str,
         typer.Option(
@@ -60,13 +61,14 @@ def compare(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.source import selected
         from trackside_daemon.documents.groups import Comparison
         from trackside_daemon.questions import table as questions
 
         form = form_of(form, as_json=as_json)
         condition = _condition(fail_if)
         source = find_history(storage_path, url)
-        runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, run)]
+        runs = [source.ask(questions.Run(id=text)) for text in _distinct(source, selected(source, run, query))]
         groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
         keys = {value.key for value in condition.values} if condition else set()
         pushed = {metric["key"] for each in runs for metric in each["metrics"]}

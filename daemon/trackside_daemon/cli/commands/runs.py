@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from datetime import datetime, timedelta
 from pathlib import Path  # noqa: TC003  typer reads the annotations while running
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Run, RunOrNewest, Runs, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, Query, Run, RunOrNewest, RunOrQuery, RunsOrQuery, StoragePath, Url
 from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
-from trackside_daemon.model.text import duration, number, seconds, short_moment, shown
+from trackside_daemon.model.text import duration, number, read_moment, short_moment, shown
 from trackside_daemon.questions import table as questions
 from trackside_daemon.questions.artifacts import MOST_LINES
 from trackside_daemon.questions.runs import MOST_METRICS, MOST_RUNS
@@ -38,12 +36,17 @@ _RESULTS = 3  # most results of a run in a list
 
 _ID = 8  # minimum number of letters of an id to show
 
-# Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more.
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 
-
-@app.command(epilog="\b\nExample: trackside runs --state failed --since 7d")
+@app.command(epilog="\b\nExample: trackside runs 'failed lr=3e-4 -tag:debug newer:7d'")
 def runs(
+    query: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[QUERY]...",
+            help="Only runs that this selects; see docs/queries.md. Quote it, and write -- before a - that comes first.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     name: Annotated[
         str, typer.Option(help="Only runs with this in their name, or at the beginning of their id.", metavar="TEXT")
@@ -96,9 +99,11 @@ def runs(
             since=_moment("--since", since),
             until=_moment("--until", until, end=True),
             limit=limit,
+            query=" ".join(query or ()),
         )
         source = find_history(storage_path, url)
-        listed = source.ask(wanted)["runs"]
+        found = source.ask(wanted)
+        listed = found["runs"]
         if not source.live and any(run["ended"] is None for run in listed):
             warn(STALE)
         if sort:
@@ -110,7 +115,8 @@ def runs(
             if limit and len(listed) >= limit:  # a daemon adds live runs that are older
                 warn(f"these are the newest {limit}; --limit, --since and --until show others")
         else:
-            warn("no runs" + (" match" if any((name, tag, state, since, until)) else " yet"))
+            filtered = any((query, name, tag, state, since, until))
+            warn(found.get("hint") or "no runs" + (" match" if filtered else " yet"))
 
 
 @app.command(epilog="\b\nExample: trackside show gpt-small")
@@ -198,12 +204,17 @@ def _print_console(found: Mapping[str, Any], run: str, *, as_json: bool) -> None
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
 def export(
-    run: Run,
+    run: RunOrQuery = "",
     *,
+    query: Query = "",
     form: Annotated[str, typer.Option("--format", metavar="|".join(EXPORTS), help="Format of the output.")] = "csv",
     output: Annotated[
         Path | None,
-        typer.Option(help="Write to this file. [default: standard output]", metavar="FILE", show_default=False),
+        typer.Option(
+            help="Write to this file; with --query, a file for each run into this directory. [default: standard output]",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     resources: Annotated[
         bool, typer.Option("--resources", help="Also the GPU, host and process series of the time of the run.")
@@ -223,17 +234,26 @@ def export(
     with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.source import selected
+        from trackside_daemon.documents.plots import file_name
 
         if form not in EXPORTS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(EXPORTS)}")
         if long and form != "csv":
             raise CommandError(f"--long is a CSV, and --format={form} is not; leave one of them out")
         source = find_history(storage_path, url)
-        found = source.ask(questions.Run(id=run, limit=0))
-        if found.get("trimmed"):
-            warn("older samples of this run were trimmed; only the remaining ones are exported")
-        wanted = Export(id=found["id"], format="long" if long else cast("Format", form), resources=resources)
-        save(source.export(wanted), form, output)
+        directory = output if query else None
+        if query and directory is None:
+            raise CommandError("--query: name the directory for the files with --output")
+        for text in selected(source, [run] if run else None, query):
+            found = source.ask(questions.Run(id=text, limit=0))
+            if found.get("trimmed"):
+                warn(f"older samples of run {shown(found['name'])} were trimmed; only the remaining ones are exported")
+            wanted = Export(id=found["id"], format="long" if long else cast("Format", form), resources=resources)
+            if directory is not None:
+                directory.mkdir(parents=True, exist_ok=True)
+                output = directory / f"{file_name(found['id'])}.{form}"
+            save(source.export(wanted), form, output)
 
 
 @app.command(epilog="\b\nExample: trackside pin gpt-small")
@@ -254,10 +274,11 @@ def pin(
         typer.echo(f"{'unpinned' if off else 'pinned'}: {_named(found)}")
 
 
-@app.command(epilog="\b\nExample: trackside delete 3f9a1c --yes")
+@app.command(epilog="\b\nExample: trackside delete --query 'failed older:30d -pinned'")
 def delete(
-    run: Runs,
+    run: RunsOrQuery = None,
     *,
+    query: Query = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -265,10 +286,12 @@ def delete(
     """Delete runs from the history permanently."""
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.cli.sources.source import selected
 
         source = find_history(storage_path, url)
         found = {
-            described["id"]: described for described in (source.ask(questions.Run(id=text, limit=0)) for text in run)
+            described["id"]: described
+            for described in (source.ask(questions.Run(id=text, limit=0)) for text in selected(source, run, query))
         }
         if not yes:
             for described in found.values():
@@ -344,20 +367,7 @@ def _named(run: Mapping[str, Any]) -> str:
 
 
 def _moment(option: str, text: str, *, end: bool = False) -> float | None:
-    """Return the Unix seconds of a duration before now, or of a date; a day without a time begins, or *end*s, at midnight."""
-    if not text:
-        return None
     try:
-        return time.time() - float(str(seconds(text)))
-    except ValueError:
-        pass
-    try:
-        date = _DATE.fullmatch(text)
-        # Before Python 3.11, fromisoformat rejects the Z.
-        moment = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
-        return (moment + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
-    except (ValueError, OverflowError):
-        raise CommandError(
-            f"{option}: {text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01 or "
-            "2026-11-01T08:00"
-        ) from None
+        return read_moment(text, end=end) if text else None
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.history.files.importing import ImportResult
@@ -106,3 +106,21 @@ def newest_unless(source: Source, run: str) -> str:
     if not listed:
         raise NotFoundError("the history has no runs yet")
     return str(listed[0]["id"])
+
+
+def selected(source: Source, named: Sequence[str] | None, query: str) -> list[str]:
+    """Return the runs that the user named, else the ids of those that a query selects, newest first.
+
+    Raises:
+        SourceError: There are none, both or neither were given, or there is no answer.
+    """
+    from trackside_daemon.questions import table as questions
+
+    if bool(named) == bool(query):
+        raise SourceError("name runs, or select them with --query" + ("; not both" if named else ""))
+    if named:
+        return list(named)
+    answer = source.ask(questions.Runs(query=query))
+    if not answer["runs"]:
+        raise NotFoundError(f"--query: {answer['hint'] or 'the history has no runs yet'}")
+    return [str(run["id"]) for run in answer["runs"]]

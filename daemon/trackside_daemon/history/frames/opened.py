@@ -14,7 +14,7 @@ from trackside_daemon.history import directory
 from trackside_daemon.history.database import FILE
 from trackside_daemon.history.frames import html
 from trackside_daemon.history.media import index
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import reader, run_query
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.series import EVERYTHING, Window, samples
 
@@ -95,19 +95,28 @@ class History:
         found = Path(path or os.environ.get(VARIABLE, "") or directory.default_directory(os.environ, os.getuid()))
         self.path = found.parent if found.name == FILE else found.expanduser()
 
-    def runs(self, name: str = "", *, tag: str = "", state: str = "", limit: int = 0) -> list[RunHistory]:
+    def runs(
+        self, name: str = "", *, query: str = "", tag: str = "", state: str = "", limit: int = 0
+    ) -> list[RunHistory]:
         """Return the runs, the newest first.
 
         Args:
             name: Only runs with this in their names.
+            query: Only runs that this selects, such as ``lr=3e-4 tag:sweep finished``: see docs/queries.md.
             tag: Only runs with this tag.
             state: Only runs in this state, such as ``finished`` or ``failed``.
             limit: Number of runs; 0 for all.
 
         Raises:
+            QueryError: The query cannot be read; the message says which part.
             HistoryError: There is no history, or it cannot be read.
         """
-        return [RunHistory(self.path, run) for run in self._rows(reader.RunFilter(name, tag, state, limit=limit))]
+        terms = run_query.parse(query)
+        rows = self._rows(reader.RunFilter(name, tag, state, limit=0 if terms else limit))
+        if terms:
+            with _reading(self.path) as connection:
+                rows = run_query.select(connection, terms, rows).runs[: limit or None]
+        return [RunHistory(self.path, run) for run in rows]
 
     def __getitem__(self, run: str) -> RunHistory:
         """Return the run with this id, the newest with this name, or the only one whose id begins so.

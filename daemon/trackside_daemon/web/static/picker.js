@@ -50,7 +50,8 @@ export class Picker {
     this.onChange = onChange;
     this.onResults = onResults;
     this.signal = signal;
-    this.search = h("input", { type: "search", placeholder: "Name or id", oninput: () => this.#searchSoon() });
+    this.search = h("input", { type: "search", placeholder: "name, tag:sweep lr=3e-4 failed",
+      oninput: () => this.#searchSoon() });
     this.status = h("span.quiet", { role: "status" });
     this.list = h("ul.ticks", {});
     this.root = h("div", {}, h("div.tools", {}, h("label", {}, "Search runs", this.search), this.status), this.list);
@@ -62,11 +63,11 @@ export class Picker {
     this.request?.abort();
     const controller = new AbortController();
     this.request = controller;
-    const name = this.search.value.trim();
+    const text = this.search.value.trim();
     try {
-      const { runs } = await getJson(`runs?${query({ limit: MAX_LISTED, name })}`,
+      const { runs, hint } = await getJson(`runs?${query({ limit: MAX_LISTED, query: text })}`,
         AbortSignal.any([this.signal, controller.signal]));
-      this.#show(runs, name);
+      this.#show(runs, hint);
       this.onResults(runs.length);
     } catch (problem) {
       if (!controller.signal.aborted) setText(this.status, problem.message);
@@ -90,13 +91,13 @@ export class Picker {
     this.timer = setTimeout(() => this.load().catch(() => {}), TYPING_MS);
   }
 
-  #show(runs, name) {
+  #show(runs, hint) {
     const texts = labels(runs);
     this.list.replaceChildren(...runs.map((run, index) => this.#row(run, texts[index])));
     this.list.hidden = !runs.length;
     this.count = runs.length === MAX_LISTED ? `Showing the newest ${MAX_LISTED}. Search to find others.` : "";
     if (!runs.length) this.count =
-      name ? `No run name contains “${name}”.` : "No runs yet. Add trackside.push(…) to your training script.";
+      hint || "No runs yet. Add trackside.push(…) to your training script.";
     this.update();
   }
 

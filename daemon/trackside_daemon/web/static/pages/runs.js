@@ -6,7 +6,7 @@ import { plural, real } from "/static/format.js";
 import { runSelection } from "/static/overview/selection.js";
 import { labels } from "/static/picker.js";
 import { RUNS_MS, isDue } from "/static/polling.js";
-import { allColumns, columnOf, defaultColumns, grouped, matcher, prepared, sorted } from "/static/runs/columns.js";
+import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
 import { confirmDialog } from "/static/confirm.js";
@@ -19,6 +19,7 @@ const WIDTHS = "run-widths"; // Name in the browser's storage.
 const POINTS = 60;
 const MOST_RUNS = 40; // In one request.
 const DELAY_MS = 60;
+const TYPING_MS = 150; // Delay after the last key press before a search.
 
 export async function show(/** @type {Address} */ address) {
   const page = new Runs(address);
@@ -49,16 +50,19 @@ class Runs {
       onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
       onEdit: (run) => this.#edit(run),
-      onTag: (tag) => this.#filter(`tags:^(.*, )?${tag.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}(,|$)`),
+      onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),
     });
     this.#build(params.get("q") ?? "");
+    signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
 
   #build(pattern) {
-    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false",
-      oninput: () => this.#filtered() });
+    this.options = h("datalist", { id: "run-queries" });
+    this.field = h("input", { type: "search", value: pattern, placeholder: "lr=3e-4 bs>=64 tag:sweep failed -debug",
+      spellcheck: "false", list: "run-queries", oninput: () => this.#filteredSoon() });
     this.hint = h("span.quiet", { role: "status" });
+    this.chips = h("span.chips", { role: "group", "aria-label": "Conditions", hidden: true });
     this.groups = h("select", { onchange: () => this.#change({ group: this.groups.value }) });
     this.choice = h("div.column-choice");
     const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"),
@@ -67,8 +71,8 @@ class Runs {
     this.empty = h("section.notice.empty",
       { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"),
       h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
-    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field),
-      h("label", {}, "Group by", this.groups), choose, this.hint);
+    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label.query", {}, "Filter", this.field),
+      this.options, h("label", {}, "Group by", this.groups), choose, this.hint, this.chips);
     this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root,
       this.plots.root, this.selection.root);
   }
@@ -84,7 +88,7 @@ class Runs {
       this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
       this.keys = keys;
       this.error.hidden = true;
-      this.#draw();
+      await this.#search();
     } catch (problem) {
       if (this.signal.aborted || problem.status === 401) throw problem;
       setText(this.error, problem.message);
@@ -109,18 +113,41 @@ class Runs {
     const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
     this.shownIds = ids;
     this.#groupOptions();
-    const columns = ids.map(columnOf).filter(Boolean);
-    const { matches, isPlain } = matcher(this.field.value.trim(),
-      columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
-    const found = this.field.value.trim() ? this.runs.filter(matches) : this.runs;
+    const found = this.found ? this.runs.filter((run) => this.found.ids.has(run.id)) : this.runs;
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
     this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
-    const count = found.length === this.runs.length
-      ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
-    setText(this.hint, count + (isPlain ? ", not a regular expression: searched as text" : ""));
+    const count = this.found
+      ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
+    setText(this.hint, this.problem ?? (this.found?.hint || count));
+    this.hint.classList.toggle("bad", Boolean(this.problem));
+    this.chips.hidden = !(this.found?.terms.length > 1);
+    this.chips.replaceChildren(...(this.found?.terms ?? []).map((term, index, terms) =>
+      h("button.tag", { "aria-label": `Remove ${term}`,
+        onclick: () => this.#filter(terms.filter((_, other) => other !== index).join(" ")) }, `${term} ×`)));
+  }
+
+  // Asks the daemon which runs the filter selects; while it cannot be read, the last selection stays.
+  async #search() {
+    const text = this.field.value.trim();
+    this.request?.abort();
+    const controller = new AbortController();
+    this.request = controller;
+    this.problem = undefined;
+    try {
+      if (text) {
+        const { runs, terms, hint } = await getJson(`runs?${query({ query: text })}`,
+          AbortSignal.any([this.signal, controller.signal]));
+        this.found = { ids: new Set(runs.map((run) => run.id)), terms, hint };
+      } else this.found = undefined;
+    } catch (problem) {
+      if (controller.signal.aborted) return;
+      if (this.signal.aborted || problem.status === 401) throw problem;
+      this.problem = problem.message;
+    }
+    this.#draw();
   }
 
   #groupOptions() {
@@ -153,14 +180,17 @@ class Runs {
     this.#change({ sort: { id, descending: isSame ? !this.sort.descending : false } });
   }
 
-  #filter(pattern) {
-    this.field.value = pattern;
-    this.#filtered();
+  #filter(text) {
+    this.field.value = text;
+    this.set({ q: text });
+    this.#search().catch(() => {});
   }
 
-  #filtered() {
-    this.set({ q: this.field.value.trim() });
-    this.#draw();
+  #filteredSoon() {
+    const options = completions(this.field.value, this.runs);
+    this.options.replaceChildren(...options.map((value) => h("option", { value })));
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#filter(this.field.value), TYPING_MS);
   }
 
   // Changes the columns, the order or the groups; values of a new key are loaded.

@@ -5,7 +5,7 @@ import { Chart } from "/static/charts/chart.js";
 import { isTime, withDetails } from "/static/charts/lines.js";
 import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h, syncRows, setText } from "/static/dom.js";
-import { isLoss } from "/static/run/keys.js";
+import { isLoss, keyFilter } from "/static/run/keys.js";
 import { plural } from "/static/format.js";
 import { icon } from "/static/icons.js";
 
@@ -89,7 +89,7 @@ export class Charts {
     const pinned = this.workspace.pinned.filter((key) => keys.includes(key));
     this.emptyText.hidden = keys.length > 0;
     setText(this.emptyText, this.charts.size
-      ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
+      ? `No key matches “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
     const all = [...(pinned.length ? [[PINNED, pinned]] : []),
       ...sections(keys.filter((key) => !pinned.includes(key)), this.workspace)];
     this.shown = all.flatMap(([, sectionKeys]) => sectionKeys);
@@ -154,8 +154,7 @@ export class Charts {
   }
 
   #filteredKeys() {
-    const text = this.selection.filter.toLowerCase();
-    return [...this.charts.keys()].filter((key) => key.toLowerCase().includes(text));
+    return [...this.charts.keys()].filter(keyFilter(this.selection.filter));
   }
 
   #section(name, count) {

@@ -108,7 +108,7 @@ function attemptSelect(selection, set) {
 }
 
 function filterField(selection, set) {
-  const text = h("input", { type: "search", placeholder: "loss, eval/…", value: selection.filter,
+  const text = h("input", { type: "search", placeholder: "loss|acc -grad /^eval/", value: selection.filter,
     oninput: () => set({ filter: text.value }) });
   return h("label.run-filter", {}, "Keys", text);
 }

@@ -18,3 +18,26 @@ export function ranges(numbers) {
   }
   return result.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ");
 }
+
+// Returns a filter of keys in the language of queries: words, of which | or , separates alternatives, /patterns/, and
+// - before what to leave out. A pattern that cannot be read yet, while it is typed, matches every key.
+export function keyFilter(text) {
+  const tests = text.split(/\s+/).filter(Boolean).map((term) => {
+    const isNegative = term.length > 1 && term.startsWith("-");
+    const word = isNegative ? term.slice(1) : term;
+    const parts = word.toLowerCase().split(/[|,]/).filter(Boolean);
+    const matches = /^\/.+\/$/.test(word) ? patternTest(word.slice(1, -1))
+      : (key) => parts.some((part) => key.toLowerCase().includes(part));
+    return (key) => matches(key) !== isNegative;
+  });
+  return (key) => tests.every((matches) => matches(key));
+}
+
+function patternTest(source) {
+  try {
+    const pattern = new RegExp(source, "i");
+    return (key) => pattern.test(key);
+  } catch {
+    return () => true;
+  }
+}

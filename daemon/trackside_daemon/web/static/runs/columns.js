@@ -2,6 +2,7 @@
 
 import { betterDirection } from "/static/compare/key_summaries.js";
 import { flatten } from "/static/run/tables.js";
+import { ENDED } from "/static/vocabulary.js";
 import { number, plural, real, span, when, plain } from "/static/format.js";
 
 const MOST_DEFAULT = 3; // Settings and results that are shown without a choice.
@@ -132,21 +133,22 @@ export function summarized(column, runs, numeric) {
     ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
 }
 
-// Returns a filter of runs: a regular expression over name, id, tags and notes, or over a column as in `lr:3e-4`.
-export function matcher(pattern, columns) {
-  const named = /^([^:]+):(.*)$/.exec(pattern);
-  const column = named && columns.find((item) => item.title === named[1] || item.id === named[1]);
-  const wanted = column ? named[2] : pattern;
-  /** @type {{ test(value: string): boolean, isPlain?: boolean }} */
-  let expression;
-  try {
-    expression = new RegExp(wanted, "i");
-  } catch {
-    const plain = wanted.toLowerCase();
-    expression = { test: (value) => value.toLowerCase().includes(plain), isPlain: true };
-  }
-  const matches = (run) => (column
-    ? expression.test(text(column, column.value(run)))
-    : [run.label, run.name, run.id, run.tags.join(" "), run.notes ?? ""].some((item) => expression.test(item)));
-  return { matches, isPlain: Boolean(expression.isPlain) };
+const MOST_COMPLETIONS = 30;
+const WORDS = [...ENDED, "live", "pinned", "older:7d", "newer:24h"];
+
+// Returns queries that begin with what is typed: its last term is completed to a name of a setting, a result or a fact,
+// or to a value after a comparison. docs/queries.md describes the language, which the daemon reads.
+export function completions(typed, runs) {
+  const [, before = "", last] = /^(.*\s)?(\S*)$/s.exec(typed);
+  const [, sign, name, test = "", begin] = /^(-?)(?:([^\s"=<>!:]+)([<>!]=|[:=<>]))?(.*)$/s.exec(last);
+  const fields = (run) => [...run.settings, ...run.results, ["state", run.state],
+    ...run.tags.map((tag) => ["tag", tag])];
+  const isNamed = (field) => field === name || field.endsWith(`.${name}`);
+  const values = () => runs.flatMap(fields).filter(([field]) => isNamed(field)).map(([, value]) => plain(value))
+    .map((value) => (/[\s"|]/.test(value) ? `"${value.replaceAll('"', "")}"` : value));
+  const names = () => [...WORDS, ...runs.flatMap(fields).map(([field]) => `${field}=`)];
+  const options = name ? values() : names();
+  const head = before + sign + (name ? name + test : "");
+  const isNear = (item) => item !== begin && item.toLowerCase().includes(begin.toLowerCase());
+  return last ? [...new Set(options)].filter(isNear).slice(0, MOST_COMPLETIONS).map((item) => head + item) : [];
 }

@@ -1,0 +1,296 @@
+"""The language in which people ask for runs: ``lr=3e-4 bs>=64 tag:sweep failed -debug /re.*gex/ older:7d``.
+
+The page of the runs, the commands, the API and the tools of agents read it here. docs/queries.md describes it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.config.near import near_name
+from trackside_daemon.history.read import run_columns
+from trackside_daemon.model.configuration import flat, result
+from trackside_daemon.model.families.training import STATES
+from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.text import matches_wildcards, read_moment, seconds
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+LONGEST = 1000  # characters of a query
+SHOWN = 60  # characters of it in an error
+MOST_REPEATS = 2  # repeats in a pattern: the time of a stranger's pattern grows with their power
+
+FIELDS = (
+    "name",
+    "id",
+    "state",
+    "tag",
+    "user",
+    "notes",
+    "cause",
+    "loss",
+    "step",
+    "started",
+    "ended",
+    "duration",
+    "older",
+    "newer",
+)
+
+_TERM = re.compile(
+    r"""(?P<not>-?)(?:
+        /(?P<pattern>(?:[^/\\]|\\.)+)/
+        | (?:(?P<field>[^\s"=<>!:]+)(?P<test>[<>!]=|[:=<>]))?(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s"]+))
+    )(?=\s|$)""",
+    re.VERBOSE,
+)
+_GROUP = re.compile(r"(?:[^\\(]|\\.)*(?:\(|\\[1-9])", re.DOTALL)
+_REPEAT = re.compile(r"\\.|(?P<repeat>[*+?]|\{\d*,\d*\})", re.DOTALL)
+_MOMENTS = ("started", "ended", "older", "newer")
+_ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_CLOSE = 1e-9  # relative difference of equal numbers
+
+
+class QueryError(ValueError):
+    """A query cannot be read; the message says which part, and what is right."""
+
+
+class Term(NamedTuple):
+    """A condition of a query.
+
+    Attributes:
+        text: As it was written.
+        negative: Whether it selects the other runs.
+        field: The name before the comparison; empty for a word or a pattern.
+        test: ``:``, ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``; empty for a word or a pattern.
+        value: What the field is compared with; a word; empty for a pattern.
+        quoted: Whether the value stood in quotes: it is a text, without alternatives and wildcards.
+        pattern: The pattern, if it is one.
+    """
+
+    text: str
+    negative: bool
+    field: str
+    test: str
+    value: str
+    quoted: bool
+    pattern: re.Pattern[str] | None
+
+    @property
+    def values(self) -> list[str]:
+        """The alternatives that ``|`` separates."""
+        return [self.value] if self.quoted else [part for part in self.value.split("|") if part]
+
+
+class SelectedRuns(NamedTuple):
+    """The runs that a query selects.
+
+    Attributes:
+        runs: The runs, in their order.
+        hint: Why there are none, and what is near; empty if there are some.
+    """
+
+    runs: list[dict[str, Any]]
+    hint: str
+
+
+def parse(query: str) -> list[Term]:
+    """Return the terms of a query.
+
+    Raises:
+        QueryError: A part of it is none.
+    """
+    if len(query) > LONGEST:
+        raise QueryError(f"longer than {LONGEST} characters")
+    terms, at, text = [], 0, query.rstrip()
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        found = _TERM.match(text, at)
+        if found is None:
+            raise QueryError(
+                f'{text[at : at + SHOWN]!r} is no term; write a word, name=value, name>value, /pattern/ or "a text", and - before what to leave out'
+            )
+        terms.append(_term(found))
+        at = found.end()
+    return terms
+
+
+def _term(found: re.Match[str]) -> Term:
+    quoted = found["quoted"]
+    value = (quoted if quoted is not None else found["plain"]) or ""
+    pattern = _pattern(found["pattern"]) if found["pattern"] else None
+    term = Term(
+        found[0], bool(found["not"]), found["field"] or "", found["test"] or "", value, quoted is not None, pattern
+    )
+    try:
+        if term.field in _MOMENTS and (term.test in _ORDER or term.field not in {"started", "ended"}):
+            read_moment(value)
+        elif term.test in _ORDER and _bound(term) is None:
+            raise ValueError(f"{value[:SHOWN]!r} is no number")  # noqa: TRY301  the handler words both
+    except ValueError as error:
+        raise QueryError(f"{term.text[:SHOWN]}: {error}") from None
+    return term
+
+
+def _bound(term: Term) -> float | None:
+    """Return the number that a value has to be above or below."""
+    if term.field in _MOMENTS:
+        return read_moment(term.value)
+    return _number(seconds(term.value)) if term.field == "duration" else _number(term.value)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern that ends soon on every short text: Python's own may need time that is exponential in its length."""
+    repeats = sum(found["repeat"] is not None for found in _REPEAT.finditer(text))
+    if repeats > MOST_REPEATS or _GROUP.match(text):
+        raise QueryError(
+            f"/{text[:SHOWN]}/: a pattern has no group, and at most {MOST_REPEATS} of * + ? {{m,n}}; | separates alternatives"
+        )
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise QueryError(f"/{text[:SHOWN]}/: {error}") from None
+
+
+def select(connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable[dict[str, Any]]) -> SelectedRuns:
+    """Return those of the listed runs that all terms select, and why there are none.
+
+    A field is a fact of the run (`FIELDS`), the whole or the last part of the name of a setting or a result, or a key, whose last
+    value counts.
+    """
+    columns = _Columns(connection, runs)
+    tests = [columns.test(term) for term in terms]
+    selected = [run for run in columns.runs if all(test(run) for test in tests)]
+    return SelectedRuns(selected, "" if selected or not columns.runs else columns.hint(terms, tests))
+
+
+class _Columns:
+    """The values that the terms compare, of all runs."""
+
+    def __init__(self, connection: sqlite3.Connection, runs: Iterable[dict[str, Any]]) -> None:
+        self.runs = list(runs)
+        self._connection = connection
+        self._now = time.time()
+        self._settings: dict[str, dict[str, Any]] | None = None
+
+    def test(self, term: Term) -> Callable[[Mapping[str, Any]], bool]:
+        """Return the condition of a term on a run."""
+        if not term.field:
+            return lambda run: self._has_word(term, run) is not term.negative
+        values = self.column(term.field)
+        return lambda run: any(self._holds(term, value) for value in values(run)) is not term.negative
+
+    def _has_word(self, term: Term, run: Mapping[str, Any]) -> bool:
+        texts = [run["name"], run["id"], *run["tags"]]
+        if term.pattern:
+            return any(term.pattern.search(text[:256]) for text in texts)
+        texts.append(run.get("notes") or "")
+        return any(_has(run, texts, value, quoted=term.quoted) for value in term.values)
+
+    def column(self, field: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+        """Return what reads the values of a field of a run: none, one, or several."""
+        facts: dict[str, Callable[[Mapping[str, Any]], list[Any]]] = {
+            "tag": lambda run: run["tags"],
+            "tags": lambda run: run["tags"],
+            "duration": lambda run: [(run["ended"] or self._now) - run["started"]],
+            "older": lambda run: [run["started"]],
+            "newer": lambda run: [run["started"]],
+        }
+        if field in facts:
+            return facts[field]
+        if field in FIELDS:
+            return lambda run: [] if run.get(field) is None else [run[field]]
+        settings = self.settings()
+        named = {name for found in settings.values() for name in found if _is_named(name, field)}
+        if named:
+            return lambda run: [value for name, value in settings[run["id"]].items() if name in named]
+        last = run_columns.values(self._connection, [field])
+        return lambda run: [value["last"] for value in last.get(run["id"], {}).values() if value["last"] is not None]
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Return ``config.NAME`` and ``summary.NAME`` of each run, by its id."""
+        if self._settings is None:
+            configured = run_columns.configurations(self._connection)
+            self._settings = {
+                run["id"]: {**flat(configured.get(run["id"]) or {}, "config"), **flat(run["summary"], "summary")}
+                for run in self.runs
+            }
+        return self._settings
+
+    @staticmethod
+    def _holds(term: Term, value: Any) -> bool:
+        if term.field in {"older", "newer"}:
+            return bool(value <= read_moment(term.value) if term.field == "older" else value >= read_moment(term.value))
+        if term.test in _ORDER:
+            low, high = _number(value), _bound(term)
+            return low is not None and high is not None and bool(_ORDER[term.test](low, high))
+        equal = any(_is_equal(term, value, wanted) for wanted in term.values)
+        return equal is not (term.test == "!=")
+
+    def hint(self, terms: Sequence[Term], tests: Sequence[Callable[[Mapping[str, Any]], bool]]) -> str:
+        """Return what is near the first term that no run satisfies."""
+        for term, test in zip(terms, tests, strict=True):
+            if any(test(run) for run in self.runs):
+                continue
+            if term.negative or term.pattern or term.field in _MOMENTS:
+                return f"no run matches {term.text}"
+            if not term.field:
+                return f"no run matches {term.text}{near_name(term.value, [run['name'] for run in self.runs])}"
+            return self._nearest(term)
+        return "each term matches a run, but no run matches all of them"
+
+    def _nearest(self, term: Term) -> str:
+        values = self.column(term.field)
+        found = [value for run in self.runs for value in values(run)]
+        if not found:
+            settings = {name for of_run in self.settings().values() for name in of_run}
+            parts = {part for name in settings for part in (name.partition(".")[2], name.rpartition(".")[2])}
+            names = parts.union(FIELDS, run_columns.keys(self._connection))
+            return f"no run has {term.field}{near_name(term.field, names, 'quotes search for it as a text')}"
+        wanted = _number(term.value)
+        numbers = [number for value in found if (number := _number(value)) is not None]
+        if wanted is not None and numbers:
+            nearest = min(numbers, key=lambda number: abs(number - wanted))
+            return f"no run has {term.text}; the nearest is {term.field}={nearest:.12g}"
+        return f"no run has {term.text}{near_name(term.value, map(str, found), f'such as {term.field}={result(found[0])}')}"
+
+
+def _has(run: Mapping[str, Any], texts: Iterable[str], word: str, *, quoted: bool) -> bool:
+    if not quoted and word in STATES:
+        return bool(run["state"] == word)
+    if not quoted and word in {"live", "pinned"}:
+        return bool(run["pinned"]) if word == "pinned" else run["state"] not in ENDED
+    return any(word.lower() in text.lower() for text in texts)
+
+
+def _is_named(name: str, field: str) -> bool:
+    """Return whether ``config.optim.lr`` is meant by ``lr``, ``optim.lr`` or ``config.optim.lr``."""
+    return name == field or name.endswith(f".{field}")
+
+
+def _is_equal(term: Term, value: Any, wanted: str) -> bool:
+    number, other = _number(value), _number(wanted)
+    if number is not None and other is not None and not isinstance(value, bool):
+        return number == other or abs(number - other) <= _CLOSE * max(abs(number), abs(other))
+    text = result(value).lower() if not isinstance(value, str) else value.lower()
+    wanted = wanted.lower()
+    if term.quoted:
+        return text == wanted
+    return matches_wildcards(text, wanted) or (
+        term.test == ":" and term.field not in {"tag", "tags"} and wanted in text
+    )
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, also of a text such as ``3e-4``; None if it is none."""
+    try:
+        return None if isinstance(value, list | dict) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

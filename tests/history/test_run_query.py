@@ -1,0 +1,173 @@
+"""Select runs with the query language, and what a query that selects none says."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, column, finished, history, opened
+
+from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.history.read import run_query
+from trackside_daemon.history.record import run_changes
+from trackside_daemon.questions.question import InvalidError, Live
+from trackside_daemon.questions.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from histories import History
+
+    from trackside_daemon.questions.question import History as Asked
+
+DAY = 86400.0
+LIVE = Live(CostSection, lambda: 1.3)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """Return a history of five runs, which differ in what people ask for."""
+    with history(tmp_path_factory.mktemp("history")) as made:
+        now = time.time()
+        _add(made, "sweep-a", {"optim": {"lr": 3e-4}, "bs": 64}, started=now - 9 * DAY, tags=["sweep", "to keep"])
+        _add(
+            made,
+            "sweep-b",
+            {"optim": {"lr": "0.001"}, "bs": 128},
+            started=now - 3 * DAY,
+            state="failed",
+            tags=["sweep"],
+        )
+        _add(made, "gpt", {"optim": {"lr": 1e-3}, "bs": 32, "amp": True}, started=now - 2 * DAY, notes="the Baseline")
+        _add(made, "gpt-debug", {"bs": 64, "act": "relu"}, started=now - DAY, tags=["debug"], steps=30)
+        _add(made, "exp:7", None, started=now - DAY / 2, state="stopped")
+        yield made.database
+
+
+def _add(
+    made: History,
+    run: str,
+    config: Any,
+    *,
+    started: float,
+    state: str = "finished",
+    tags: Any = (),
+    notes: str = "",
+    steps: int = 10,
+) -> None:
+    made.put(
+        [
+            opened(run, started=started, config=config),
+            column(run, ["loss", "eval/acc"], steps),
+            finished(run, state=state, after=started - BEGIN + 60),
+        ]
+    )
+    made.writer.call(lambda store: run_changes.describe(store, run, name=None, notes=notes, tags=list(tags))).result(60)
+    made.wait_until_packed()
+
+
+def selected(database: Asked, query: str) -> str:
+    """Return the names of the selected runs, oldest first."""
+    return " ".join(run["name"] for run in reversed(Runs(query=query).answer(database, LIVE)["runs"]))
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("gpt", "gpt gpt-debug"),
+        ("GPT -debug", "gpt"),
+        ("baseline", "gpt"),
+        ("failed", "sweep-b"),
+        ("failed|debug", "sweep-b gpt-debug"),
+        ("state:failed|stopped", "sweep-b exp:7"),
+        ("-failed -stopped -sweep", "gpt gpt-debug"),
+        ("lr=3e-4", "sweep-a"),
+        ("lr=0.0003", "sweep-a"),
+        ("lr=1e-3", "sweep-b gpt"),
+        ("optim.lr=3e-4|1e-3", "sweep-a sweep-b gpt"),
+        ("config.optim.lr>=.001", "sweep-b gpt"),
+        ("lr!=1e-3", "sweep-a"),
+        ("-lr=1e-3", "sweep-a gpt-debug exp:7"),
+        ("lr=3e-4 bs>=64", "sweep-a"),
+        ("bs>=64 tag:sweep failed", "sweep-b"),
+        ("bs<64", "gpt"),
+        ("tag:swe", ""),
+        ("tag=swe*", "sweep-a sweep-b"),
+        ('tag:"to keep"', "sweep-a"),
+        ("act=relu", "gpt-debug"),
+        ("act:el", "gpt-debug"),
+        ("act=el", ""),
+        ("act:*u", "gpt-debug"),
+        ("amp=true", "gpt"),
+        ("older:7d", "sweep-a"),
+        ("newer:36h", "gpt-debug exp:7"),
+        ("duration<61s bs=32", "gpt"),
+        ("duration>1h", ""),
+        ("step>=20", "gpt-debug"),
+        ("eval/acc>20", "gpt-debug"),
+        ("loss<10", "sweep-a sweep-b gpt exp:7"),
+        ("/^gpt/", "gpt gpt-debug"),
+        ("/sw.*b$|^gpt$/", "sweep-b gpt"),
+        ("-/sweep/ bs=64", "gpt-debug"),
+        ('"exp:7"', "exp:7"),
+        ('"failed"', ""),
+        ("  ", "sweep-a sweep-b gpt gpt-debug exp:7"),
+    ],
+)
+def test_a_query_selects_the_runs_that_all_its_terms_match(database: Asked, query: str, names: str) -> None:
+    assert selected(database, query) == names
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("lr=4e-4", "no run has lr=4e-4; the nearest is lr=0.0003"),
+        ("lrr=3", "no run has lrr; did you mean lr?"),
+        ("exp:7", "no run has exp; quotes search for it as a text"),
+        ("swep-a", "no run matches swep-a; did you mean sweep-a?"),
+        ("tag:sweap", "no run has tag:sweap; did you mean sweep?"),
+        ("act=gelu", "no run has act=gelu; did you mean relu?"),
+        ("failed bs=32", "each term matches a run, but no run matches all of them"),
+        ("act=silent", "no run has act=silent; such as act=relu"),
+        ("newer:1h", "no run matches newer:1h"),
+        ("/^x/", "no run matches /^x/"),
+        ("gpt", ""),
+    ],
+)
+def test_a_query_that_selects_nothing_names_what_is_near(database: Asked, query: str, hint: str) -> None:
+    assert Runs(query=query).answer(database, LIVE)["hint"] == hint
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        '"open',
+        "lr>big",
+        "older:soon",
+        "started>soon",
+        "/(a|a)/",
+        "/(a+)+b/",
+        r"/(.)\1/",
+        "/a*b*c*/",
+        "/a?a?a?aaa/",
+        "/[/",
+        "x" * 1001,
+    ],
+)
+def test_a_query_that_cannot_be_read_is_refused_in_one_line(database: Asked, query: str) -> None:
+    with pytest.raises(InvalidError, match=r"^query: [^\n]+$"):
+        Runs(query=query).answer(database, LIVE)
+
+
+def test_a_limit_counts_selected_runs_and_the_answer_has_the_terms(database: Asked) -> None:
+    answer = Runs(query=" sweep  -lr=3e-4 ", limit=1).answer(database, LIVE)
+    assert [run["name"] for run in answer["runs"]] == ["sweep-b"]
+    assert (answer["terms"], answer["among"]) == (["sweep", "-lr=3e-4"], 5)
+
+
+def test_the_dearest_patterns_end_soon_on_the_longest_names() -> None:
+    """A pattern with two repeats needs time that is cubic in the length: a name's first 256 characters are searched."""
+    (term,) = run_query.parse("/a*a*b$/")
+    assert term.pattern is not None
+    assert term.pattern.search("a" * 256) is None
