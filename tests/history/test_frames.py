@@ -143,6 +143,7 @@ def test_what_a_history_shows(directory: Path) -> None:
     found = trackside.open(path=directory)
     assert sorted(run.id for run in found.runs()) == ["empty", "mixed"]
     assert [run.name for run in found.runs(state="finished")] == [HOSTILE]
+    assert [run.id for run in found.runs(query="-id=empty", limit=1)] == ["mixed"]
     run = found[HOSTILE]
     assert (run.config, run.keys) == ({"lr": 0.1}, ["loss", "lr", "eval/bleu", "step"])
     assert list(found.to_pandas()["id"]) == [one.id for one in found.runs()]
