@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl
+from trackside_daemon.cli.options import DaemonUrl, option
 from trackside_daemon.model.text import seconds, shown
 
 if TYPE_CHECKING:
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 def pause(
     *,
     length: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            help="Length of the pause, such as 10m. [default: until trackside resume-gpu]",
-            metavar="TIME",
-            show_default=False,
-        ),
+        str, option("TIME", "Length of the pause, such as 10m. [default: until trackside resume-gpu]", "--for")
     ] = "",
     url: DaemonUrl = "",
 ) -> None:
