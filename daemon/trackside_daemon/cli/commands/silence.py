@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +17,6 @@ from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import seconds, shown
 from trackside_daemon.model.troubles import PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MORE = ("stage", "test")  # labels of alerts that no family has
 NAMED = 5  # maximum number of muted alerts to list

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from trackside_daemon.http_client.http_request import bearer_header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REFUSED = frozenset((401, 403))  # without a token, and with a wrong one
 
