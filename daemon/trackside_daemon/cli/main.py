@@ -15,8 +15,7 @@ from typer.main import get_command
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
-from trackside_daemon.cli.option_groups import GroupedCommand
-from trackside_daemon.cli.options import flag, option
+from trackside_daemon.cli.options import GroupedCommand, flag, option
 
 
 class _Command(NamedTuple):

@@ -1,11 +1,17 @@
-"""Options: how commands declare them, and those that several share."""
+"""Options: how commands declare them, those that several share, and their groups in the help."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -57,3 +63,53 @@ RunOrNewest = Annotated[
     str, argument("RUN", "An id, the beginning of one, or a name: its newest run. [default: the newest run]")
 ]
 Runs = Annotated[list[str], argument("RUN", "Ids, beginnings of ids, or names: the newest run of each.")]
+
+
+T = TypeVar("T")
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options below the ``rich_help_panel`` of each; those without one are ``Options``."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group, in the order in which they appear."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            if record is not None:
+                # Typer appends the type to an argument that has a name already: RUN <list[str]>.
+                name = re.sub(r" <.*>$", "", record[0]) if usual == "Arguments" else record[0]
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append((name, record[1]))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def from_fields(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Give a command an option, or an argument, for each field of a dataclass, and call it with the dataclass."""
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_fields(**values: Any) -> None:
+            command(options(**values))
+
+        kinds = get_type_hints(options, include_extras=True)
+        defaults = {
+            field.name: inspect.Parameter.empty if field.default is MISSING else field.default
+            for field in fields(options)  # type: ignore[arg-type]  # it is a dataclass
+        }
+        set_parameters(with_fields, [_parameter(name, kinds[name], default) for name, default in defaults.items()])
+        return with_fields
+
+    return decorate
+
+
+def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Make typer see these parameters of a command."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

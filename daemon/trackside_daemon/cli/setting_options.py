@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.option_groups import set_parameters
+from trackside_daemon.cli.options import set_parameters
 from trackside_daemon.config.names import describe, dotted, path_of, setting, setting_paths
 from trackside_daemon.service.config import Config
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
-from trackside_daemon.cli.option_groups import from_fields
-from trackside_daemon.cli.options import DaemonUrl, Form, Json, argument, option
+from trackside_daemon.cli.options import DaemonUrl, Form, Json, argument, from_fields, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 
