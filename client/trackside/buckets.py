@@ -7,13 +7,11 @@ and at most ``2 ** (i / 2 ** s)``.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from math import frexp, inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.packing import encoded_varint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Tensors: each bucket is twice as wide as the one below, so that an exponent is an index. A quantile that is read from such
 # buckets is wrong by a factor of at most 2; mean, deviation and largest are kept with them, and are exact.

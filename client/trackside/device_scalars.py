@@ -10,12 +10,10 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 # Limit of pending values of one thread on one device. A copy is a launch, and the queue of launches holds about as
 # many, so a host that is further ahead waits there anyhow.

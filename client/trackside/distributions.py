@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, isfinite, lgamma, log
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TAIL = 0.025  # at each end of a 95 % interval
 

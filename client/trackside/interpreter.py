@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import StackSummary, walk_stack
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FRAMES = 64  # innermost calls that are sent of each thread's stack
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Any
 
 
 def pack(typecode: str, values: Iterable[float]) -> bytes:

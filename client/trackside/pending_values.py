@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.device_scalars import DeviceScalars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # Internal key, which is never sent: nonzero if a gradient scaler skipped the step, so that its norms are discarded.
 STEP_SKIPPED = "\0skipped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -12,9 +13,6 @@ from trackside.captures.kineto import cancel_recording
 from trackside.environment.exit_status import exception_fields, outcome, watch_exit_calls
 from trackside.training_log import warn
 from trackside.transport.close_timeout import flush_timeout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def after_cells(callback: Callable[[], object]) -> bool:

@@ -7,7 +7,7 @@ from grafana.daemon.overview import UP
 from grafana.panels import Query, above, below, lines, link, value_texts
 from grafana.tables import Text, Value, joined_table
 
-from trackside_daemon.alerts.rules.builtin.disk import NOT_SHM
+from trackside_daemon.alerts.rules.builtin.machine import NOT_SHM
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()

@@ -6,7 +6,7 @@ from grafana.board import Row
 from grafana.gpu.queries import GPU, SELECTED, THIS_GPU, UNUSED, each, growth, total
 from grafana.panels import Query, above, bars, lines, number, states, value_texts
 
-from trackside_daemon.alerts.rules.builtin.gpu_errors import LATELY
+from trackside_daemon.alerts.rules.builtin.gpu import LATELY
 
 PROBLEMS = {
     "row replaced at the next reset": "trackside_gpu_row_remap_pending{GPU}",

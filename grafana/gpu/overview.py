@@ -10,8 +10,7 @@ from grafana.gpu.utilization import MEMORY, SIZE, SM, USED, UTILIZATION, UTILIZA
 from grafana.panels import ZERO_IF_UP, Query, above, link, number, value_texts
 from grafana.tables import Text, Value, joined_table
 
-from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE
-from trackside_daemon.alerts.rules.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE, IDLE
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 if TYPE_CHECKING:

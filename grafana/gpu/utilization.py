@@ -6,7 +6,7 @@ from grafana.board import Row
 from grafana.gpu.queries import GPU, SELECTED, by_gpu, each, total
 from grafana.panels import Level, Query, above, lines
 
-from trackside_daemon.alerts.rules.builtin.gpu_use import IDLE
+from trackside_daemon.alerts.rules.builtin.gpu import IDLE
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmark.streaming_server import StreamingServer
 
-from trackside.benchmark.endpoint import EACH, FAILED_ROUNDS, ModelEndpoint
-from trackside.benchmark.in_process import findings
+from trackside.benchmark.in_process import EACH, FAILED_ROUNDS, ModelEndpoint, findings
 from trackside.benchmark.messages import LATENCY, Load, ProcessRequest, Requests, Spec
 from trackside.benchmark.results import Measurements, results
 from trackside.benchmark.rounds import Sampling, TargetError

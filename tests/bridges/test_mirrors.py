@@ -38,7 +38,7 @@ from trackside_daemon.bridges.tensorboard.mirror import EventFiles
 from trackside_daemon.bridges.wandb import mirror as wandb
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.left_out import LeftOut
-from trackside_daemon.http_client import http_exchange, http_request
+from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import MachineSample
@@ -522,7 +522,7 @@ def test_a_training_with_a_clock_years_behind_costs_no_reading_of_these_years(
 def test_mlflow_has_each_sample_once_after_every_kind_of_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(http_request, "PATIENCE_SECONDS", 0.3)
     settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
     with MlflowServer() as server, history(tmp_path) as one:
         settings["url"] = server.url
@@ -637,7 +637,7 @@ def test_otlp_has_each_sample_after_every_kind_of_failure_and_no_other(
 ) -> None:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(http_request, "PATIENCE_SECONDS", 0.3)
     with OtlpServer() as server, history(tmp_path) as one:
         serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()

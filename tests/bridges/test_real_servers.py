@@ -36,7 +36,7 @@ from trackside_daemon.bridges.settings import BridgesSection, WandbSection
 from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
-from trackside_daemon.http_client import http_exchange
+from trackside_daemon.http_client import http_request
 from trackside_daemon.model.families import daemon as daemon_families
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def test_values_over_otlp_equal_those_of_metrics(
 def test_a_server_of_otlp_that_is_slow_or_stopped_has_each_value_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(http_request, "PATIENCE_SECONDS", 1.0)
     port, begin = free_port(), time.time() - 100
     url = f"http://127.0.0.1:{port}/opentelemetry/v1/metrics"
     target: Any = make_target("otlp", {"url": url, "headers_file": "", "ca_file": ""})

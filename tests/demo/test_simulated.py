@@ -18,9 +18,8 @@ from processes import eventually
 import trackside
 from trackside_daemon.demo import simulated, train, training_text, troubles
 from trackside_daemon.demo.messages import progress, summary
-from trackside_daemon.demo.model_simulated import SimulatedModel, accuracy, utilization
 from trackside_daemon.demo.options import DemoOptions, DemoOptionsError
-from trackside_daemon.demo.simulated import Barrier, SimulatedRankGpu, Workers
+from trackside_daemon.demo.simulated import Barrier, SimulatedModel, SimulatedRankGpu, Workers, accuracy, utilization
 from trackside_daemon.demo.stop_signal import StopRequest
 from trackside_daemon.nvml.simulation.simulate import simulate
 

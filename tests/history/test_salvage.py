@@ -20,7 +20,7 @@ from trackside_daemon.history.database import FILE, SMALL_BYTES, Database
 from trackside_daemon.history.directory import HistoryError, UnavailableError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.salvage import set_aside
-from trackside_daemon.history.salvage.check import find_damage
+from trackside_daemon.history.salvage.__main__ import find_damage
 from trackside_daemon.history.salvage.pages import PAGE_BYTES, read_wal
 from trackside_daemon.history.salvage.salvage import Salvaged, salvage
 

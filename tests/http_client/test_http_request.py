@@ -14,7 +14,7 @@ import pytest
 from processes import DEADLINE
 
 from trackside_daemon.alerts.sinks.sink import SinkError
-from trackside_daemon.http_client import http_exchange, http_request
+from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
 def test_a_server_that_responds_slowly_without_end_is_abandoned(
     serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, beginning: bytes, more: bytes
 ) -> None:
-    monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_request, "LONGEST_SECONDS", 0.5)
     problem = sent(f"http://127.0.0.1:{serve(_forever(beginning, more))}/")
     assert "no response within" in str(problem)
     assert problem.retry == "soon"
 
 
 def test_a_handshake_without_end_is_abandoned(serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_request, "LONGEST_SECONDS", 0.5)
     record = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"  # the beginning of a long ServerHello
     assert "no response within" in str(sent(f"https://127.0.0.1:{serve(_forever(record, bytes(1), b''))}/"))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +18,6 @@ from trackside.benchmark.intervals import LEAST_PARTS, Interval, mean
 from trackside.benchmark.messages import Load, ProcessAnswer
 from trackside.benchmark.rounds import Function, TargetError, arguments, reason
 from trackside.distributions import proportion_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = ("fp32", "bf16", "fp16", "bf16-weights", "fp16-weights", "int8-dynamic", "pruned-PERCENT")

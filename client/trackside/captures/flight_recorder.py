@@ -6,18 +6,16 @@ import pickle
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from trackside.interpreter import stacks, without_collection
 from trackside.limits import CAPTURE_RANKS, FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.wire import Flight, FlightEntry, FlightGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 THREADS = 64
 CHARACTERS = 200

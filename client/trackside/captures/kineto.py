@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside.wire import OptimizerSteps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
 TESTED = ("2.10", "2.13", "2.15")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from trackside.wire import AllocationSite, Allocator, MemorySnapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 SITES = 50  # largest ones that are sent of each allocator
 FRAMES = 16

@@ -9,17 +9,15 @@ import re
 import socket
 import time
 import zlib
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from trackside.os_errors import os_error_text
 from trackside.training_log import warn
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 MANIFEST = "checkpoint.json"  # written last: a folder without it is no checkpoint
 LATEST = "latest"

@@ -5,16 +5,13 @@ Every function is a collective: all ranks call it, and an error on one of them i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trackside.checkpoints import state
 from trackside.checkpoints.folder import CheckpointWriter
 from trackside.os_errors import os_error_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FOLDER = "shards"
 

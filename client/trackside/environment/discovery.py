@@ -7,16 +7,13 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.environment import keys
 from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 SOCKET = "push.sock"
 SYSTEM_SOCKET_DIRECTORY = Path("/run/trackside")

@@ -8,19 +8,16 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from trackside.environment.git import commit
 from trackside.packing import writable
 from trackside.redact import redact_text
 from trackside.wire import Identity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")

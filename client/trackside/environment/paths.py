@@ -7,12 +7,10 @@ import os
 import pwd
 import re
 import stat
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 SYSTEM_DIRECTORY = Path("/var/lib/trackside")
 

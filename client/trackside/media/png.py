@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from trackside.limits import IMAGE_PIXELS, IMAGE_SIDE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLORS = {1: 0, 2: 4, 3: 2, 4: 6}  # color types by channels: gray, gray and alpha, RGB, RGB and alpha

@@ -7,17 +7,15 @@ that PyTorch does not know as attention, such as those of the package flash-attn
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trackside.packing import pack
 from trackside.wire import LAYER_NAMES, DistributionFrame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 SEQUENCES, QUERIES = 2, 32  # sampled of a batch, and of each of its sequences
 LEAST_KEYS = 8  # queries that see fewer keys are left out

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from trackside.device_scalars import Cuda
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 EVENTS = 1024  # limit of CUDA events: a stage for which none is left is not timed
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from typing import Any, TypeVar
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import fsum, inf, isfinite, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.pytorch.parameters import SAMPLED, SAMPLED_IN_ALL, strided_sample
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class Norms:

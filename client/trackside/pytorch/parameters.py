@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside.numbers import local_part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 # Parts of a parameter's name that compiling and wrapping insert.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from functools import wraps
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from trackside.limits import PHASE_LENGTH, SESSION_PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))

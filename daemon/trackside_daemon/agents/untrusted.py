@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 OPEN, CLOSE = "<untrusted>", "</untrusted>"
 MOST_LETTERS = 300  # letters of a text; the middle of a longer one is left out

@@ -1,14 +1,17 @@
-"""One active alert: when it fires, which ranks have it, and its record for the history."""
+"""One active alert: when it fires, which ranks have it, and its record for the history.
+
+Alerts that come and go have least firing times, which grow.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from trackside_daemon.alerts.inhibition import merged_labels
-from trackside_daemon.alerts.min_firing_time import longer
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding
@@ -17,7 +20,7 @@ from trackside_daemon.model.records import LIFE_CYCLE, STALLS, Alert
 from trackside_daemon.model.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from trackside_daemon.model.finding import Severity
 
@@ -307,3 +310,61 @@ def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
         *(Sample(alert_families.FIRING, series, value) for series, value in firing.items()),
         *(Sample(alert_families.SILENCED, series, 1.0) for series in silenced),
     ]
+
+
+# Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event.
+LEAST_SECONDS = 120.0
+
+LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
+
+# Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of
+# that. So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
+AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
+
+REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
+
+
+def longer(seconds: float) -> float:
+    """Return the least firing time, in seconds, of an alert that comes again after one with this time."""
+    return min(LONGEST_SECONDS, 2 * seconds)
+
+
+class MinFiringTimes:
+    """Least firing time of the latest occurrence of each alert, and when that ended.
+
+    Args:
+        least: Least seconds that an alert fires.
+    """
+
+    def __init__(self, least: float = LEAST_SECONDS) -> None:
+        self._least = least
+        self._recent: dict[Hashable, tuple[float, float]] = {}
+
+    def least(self, alert: str) -> float:
+        """Return the least firing time, in seconds, of an alert that has not fired recently."""
+        return LONGER.get(alert, self._least)
+
+    def begin(self, key: Hashable, finding: Finding, now: float) -> float:
+        """Register that an alert begins, and return its least firing time in seconds."""
+        seconds = self.least(finding.alert)
+        if finding.once:
+            return seconds
+        # Removed and inserted again, so that the oldest alert is the first of the dict.
+        before, ended = self._recent.pop(key, (0.0, inf))
+        if 0 <= now - ended < AGAIN_SECONDS:
+            seconds = max(seconds, longer(before))
+        self._recent[key] = seconds, inf
+        if len(self._recent) > REMEMBERED:
+            del self._recent[next(iter(self._recent))]
+        return seconds
+
+    def end(self, key: Hashable, seconds: float, now: float) -> None:
+        """Register that an alert has ended, whose least firing time had become so many seconds."""
+        if key in self._recent:
+            self._recent[key] = seconds, now
+
+    def expire(self, now: float) -> None:
+        """Drop the alerts that ended long ago, or in the future because a clock was set back."""
+        past = [key for key, (_, ended) in self._recent.items() if ended < inf and not 0 <= now - ended < AGAIN_SECONDS]
+        for key in past:
+            del self._recent[key]

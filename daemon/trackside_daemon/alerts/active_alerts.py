@@ -6,10 +6,17 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, firing_samples, restored_alert, text_samples
+from trackside_daemon.alerts.active_alert import (
+    LEAST_SECONDS,
+    ActiveAlert,
+    MinFiringTimes,
+    finding_of,
+    firing_samples,
+    restored_alert,
+    text_samples,
+)
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
-from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.families.alerts import CORRELATION

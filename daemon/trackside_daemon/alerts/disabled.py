@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trackside_daemon.config.near import near_name
 from trackside_daemon.model.text import matches_wildcards
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 class DisabledAlerts:

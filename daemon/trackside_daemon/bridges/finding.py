@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.os_errors import file_error_text
 from trackside.packing import writable
-from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, name_of
 from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, EventFolder, event_files
 from trackside_daemon.linux.foreign_file import open_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from trackside_daemon.bridges.foreign_run import ForeignRun
 
 MAX_DIRECTORIES = 50_000
 DEPTH = 12

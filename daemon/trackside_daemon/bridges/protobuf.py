@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 

@@ -7,16 +7,14 @@ before: the noise of single steps, and how far the means of windows lie apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log, sqrt
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import factor, number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 WINDOW = 32  # steps of the new attempt that are judged
 BEFORE = 256  # steps before the checkpoint that are read

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FLAG = "--web.credentials-file"
 VARIABLE = "TRACKSIDE_WEB__CREDENTIALS_FILE"

@@ -5,17 +5,15 @@ The errors of a history are imported once something fails, since that takes as l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import typer
 
 from trackside.os_errors import file_error_text
 from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class CommandError(Exception):

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
-from trackside_daemon.cli.option_groups import GroupedCommand
+from trackside_daemon.cli.options import GroupedCommand, flag, option
 
 
 class _Command(NamedTuple):
@@ -216,15 +216,14 @@ def _print_version(wanted: bool) -> None:
 def root(
     *,
     version: Annotated[  # noqa: ARG001  its callback handles it
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool, flag("--version", "Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     credentials_file: Annotated[
         str,
-        typer.Option(
+        option(
+            "FILE",
+            "YAML file with basic_auth and tls_config, for commands that query a daemon with a web configuration.",
             FLAG,
-            help="YAML file with basic_auth and tls_config, for commands that query a daemon with a web configuration.",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = "",
 ) -> None:

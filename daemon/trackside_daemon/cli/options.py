@@ -1,20 +1,36 @@
-"""Options that commands share."""
+"""Options: how commands declare them, those that several share, and their groups in the help."""
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option with a value; its help shows the default, unless the text states one."""
+    return typer.Option(*names, metavar=metavar, help=text, **{"show_default": "[default:" not in text, **more})
+
+
+def flag(name: str, text: str, *names: str, **more: Any) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, *names, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """Return an argument; its help shows no default."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
+
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config.file",
-        help="YAML file of the daemon's settings: sample: {interval: 2s}",
-        metavar="FILE",
-        show_default=False,
-    ),
+    Path | None, option("FILE", "YAML file of the daemon's settings: sample: {interval: 2s}", "--config.file")
 ]
 
 
@@ -26,70 +42,86 @@ def _print_all_options(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-HelpAll = Annotated[
-    bool,
-    typer.Option("--help-all", help="Show all options and exit.", callback=_print_all_options, is_eager=True),
-]
+HelpAll = Annotated[bool, flag("--help-all", "Show all options and exit.", callback=_print_all_options, is_eager=True)]
 StoragePath = Annotated[
     Path | None,
-    typer.Option(
-        "--storage.path",
-        help="Directory of the history. [default: that of the running daemon, else your own]",
-        metavar="DIR",
-        show_default=False,
-    ),
+    option("DIR", "Directory of the history. [default: that of the running daemon, else your own]", "--storage.path"),
 ]
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        help="Address of a daemon elsewhere, with #token=… if it requires one.",
-        metavar="URL",
-        show_default=False,
-    ),
-]
+Url = Annotated[str, option("URL", "Address of a daemon elsewhere, with #token=… if it requires one.", "--url")]
 DaemonUrl = Annotated[
     str,
-    typer.Option(
+    option(
+        "URL",
+        "Address of a daemon elsewhere, with #token=… if it requires one. [default: the daemon of this machine]",
         "--url",
-        help="Address of a daemon elsewhere, with #token=… if it requires one. [default: the daemon of this machine]",
-        metavar="URL",
-        show_default=False,
     ),
 ]
-Form = Annotated[str, typer.Option("--format", metavar="text|markdown|html|csv|json", help="Format of the output.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Run = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name: its newest run.", show_default=False),
-]
+Form = Annotated[str, option("text|markdown|html|csv|json", "Format of the output.", "--format")]
+Json = Annotated[bool, flag("--json", "Print JSON.")]
+Run = Annotated[str, argument("RUN", "An id, the beginning of one, or a name: its newest run.")]
 RunOrNewest = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="An id, the beginning of one, or a name: its newest run. [default: the newest run]",
-        show_default=False,
-    ),
+    str, argument("RUN", "An id, the beginning of one, or a name: its newest run. [default: the newest run]")
 ]
 Query = Annotated[
     str,
-    typer.Option(
+    option(
+        "QUERY",
+        "All runs that this selects, such as 'failed lr>=1e-3 -tag:keep older:30d': docs/queries.md.",
         "--query",
-        help="All runs that this selects, such as 'failed lr>=1e-3 -tag:keep older:30d': docs/queries.md.",
-        metavar="QUERY",
     ),
 ]
-RunOrQuery = Annotated[
-    str,
-    typer.Argument(metavar="[RUN]", help="An id, the beginning of one, or a name: its newest run.", show_default=False),
-]
+RunOrQuery = Annotated[str, argument("[RUN]", "An id, the beginning of one, or a name: its newest run.")]
 RunsOrQuery = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN]...", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False
-    ),
+    list[str] | None, argument("[RUN]...", "Ids, beginnings of ids, or names: the newest run of each.")
 ]
-Runs = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False),
-]
+Runs = Annotated[list[str], argument("RUN", "Ids, beginnings of ids, or names: the newest run of each.")]
+
+
+T = TypeVar("T")
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its options below the ``rich_help_panel`` of each; those without one are ``Options``."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group, in the order in which they appear."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            if record is not None:
+                # Typer appends the type to an argument that has a name already: RUN <list[str]>.
+                name = re.sub(r" <.*>$", "", record[0]) if usual == "Arguments" else record[0]
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append((name, record[1]))
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def from_fields(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Give a command an option, or an argument, for each field of a dataclass, and call it with the dataclass."""
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_fields(**values: Any) -> None:
+            command(options(**values))
+
+        kinds = get_type_hints(options, include_extras=True)
+        defaults = {
+            field.name: inspect.Parameter.empty if field.default is MISSING else field.default
+            for field in fields(options)  # type: ignore[arg-type]  # it is a dataclass
+        }
+        set_parameters(with_fields, [_parameter(name, kinds[name], default) for name, default in defaults.items()])
+        return with_fields
+
+    return decorate
+
+
+def set_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Make typer see these parameters of a command."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+
+
+def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

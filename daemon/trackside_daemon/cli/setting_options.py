@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.option_groups import set_parameters
+from trackside_daemon.cli.options import set_parameters
 from trackside_daemon.config.names import describe, dotted, path_of, setting, setting_paths
 from trackside_daemon.service.config import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 Flags = dict[tuple[str, ...], Any]
 """The settings that the user gave on the command line, by path; the values are texts, lists of texts or booleans."""

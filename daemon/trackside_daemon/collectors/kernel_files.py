@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from trackside_daemon.model.metric import Metric, Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _BYTES = 65536
 _DIGITS = 32  # room for a number and the spaces before it

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Any
 
 
 def near_name(name: str, names: Iterable[str], otherwise: str = "") -> str:

@@ -9,17 +9,15 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import trackside
 from trackside_daemon.demo import model_numpy, model_torch, training_text
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.troubles import TROUBLES, LossReduction, TroubleMaker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 DESCRIPTION = "Learn to write Python's help pages, character by character, and push each step to trackside."
 

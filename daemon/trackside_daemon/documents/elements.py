@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 CELL = 300  # most letters of a cell in a file
 ROWS = 500  # most rows of a table in a file

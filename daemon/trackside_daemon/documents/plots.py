@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.model.text import cut, number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 40  # margins around the plot

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import zlib
 from array import array
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 from math import dist, gcd, isfinite, isnan, nan
 from operator import add, floordiv, sub
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 BLOCK = 4096
 CELL = 64

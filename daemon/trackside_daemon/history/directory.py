@@ -7,16 +7,13 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.environment.paths import SYSTEM_DIRECTORY, state_directory
 from trackside.os_errors import os_error_text
 from trackside_daemon.linux.file_lock import FileLock, HeldError
 from trackside_daemon.linux.mountinfo import parse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LOCK_FILE = "history.lock"
 OPTION = "--storage.path"

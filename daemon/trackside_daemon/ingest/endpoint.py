@@ -6,17 +6,13 @@ import grp
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.environment.discovery import SOCKET, SYSTEM_SOCKET_DIRECTORY, directories, socket_failure
 from trackside.environment.keys import is_loopback
 from trackside.os_errors import os_error_text
 from trackside_daemon.linux.file_lock import FileLock, HeldError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 PATH_BYTES = 107  # the longest path of a Unix socket, from sockaddr_un
 GROUP = "trackside"  # the group that may push to a system daemon by default

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside.environment.keys import KeyFileError
 from trackside.os_errors import os_error_text
@@ -22,9 +22,6 @@ from trackside_daemon.ingest.endpoint import (
 )
 from trackside_daemon.ingest.keyring import Keyring
 from trackside_daemon.linux.socket_address import format_address
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 BACKLOG = 1024  # connections that wait in the kernel, also while there is no worker
 

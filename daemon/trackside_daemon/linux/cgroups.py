@@ -7,14 +7,12 @@ Paths outside of it begin with one ``/..`` per step up from the namespace's root
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside_daemon.linux import mountinfo
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 V2 = ""  # name of the v2 hierarchy in /proc/PID/cgroup, where a hierarchy of v1 has the names of its controllers
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 _LISTENS = "0A"
 

@@ -6,10 +6,7 @@ import pwd
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 RETRY_SECONDS = 300.0  # time until the next lookup of a user without a name: the server may have been unreachable
 

@@ -8,12 +8,10 @@ import select
 import signal
 import subprocess  # noqa: TID251 - this file starts the workers
 import time
-from typing import IO, TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import IO, cast
 
 from trackside_daemon.linux.process_limits import limit_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ANSWER_BYTES = 4 * 1024 * 1024  # longest line that is accepted as an answer
 

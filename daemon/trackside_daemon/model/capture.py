@@ -5,7 +5,7 @@ Times are Unix seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003  msgspec needs it at run time
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec

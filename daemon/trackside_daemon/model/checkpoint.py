@@ -6,7 +6,7 @@ Times are Unix seconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trackside_daemon.model.text import number, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 FACTS = ("command", "directory", "git_commit", "git_dirty", "world_size", "host", "framework", "python", "platform")
 """What an attempt states in which it can differ from another, besides its configuration, packages and hardware."""

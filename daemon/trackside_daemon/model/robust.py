@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Collection
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 NORMAL = 1.4826  # standard deviations per median distance from the median, for a normal distribution
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.text import moment, number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
 QUIET, OVER_USUAL = 10.0, 10.0  # seconds, and mean steps, without a step from which on a run may stand still
 

@@ -9,12 +9,10 @@ import math
 import re
 import time
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 GAP = "  "  # between the columns of a table
 _SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")  # of Markdown

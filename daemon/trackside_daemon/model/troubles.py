@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 PREFIX = "Trackside"  # prefix of every alert name in Prometheus and Alertmanager, except that of the Watchdog
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,9 +21,6 @@ from trackside_daemon.ingest.settings import PushSection
 from trackside_daemon.sampling.settings import SampleSection
 from trackside_daemon.training.settings import LimitsSection, RunSection
 from trackside_daemon.web.settings import WebSection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 # By name: what each root is, and a file that proves it.

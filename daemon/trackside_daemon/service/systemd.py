@@ -7,11 +7,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
 
 PATIENCE = 2.0  # seconds that a message waits while the service manager does not read
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.model.text import cells, cut, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ABSENT = "-"
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, repeat
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.terminal.formatting import ABSENT, short_number, to_float, with_prefix
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a character's dots, by column and row
 _EMPTY = 0x2800

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from trackside_daemon.model.text import cells, head
 from trackside_daemon.terminal.formatting import pad
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Piece = tuple[str, str]
 """A printable text and its style: a key of `SGR`, or empty for the terminal's default."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from trackside.limits import PHASE_LENGTH, SESSION_PHASES
 from trackside.wire import CheckpointTotals, DataWaits, Device, Histogram, Memory, Totals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 A = TypeVar("A")
 K = TypeVar("K")

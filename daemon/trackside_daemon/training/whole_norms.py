@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from trackside_daemon.model.columns import Columns
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
 
 S = TypeVar("S", bound="Hashable")  # a session
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trackside_daemon.alerts.rules.query import BEGAN, Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, attempts
 from trackside_daemon.model.families import alerts, daemon, nvml
 from trackside_daemon.model.families import training as f
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class FleetRule(NamedTuple):

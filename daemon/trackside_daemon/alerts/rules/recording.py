@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
 from trackside_daemon.model.families import derived, gpu
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.time_ledger import OWN, OWN_WITH_SYNC, SYNC_PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 GPU = ("gpu", "uuid")
 # Labels that differ between the machines of one run, including those of a PodMonitor.

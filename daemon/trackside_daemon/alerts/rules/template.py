@@ -8,12 +8,9 @@ and ``{value:above}``: degrees on one side of a temperature, or those on the oth
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 from trackside_daemon.model.text import byte_size, duration, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?")

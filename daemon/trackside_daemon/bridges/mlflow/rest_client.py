@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 ANSWER_BYTES = 16 * 1024 * 1024
 PAGES = 100_000  # most pages of one list

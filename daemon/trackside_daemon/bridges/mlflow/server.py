@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, MAX_RUNS, ForeignRunError
@@ -11,9 +12,6 @@ from trackside_daemon.bridges.mlflow.rest_client import RestClient, authorizatio
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
 from trackside_daemon.history.files.left_out import NO_NUMBER
 from trackside_daemon.http_client.errors import SendError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 PAGE = 1000
 HISTORY_PAGE = 25_000  # samples of a metric in one answer, the server's limit

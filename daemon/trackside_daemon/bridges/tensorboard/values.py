@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from trackside_daemon.bridges.protobuf import (
     BYTES,
@@ -20,9 +21,6 @@ from trackside_daemon.bridges.protobuf import (
     text,
     varint,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TAG, SIMPLE_VALUE, TENSOR, METADATA = 1, 2, 8, 9  # fields of Summary.Value
 OTHER_KINDS = {3: "histograms", 4: "images", 5: "histograms", 6: "audio"}

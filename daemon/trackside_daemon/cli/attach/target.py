@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.environment.identity import start_time
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.linux.child_process import output
 from trackside_daemon.linux.user_names import user_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PROC = Path("/proc")
 VERSION_SECONDS = 10.0  # time limit for an interpreter to print its version

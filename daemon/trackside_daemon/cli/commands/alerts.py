@@ -10,7 +10,7 @@ import typer
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.text import table, wrapped
 from trackside_daemon.model.text import duration, short_moment, shown
@@ -25,10 +25,7 @@ FINGERPRINT = 16  # length of an alert's id in the JSON log, which may have no l
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-OfRun = Annotated[
-    str,
-    typer.Option("--run", help="Only alerts of this run: its name, its id or the beginning of that.", metavar="RUN"),
-]
+OfRun = Annotated[str, option("RUN", "Only alerts of this run: its name, its id or the beginning of that.", "--run")]
 
 
 @app.callback(
@@ -39,10 +36,8 @@ def alerts(
     context: typer.Context,
     *,
     run: OfRun = "",
-    firing: Annotated[bool, typer.Option("--firing", help="Only firing alerts.")] = False,
-    limit: Annotated[
-        int, typer.Option(min=0, help="Maximum number of alerts, the newest first; 0 for all.", metavar="N")
-    ] = 50,
+    firing: Annotated[bool, flag("--firing", "Only firing alerts.")] = False,
+    limit: Annotated[int, option("N", "Maximum number of alerts, the newest first; 0 for all.", min=0)] = 50,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -75,14 +70,7 @@ def alerts(
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")
 def show(
-    alert: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID|NAME",
-            help="An id, an alert_id of the JSON log, or a name: its newest alert.",
-            show_default=False,
-        ),
-    ],
+    alert: Annotated[str, argument("ID|NAME", "An id, an alert_id of the JSON log, or a name: its newest alert.")],
     *,
     run: OfRun = "",
     form: Form = "text",
@@ -102,12 +90,10 @@ def show(
 
 @app.command(epilog="\b\nExample: trackside alerts dismiss 17 --comment 'the schedule changed'")
 def dismiss(
-    number: Annotated[
-        int, typer.Argument(metavar="ID", min=1, help="The alert's id in trackside alerts.", show_default=False)
-    ],
+    number: Annotated[int, argument("ID", "The alert's id in trackside alerts.", min=1)],
     *,
-    comment: Annotated[str, typer.Option(help="Reason.", metavar="TEXT", show_default=False)] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Remove the mark.")] = False,
+    comment: Annotated[str, option("TEXT", "Reason.")] = "",
+    undo: Annotated[bool, flag("--undo", "Remove the mark.")] = False,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

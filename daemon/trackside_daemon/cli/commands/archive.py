@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
-from trackside_daemon.cli.options import StoragePath
+from trackside_daemon.cli.options import StoragePath, argument, flag
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import shown
 
@@ -18,20 +18,10 @@ if TYPE_CHECKING:
 
 
 def archive(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A directory, or an address such as s3://BUCKET/PREFIX.", show_default=False
-        ),
-    ],
+    target: Annotated[str, argument("TARGET", "A directory, or an address such as s3://BUCKET/PREFIX.")],
     *,
     verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Write nothing: read every file of the target, and name those that are wrong.",
-            is_flag=True,
-        ),
+        bool, flag("--verify", "Write nothing: read every file of the target, and name those that are wrong.")
     ] = False,
     storage_path: StoragePath = None,
 ) -> None:

@@ -7,9 +7,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.options import argument, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import shown
 
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
 
 
 def attach(
-    pid: Annotated[int, typer.Argument(metavar="PID", help="The process.", min=1, show_default=False)],
+    pid: Annotated[int, argument("PID", "The process.", min=1)],
     *,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the run. [default: that of its script]", show_default=False)
-    ] = "",
+    name: Annotated[str, option("NAME", "Name of the run. [default: that of its script]")] = "",
 ) -> None:
     """Monitor a running process that was started without trackside: its resources, GPUs and stacks.
 

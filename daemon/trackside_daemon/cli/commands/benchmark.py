@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
-from trackside_daemon.cli.option_groups import from_fields
-from trackside_daemon.cli.options import DaemonUrl, Form, Json
+from trackside_daemon.cli.options import DaemonUrl, Form, Json, argument, from_fields, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import shown
 
@@ -26,19 +25,13 @@ if TYPE_CHECKING:
 CANCELLED, FAILED = 130, 1  # exit statuses
 ORIGINAL = "original"  # name of the only variant
 
+_of_model = partial(option, rich_help_panel="Models and functions")
+_of_endpoint = partial(option, rich_help_panel="Endpoints")
+_of_time = partial(option, rich_help_panel="Duration")
 
-def _option(group: str, metavar: str, text: str, **more: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel=group, **{"show_default": False, **more})
-
-
-_of_model = partial(_option, "Models and functions")
-_of_endpoint = partial(_option, "Endpoints")
-_of_time = partial(_option, "Duration", show_default=True)
-
-TARGETS = typer.Argument(
-    metavar="TARGET...",
-    help="MODULE:FACTORY, or the address of an OpenAI-compatible endpoint, up to /v1. Several are compared with the first.",
-    show_default=False,
+TARGETS = argument(
+    "TARGET...",
+    "MODULE:FACTORY, or the address of an OpenAI-compatible endpoint, up to /v1. Several are compared with the first.",
 )
 VARIANT = _of_model(
     "NAME",
@@ -66,11 +59,11 @@ class Options:
     concurrency: Annotated[list[int] | None, _of_endpoint("N", "Requests in flight; may be repeated.", min=1)] = None
     model: Annotated[str, _of_endpoint("NAME", "Name of the endpoint's model.")] = ""
     prompts: Annotated[Path | None, _of_endpoint("FILE", "File with a prompt a line.")] = None
-    tokens: Annotated[int, _of_endpoint("N", "Most tokens of an answer.", min=1, show_default=True)] = 64
+    tokens: Annotated[int, _of_endpoint("N", "Most tokens of an answer.", min=1)] = 64
     header: Annotated[list[str] | None, _of_endpoint("NAME:VALUE", "Header of requests; may be repeated.")] = None
     seconds: Annotated[float, SECONDS] = 10.0
     repeats: Annotated[int, REPEATS] = 3
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the run that keeps the results.")] = "benchmark"
+    name: Annotated[str, option("NAME", "Name of the run that keeps the results.")] = "benchmark"
     form: Form = "text"
     as_json: Json = False
     url: DaemonUrl = ""

@@ -12,7 +12,7 @@ import typer
 from trackside.limits import PROFILE_SECONDS
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
-from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
+from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL
@@ -31,37 +31,24 @@ STALE = "no daemon answers: the state of a capture that has not ended is the las
 def capture(
     run: Run,
     *,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False
-        ),
-    ] = None,
+    steps: Annotated[int | None, option("N", f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]")] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help=f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.",
-            show_default=False,
-        ),
+        float | None, option("SECONDS", f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.")
     ] = None,
-    ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
+    ranks: Annotated[str, option("RANKS", "Ranks, such as 0,3, or all.")] = "all",
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Record Python functions; without PyTorch, the stacks of all threads.")
+        bool, flag("--stacks", "Record Python functions; without PyTorch, the stacks of all threads.")
     ] = False,
-    memory: Annotated[bool, typer.Option("--memory", help="Record a snapshot of memory instead of a profile.")] = False,
+    memory: Annotated[bool, flag("--memory", "Record a snapshot of memory instead of a profile.")] = False,
     layers: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--layers",
-            help="Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
+            "Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
         ),
     ] = False,
     modules: Annotated[
-        bool,
-        typer.Option(
-            "--modules", help="Record the time and the activations of each module of a watched model instead."
-        ),
+        bool, flag("--modules", "Record the time and the activations of each module of a watched model instead.")
     ] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
@@ -95,14 +82,9 @@ def capture(
 
 
 def captures(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name.", show_default=False)
-    ] = "",
+    run: Annotated[str, argument("RUN", "An id, the beginning of one, or a name.")] = "",
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Also save their files here, in a directory each.", metavar="DIR", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("DIR", "Also save their files here, in a directory each.")] = None,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import fail
+from trackside_daemon.cli.options import flag
 
 
 def check_config(
     file: Annotated[Path, typer.Argument(help="YAML file of the daemon's settings.", show_default=False)],
     *,
-    settings: Annotated[bool, typer.Option("--settings", help="Also print all settings.")] = False,
+    settings: Annotated[bool, flag("--settings", "Also print all settings.")] = False,
 ) -> None:
     """Check a configuration file, and print ok.
 

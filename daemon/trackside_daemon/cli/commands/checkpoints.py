@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
-from trackside_daemon.cli.options import Json, StoragePath, Url
+from trackside_daemon.cli.options import Json, StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import byte_size, moment, number, shown
@@ -27,26 +25,15 @@ POLL_SECONDS, AUDIT_SECONDS = 0.5, 3600.0
 def checkpoints(
     what: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[latest|best] RUN",
-            help="The run. With latest or best, only the path of one checkpoint is printed.",
-            show_default=False,
-        ),
+        argument("[latest|best] RUN", "The run. With latest or best, only the path of one checkpoint is printed."),
     ],
     *,
-    good: Annotated[
-        bool, typer.Option("--good", help="Only one that is intact; what is not audited yet is read now.")
-    ] = False,
+    good: Annotated[bool, flag("--good", "Only one that is intact; what is not audited yet is read now.")] = False,
     metric: Annotated[
-        str,
-        typer.Option(
-            help="Metric of best. [default: one reported with a checkpoint, else the loss]",
-            metavar="KEY",
-            show_default=False,
-        ),
+        str, option("KEY", "Metric of best. [default: one reported with a checkpoint, else the loss]")
     ] = "",
-    highest: Annotated[bool, typer.Option("--max", help="The highest value of the metric is the best.")] = False,
-    audit: Annotated[bool, typer.Option("--audit", help="Have the daemon read all of them again first.")] = False,
+    highest: Annotated[bool, flag("--max", "The highest value of the metric is the best.")] = False,
+    audit: Annotated[bool, flag("--audit", "Have the daemon read all of them again first.")] = False,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, Query, RunsOrQuery, StoragePath, Url, option
 from trackside_daemon.cli.output import form_of, print_answer
 from trackside_daemon.model.text import matches_wildcards, shown
 
@@ -28,23 +28,17 @@ def compare(
     query: Query = "",
     baseline: Annotated[
         str,
-        typer.Option(
-            help="Compare with this run, pinned or not, or with this group of --group-by. [default: the first one]",
-            metavar="RUN",
-            show_default=False,
+        option(
+            "RUN", "Compare with this run, pinned or not, or with this group of --group-by. [default: the first one]"
         ),
     ] = "",
     group_by: Annotated[
-        str, typer.Option(help="Statistics over the runs of each group, such as seeds.", metavar="tag|name|config.KEY")
+        str, option("tag|name|config.KEY", "Statistics over the runs of each group, such as seeds.")
     ] = "",
     fail_if: Annotated[
-        str,
-        typer.Option(
-            help="Exit with status 3 if this holds for a run, or a group, that is not the baseline.",
-            metavar="CONDITION",
-        ),
+        str, option("CONDITION", "Exit with status 3 if this holds for a run, or a group, that is not the baseline.")
     ] = "",
-    sort: Annotated[str, typer.Option(help="Order by this value; falling with - before it.", metavar="[-]KEY")] = "",
+    sort: Annotated[str, option("[-]KEY", "Order by this value; falling with - before it.")] = "",
     form: Form = "text",
     as_json: Json = False,
     storage_path: StoragePath = None,

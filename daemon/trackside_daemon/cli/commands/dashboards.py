@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.options import argument, flag, option
 from trackside_daemon.model.text import shown
 
 PROVIDER = Path("provisioning", "dashboards", "trackside.yml")
@@ -24,25 +25,18 @@ ASKED_AT = "http://prometheus:9090"
 
 
 def dashboards(
-    directory: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR", help="Target directory, such as /etc/grafana; it is created if missing.", show_default=False
-        ),
-    ],
+    directory: Annotated[str, argument("DIR", "Target directory, such as /etc/grafana; it is created if missing.")],
     *,
     prometheus_url: Annotated[
-        str,
-        typer.Option(help="Address at which Grafana reaches the Prometheus that scrapes the daemons.", metavar="URL"),
+        str, option("URL", "Address at which Grafana reaches the Prometheus that scrapes the daemons.")
     ] = "http://127.0.0.1:9090",
     datasource: Annotated[
         bool,
-        typer.Option(
-            "--datasource/--no-datasource",
-            help="Write the data source for Prometheus, or not if Grafana already has one.",
+        flag(
+            "--datasource/--no-datasource", "Write the data source for Prometheus, or not if Grafana already has one."
         ),
     ] = True,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite provisioning files that differ.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite provisioning files that differ.")] = False,
 ) -> None:
     """Write the Grafana dashboards and the files that provision them and Prometheus.
 

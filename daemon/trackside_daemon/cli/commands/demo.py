@@ -7,28 +7,20 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import fail
+from trackside_daemon.cli.options import option
 
 
 def demo(
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after that many steps. [default: run until Ctrl-C]")
-    ] = None,
+    steps: Annotated[int | None, option("N", "Stop after that many steps. [default: run until Ctrl-C]", min=1)] = None,
     trouble: Annotated[
-        str,
-        typer.Option(
-            help="What goes wrong in the training: nan, spike, stall, leak, straggler or crash.", metavar="NAME"
-        ),
+        str, option("NAME", "What goes wrong in the training: nan, spike, stall, leak, straggler or crash.")
     ] = "",
-    after: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Seconds of training before it goes wrong.")
-    ] = 15.0,
+    after: Annotated[float, option("SECONDS", "Seconds of training before it goes wrong.", min=0)] = 15.0,
     ranks: Annotated[
-        int | None,
-        typer.Option(help="Simulate a training with that many ranks. [default: a real training]", metavar="N"),
+        int | None, option("N", "Simulate a training with that many ranks. [default: a real training]")
     ] = None,
     gpus: Annotated[
-        int | None,
-        typer.Option(help="Simulate that many GPUs. [default: one per rank; 2 without a driver]", metavar="N"),
+        int | None, option("N", "Simulate that many GPUs. [default: one per rank; 2 without a driver]")
     ] = None,
 ) -> None:
     """Run the daemon with a small real training, and print what to open.

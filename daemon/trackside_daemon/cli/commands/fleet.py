@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json
+from trackside_daemon.cli.options import Json, argument, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
 
 
 def fleet(
-    question: Annotated[
-        str, typer.Argument(metavar="QUESTION", help="A prepared question; without one, they are listed.")
-    ] = "",
+    question: Annotated[str, argument("QUESTION", "A prepared question; without one, they are listed.")] = "",
     *,
     source: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            help="Directory or address with the archived runs. [default: bridges.parquet.url]",
-            metavar="TARGET",
-            show_default=False,
-        ),
+        str, option("TARGET", "Directory or address with the archived runs. [default: bridges.parquet.url]", "--from")
     ] = "",
     sql: Annotated[
-        str,
-        typer.Option(
-            metavar="QUERY",
-            help="A query over the tables runs, samples, alerts, and parts: a run's row of each machine.",
-            show_default=False,
-        ),
+        str, option("QUERY", "A query over the tables runs, samples, alerts, and parts: a run's row of each machine.")
     ] = "",
     as_json: Json = False,
 ) -> None:

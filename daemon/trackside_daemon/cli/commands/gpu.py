@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl
+from trackside_daemon.cli.options import DaemonUrl, option
 from trackside_daemon.model.text import seconds, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def pause(
     *,
     length: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            help="Length of the pause, such as 10m. [default: until trackside resume-gpu]",
-            metavar="TIME",
-            show_default=False,
-        ),
+        str, option("TIME", "Length of the pause, such as 10m. [default: until trackside resume-gpu]", "--for")
     ] = "",
     url: DaemonUrl = "",
 ) -> None:

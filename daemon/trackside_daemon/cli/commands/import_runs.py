@@ -13,7 +13,7 @@ import typer
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import StoragePath, Url
+from trackside_daemon.cli.options import StoragePath, Url, argument, flag, option
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -25,33 +25,14 @@ if TYPE_CHECKING:
 
 
 def import_(
-    path: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH", help="Files, directories, or the address of an MLflow server.", show_default=False
-        ),
-    ],
+    path: Annotated[list[str], argument("PATH", "Files, directories, or the address of an MLflow server.")],
     *,
-    name: Annotated[
-        str,
-        typer.Option(
-            help="Name of the run. [default: the one in the file, else the file's name]",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
+    name: Annotated[str, option("NAME", "Name of the run. [default: the one in the file, else the file's name]")] = "",
     id_: Annotated[
-        str,
-        typer.Option(
-            "--id",
-            help="Id of the run. [default: the one in the file, else one derived from the file]",
-            metavar="ID",
-            show_default=False,
-        ),
+        str, option("ID", "Id of the run. [default: the one in the file, else one derived from the file]", "--id")
     ] = "",
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Push to the running daemon what is there and what is written, until Ctrl-C."),
+        bool, flag("--follow", "Push to the running daemon what is there and what is written, until Ctrl-C.")
     ] = False,
     storage_path: StoragePath = None,
     url: Url = "",

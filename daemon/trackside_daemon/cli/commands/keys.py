@@ -9,19 +9,15 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import fail
+from trackside_daemon.cli.options import argument, option
 
 
 def keys(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Directory of the keys, for --push.keys.", show_default=False),
-    ],
+    directory: Annotated[Path, argument("DIR", "Directory of the keys, for --push.keys.")],
     *,
     client: Annotated[
         list[str] | None,
-        typer.Option(
-            "--client", help="Name of a client to make a key for, such as its machine; may be repeated.", metavar="NAME"
-        ),
+        option("NAME", "Name of a client to make a key for, such as its machine; may be repeated.", "--client"),
     ] = None,
 ) -> None:
     """Make keys that let training jobs on other machines push to the daemon of this machine.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from trackside_daemon.cli.errors import errors_reported, fail
-from trackside_daemon.cli.options import Json, Run, StoragePath, Url
+from trackside_daemon.cli.options import Json, Run, StoragePath, Url, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import shown
@@ -16,7 +14,7 @@ from trackside_daemon.model.text import shown
 def layers(
     run: Run,
     *,
-    most: Annotated[int, typer.Option("-n", "--number", metavar="N", help="Number of layers.", min=1)] = 20,
+    most: Annotated[int, option("N", "Number of layers.", "-n", "--number", min=1)] = 20,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

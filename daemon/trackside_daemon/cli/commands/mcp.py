@@ -9,11 +9,9 @@ from functools import partial
 from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.cli.errors import errors_reported
-from trackside_daemon.cli.options import StoragePath, Url
+from trackside_daemon.cli.options import StoragePath, Url, flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +23,7 @@ MOST_MESSAGES = 64  # calls of tools that are answered at once: some of them wai
 def mcp(
     *,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Also offer the tools that act on a training: capture.")
+        bool, flag("--allow-actions", "Also offer the tools that act on a training: capture.")
     ] = False,
     storage_path: StoragePath = None,
     url: Url = "",

@@ -14,7 +14,7 @@ import typer
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import StoragePath, Url
+from trackside_daemon.cli.options import StoragePath, Url, argument, flag, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import counted, moment, shown
@@ -53,34 +53,24 @@ class _InvalidLines:
 def replay(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH|RUN",
-            help="A file of JSON lines or CSV, a run of another tool, - for standard input, or a run of the history.",
-            show_default=False,
+        argument(
+            "PATH|RUN",
+            "A file of JSON lines or CSV, a run of another tool, - for standard input, or a run of the history.",
         ),
     ],
     *,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ALERT", help="Only this alert; may be repeated.", show_default=False),
-    ] = None,
-    severity: Annotated[str, typer.Option(metavar="info|warning|critical", help="Minimum severity.")] = "info",
-    summary: Annotated[bool, typer.Option("--summary", help="Print a table of counts instead of JSON lines.")] = False,
-    explain: Annotated[
-        str,
-        typer.Option(
-            metavar="ALERT", help="Print why this alert fires at a step, or why not, with --at.", show_default=False
-        ),
-    ] = "",
-    at: Annotated[int | None, typer.Option(metavar="STEP", help="The step to explain.", show_default=False)] = None,
-    rank: Annotated[int, typer.Option(metavar="N", help="The rank to explain.")] = 0,
+    only: Annotated[list[str] | None, option("ALERT", "Only this alert; may be repeated.")] = None,
+    severity: Annotated[str, option("info|warning|critical", "Minimum severity.")] = "info",
+    summary: Annotated[bool, flag("--summary", "Print a table of counts instead of JSON lines.")] = False,
+    explain: Annotated[str, option("ALERT", "Print why this alert fires at a step, or why not, with --at.")] = "",
+    at: Annotated[int | None, option("STEP", "The step to explain.")] = None,
+    rank: Annotated[int, option("N", "The rank to explain.")] = 0,
     config_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "YAML file of the daemon's settings, for alerts.thresholds, alerts.roles and alerts.off.",
             "--config.file",
-            help="YAML file of the daemon's settings, for alerts.thresholds, alerts.roles and alerts.off.",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     storage_path: StoragePath = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Runs, StoragePath, Url
+from trackside_daemon.cli.options import Runs, StoragePath, Url, option
 from trackside_daemon.cli.output import FORMS, SHORT, form_of, written
 
 MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be distinguished
@@ -22,30 +22,18 @@ def report(
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "Write to this file, or - for standard output; its suffix selects the format. [default: RUN.html]",
             "--output",
             "-o",
-            help="Write to this file, or - for standard output; its suffix selects the format. [default: RUN.html]",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMS),
-            help="Format of the file. [default: that of the suffix, or html]",
-            show_default=False,
-        ),
+        str, option("|".join(FORMS), "Format of the file. [default: that of the suffix, or html]", "--format")
     ] = "",
     plots: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write an SVG and a PNG file of each chart, light and dark, to this directory.",
-            metavar="DIR",
-            show_default=False,
-        ),
+        Path | None, option("DIR", "Also write an SVG and a PNG file of each chart, light and dark, to this directory.")
     ] = None,
     storage_path: StoragePath = None,
     url: Url = "",

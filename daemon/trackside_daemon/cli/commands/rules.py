@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.options import option
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -41,36 +42,26 @@ def rules(
     *,
     config_file: Annotated[
         Path | None,
-        typer.Option(
-            "--config.file", help="YAML file of the daemons' settings, for their thresholds and rules.", metavar="FILE"
-        ),
+        option("FILE", "YAML file of the daemons' settings, for their thresholds and rules.", "--config.file"),
     ] = None,
     form: Annotated[
         RuleFormat, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = RuleFormat.prometheus,
     scrape_interval: Annotated[
-        str,
-        typer.Option(
-            help="Scrape interval of Prometheus; windows are at least four times as long.", metavar="DURATION"
-        ),
+        str, option("DURATION", "Scrape interval of Prometheus; windows are at least four times as long.")
     ] = "15s",
-    job: Annotated[str, typer.Option(help="Job name of the daemons' targets.", metavar="NAME")] = "trackside",
+    job: Annotated[str, option("NAME", "Job name of the daemons' targets.")] = "trackside",
     runbook_url: Annotated[
-        str, typer.Option(help="Address of docs/alerts.md for links; empty for none.", metavar="URL")
+        str, option("URL", "Address of docs/alerts.md for links; empty for none.")
     ] = "docs/alerts.md",
     place_label: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further label of the targets, such as rack; a run may span several values.", metavar="NAME"
-        ),
+        list[str] | None, option("NAME", "A further label of the targets, such as rack; a run may span several values.")
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A label of the PrometheusRule, such as release=prometheus; may be repeated.", metavar="NAME=VALUE"
-        ),
+        option("NAME=VALUE", "A label of the PrometheusRule, such as release=prometheus; may be repeated."),
     ] = None,
-    namespace: Annotated[str, typer.Option(help="Namespace of the PrometheusRule.", metavar="NAME")] = "",
+    namespace: Annotated[str, option("NAME", "Namespace of the PrometheusRule.")] = "",
 ) -> None:
     """Print Prometheus rules for a configuration: thresholds, custom rules and alerts of detectors.
 

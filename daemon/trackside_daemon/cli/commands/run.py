@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile
+from trackside_daemon.cli.options import ConfigFile, argument, flag, option
 from trackside_daemon.cli.setting_options import Flags, arguments, from_settings, nested
 
 
@@ -23,28 +23,21 @@ from trackside_daemon.cli.setting_options import Flags, arguments, from_settings
     "log.level",
 )
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", help="The command to run.", show_default=False)
-    ],
+    command: Annotated[list[str], argument("-- COMMAND [ARGUMENT]...", "The command to run.")],
     *,
     auto: Annotated[
-        bool,
-        typer.Option("--auto", help="Find steps, losses and what trackers get in trainings that do not use trackside."),
+        bool, flag("--auto", "Find steps, losses and what trackers get in trainings that do not use trackside.")
     ] = False,
     console: Annotated[
-        bool,
-        typer.Option(
-            "--console", help="Keep the last 10 MiB of what the command prints, without secrets, for the run's page."
-        ),
+        bool, flag("--console", "Keep the last 10 MiB of what the command prints, without secrets, for the run's page.")
     ] = False,
     follow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--follow",
-            help="Follow what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and in DIR; may be "
+        option(
+            "[DIR]",
+            "Follow what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and in DIR; may be "
             "repeated. DIR may be left out before --.",
-            metavar="[DIR]",
-            show_default=False,
+            "--follow",
         ),
     ] = None,
     config_file: ConfigFile = None,

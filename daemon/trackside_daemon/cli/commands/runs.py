@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, Query, Run, RunOrNewest, RunOrQuery, RunsOrQuery, StoragePath, Url
+from trackside_daemon.cli.options import (
+    Form,
+    Json,
+    Query,
+    Run,
+    RunOrNewest,
+    RunOrQuery,
+    RunsOrQuery,
+    StoragePath,
+    Url,
+    argument,
+    flag,
+    option,
+)
 from trackside_daemon.cli.output import FORMS, form_of, print_answer, print_json, print_lines
 from trackside_daemon.documents.run import elapsed
 from trackside_daemon.documents.text import table
@@ -41,44 +54,29 @@ _ID = 8  # minimum number of letters of an id to show
 def runs(
     query: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[QUERY]...",
-            help="Only runs that this selects; see docs/queries.md. Quote it, and write -- before a - that comes first.",
-            show_default=False,
+        argument(
+            "[QUERY]...",
+            "Only runs that this selects; see docs/queries.md. Quote it, and write -- before a - that comes first.",
         ),
     ] = None,
     *,
-    name: Annotated[
-        str, typer.Option(help="Only runs with this in their name, or at the beginning of their id.", metavar="TEXT")
-    ] = "",
-    tag: Annotated[str, typer.Option(help="Only runs with this tag.", metavar="TAG")] = "",
-    state: Annotated[
-        str, typer.Option(help="Only runs in this state: running, finished, failed, …", metavar="STATE")
-    ] = "",
+    name: Annotated[str, option("TEXT", "Only runs with this in their name, or at the beginning of their id.")] = "",
+    tag: Annotated[str, option("TAG", "Only runs with this tag.")] = "",
+    state: Annotated[str, option("STATE", "Only runs in this state: running, finished, failed, …")] = "",
     since: Annotated[
-        str,
-        typer.Option(help="Only runs that started since then: 7d, 12h, 2026-11-01, 2026-11-01T08:00.", metavar="TIME"),
+        str, option("TIME", "Only runs that started since then: 7d, 12h, 2026-11-01, 2026-11-01T08:00.")
     ] = "",
     until: Annotated[
-        str,
-        typer.Option(
-            help="Only runs that started until then, in the same formats; a day includes its end.", metavar="TIME"
-        ),
+        str, option("TIME", "Only runs that started until then, in the same formats; a day includes its end.")
     ] = "",
     limit: Annotated[
         int,
-        typer.Option(
-            min=0,
-            max=MOST_RUNS,
-            help=f"Maximum number of runs, the newest first; 0 for the limit of {MOST_RUNS}.",
-            metavar="N",
-        ),
+        option("N", f"Maximum number of runs, the newest first; 0 for the limit of {MOST_RUNS}.", min=0, max=MOST_RUNS),
     ] = 50,
     sort: Annotated[
         str,
-        typer.Option(
-            help="Order by a result of run.summary, or by name, step, loss or started; falling with - before it.",
-            metavar="[-]KEY",
+        option(
+            "[-]KEY", "Order by a result of run.summary, or by name, step, loss or started; falling with - before it."
         ),
     ] = "",
     as_json: Json = False,
@@ -123,28 +121,19 @@ def runs(
 def show(
     run: RunOrNewest = "",
     *,
-    rank: Annotated[
-        int | None,
-        typer.Option(min=0, help="Rank whose metrics to show. [default: the lowest]", metavar="N", show_default=False),
-    ] = None,
+    rank: Annotated[int | None, option("N", "Rank whose metrics to show. [default: the lowest]", min=0)] = None,
     limit: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MOST_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
-        ),
+        int, option("N", "Maximum number of metrics, over all ranks and attempts.", min=0, max=MOST_METRICS)
     ] = 2000,
     resources: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--resources",
-            help="Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
+            "Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
         ),
     ] = False,
     console: Annotated[
-        bool,
-        typer.Option(
-            "--console", help="Instead, print the last 10000 lines that trackside run --console kept of its command."
-        ),
+        bool, flag("--console", "Instead, print the last 10000 lines that trackside run --console kept of its command.")
     ] = False,
     form: Form = "text",
     as_json: Json = False,
@@ -207,21 +196,18 @@ def export(
     run: RunOrQuery = "",
     *,
     query: Query = "",
-    form: Annotated[str, typer.Option("--format", metavar="|".join(EXPORTS), help="Format of the output.")] = "csv",
+    form: Annotated[str, option("|".join(EXPORTS), "Format of the output.", "--format")] = "csv",
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Write to this file; with --query, a file for each run into this directory. [default: standard output]",
-            metavar="FILE",
-            show_default=False,
+        option(
+            "FILE",
+            "Write to this file; with --query, a file for each run into this directory. [default: standard output]",
         ),
     ] = None,
     resources: Annotated[
-        bool, typer.Option("--resources", help="Also the GPU, host and process series of the time of the run.")
+        bool, flag("--resources", "Also the GPU, host and process series of the time of the run.")
     ] = False,
-    long: Annotated[
-        bool, typer.Option("--long", help="CSV with a line for each value: time, metric, labels, value.")
-    ] = False,
+    long: Annotated[bool, flag("--long", "CSV with a line for each value: time, metric, labels, value.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
@@ -260,7 +246,7 @@ def export(
 def pin(
     run: Run,
     *,
-    off: Annotated[bool, typer.Option("--off", help="Unpin the run.")] = False,
+    off: Annotated[bool, flag("--off", "Unpin the run.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
@@ -279,7 +265,7 @@ def delete(
     run: RunsOrQuery = None,
     *,
     query: Query = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask for confirmation.", "-y")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:

@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
 from trackside_daemon.alerts.silences import LONGEST
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import DaemonUrl, Json
+from trackside_daemon.cli.options import DaemonUrl, Json, argument, flag, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.config.near import near_name
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import seconds, shown
 from trackside_daemon.model.troubles import PREFIX
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 MORE = ("stage", "test")  # labels of alerts that no family has
 NAMED = 5  # maximum number of muted alerts to list
 
 
 def silence(
-    alert: Annotated[
-        str, typer.Argument(metavar="ALERT", help="Name of an alert, or a pattern with * and ?.", show_default=False)
-    ] = "",
+    alert: Annotated[str, argument("ALERT", "Name of an alert, or a pattern with * and ?.")] = "",
     *,
-    run: Annotated[
-        str, typer.Option(help="Only alerts of runs with this name, or a pattern with * and ?.", metavar="PATTERN")
-    ] = "",
+    run: Annotated[str, option("PATTERN", "Only alerts of runs with this name, or a pattern with * and ?.")] = "",
     label: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only alerts whose label matches, such as rank=3; may be repeated.",
-            metavar="NAME=PATTERN",
-            show_default=False,
-        ),
+        list[str] | None, option("NAME=PATTERN", "Only alerts whose label matches, such as rank=3; may be repeated.")
     ] = None,
-    length: Annotated[str, typer.Option("--for", help="Duration, at most 30d.", metavar="TIME")] = "2h",
-    comment: Annotated[str, typer.Option(help="Reason.", metavar="TEXT", show_default=False)] = "",
-    everything: Annotated[bool, typer.Option("--all", help="Silence all alerts.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the current silences.")] = False,
-    end: Annotated[str, typer.Option(help="End the silence with this id.", metavar="ID", show_default=False)] = "",
+    length: Annotated[str, option("TIME", "Duration, at most 30d.", "--for")] = "2h",
+    comment: Annotated[str, option("TEXT", "Reason.")] = "",
+    everything: Annotated[bool, flag("--all", "Silence all alerts.")] = False,
+    list_: Annotated[bool, flag("--list", "List the current silences.")] = False,
+    end: Annotated[str, option("ID", "End the silence with this id.")] = "",
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:

@@ -15,6 +15,7 @@ from trackside.environment.paths import spool_directories
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.sender import Sender
 from trackside_daemon.cli.errors import fail, warn
+from trackside_daemon.cli.options import argument, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import byte_size, shown
@@ -35,10 +36,7 @@ def spool() -> None:
 
 @app.command("list", epilog="\b\nExample: trackside spool list")
 def list_(
-    places: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR", help="Directories of spools. [default: your own]", show_default=False),
-    ] = None,
+    places: Annotated[list[Path] | None, argument("DIR", "Directories of spools. [default: your own]")] = None,
 ) -> None:
     """List the sessions in spools, oldest first: their run, rank, size and directory.
 
@@ -64,18 +62,14 @@ def list_(
 
 @app.command(epilog="\b\nExample: trackside spool send ~/.local/state/trackside/MACHINE-ID/spool")
 def send(
-    places: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR", help="Directories of spools. [default: your own]", show_default=False),
-    ] = None,
+    places: Annotated[list[Path] | None, argument("DIR", "Directories of spools. [default: your own]")] = None,
     *,
     endpoint: Annotated[
         str,
-        typer.Option(
+        option(
+            "ENDPOINT",
+            "Endpoint of the daemon, ipc:///PATH or tcp://HOST:PORT. [default: the one that training jobs find]",
             "--endpoint",
-            metavar="ENDPOINT",
-            help="Endpoint of the daemon, ipc:///PATH or tcp://HOST:PORT. [default: the one that training jobs find]",
-            show_default=False,
         ),
     ] = "",
 ) -> None:

@@ -9,14 +9,12 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import CommandError, errors_reported
-from trackside_daemon.cli.options import StoragePath, Url
+from trackside_daemon.cli.options import StoragePath, Url, flag
 
 
 def token(
     *,
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="Replace the token; the old one opens nothing any more.")
-    ] = False,
+    rotate: Annotated[bool, flag("--rotate", "Replace the token; the old one opens nothing any more.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:

@@ -6,10 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from trackside_daemon.cli.errors import CommandError, errors_reported
-from trackside_daemon.cli.options import DaemonUrl
+from trackside_daemon.cli.options import DaemonUrl, flag, option
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import seconds, shown
 
@@ -86,10 +84,8 @@ class ReconnectingDaemon:
 
 def top(
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one frame as text and exit, for scripts and watch.")
-    ] = False,
-    interval: Annotated[str, typer.Option(help="Time between two updates.", metavar="TIME")] = "1s",
+    once: Annotated[bool, flag("--once", "Print one frame as text and exit, for scripts and watch.")] = False,
+    interval: Annotated[str, option("TIME", "Time between two updates.")] = "1s",
     url: DaemonUrl = "",
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.

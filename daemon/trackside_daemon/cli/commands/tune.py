@@ -6,10 +6,8 @@ from math import inf
 from pathlib import Path  # noqa: TC003  typer reads it
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
-from trackside_daemon.cli.options import Json, StoragePath, Url
+from trackside_daemon.cli.options import Json, StoragePath, Url, option
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.text import number, shown
@@ -24,13 +22,8 @@ if TYPE_CHECKING:
 
 def tune(
     *,
-    runs: Annotated[
-        int, typer.Option(min=1, help="Maximum number of runs to replay for each alert, the newest first.", metavar="N")
-    ] = 20,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config.file", help="YAML file of the daemon's settings.", metavar="FILE", show_default=False),
-    ] = None,
+    runs: Annotated[int, option("N", "Maximum number of runs to replay for each alert, the newest first.", min=1)] = 20,
+    config_file: Annotated[Path | None, option("FILE", "YAML file of the daemon's settings.", "--config.file")] = None,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from trackside_daemon.cli.errors import errors_reported, warn
-from trackside_daemon.cli.options import Form, Json, RunOrNewest, StoragePath, Url
+from trackside_daemon.cli.options import Form, Json, RunOrNewest, StoragePath, Url, option
 from trackside_daemon.cli.output import form_of, print_answer
 
 
@@ -16,19 +14,13 @@ def why(
     *,
     baseline: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Run or tag to compare with; may be repeated. [default: the pinned run of this name, else the one before]",
-            metavar="RUN",
-            show_default=False,
+        option(
+            "RUN",
+            "Run or tag to compare with; may be repeated. [default: the pinned run of this name, else the one before]",
         ),
     ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Key whose trend and comparison to add to those of the loss; may be repeated.",
-            metavar="KEY",
-            show_default=False,
-        ),
+        list[str] | None, option("KEY", "Key whose trend and comparison to add to those of the loss; may be repeated.")
     ] = None,
     form: Form = "text",
     as_json: Json = False,

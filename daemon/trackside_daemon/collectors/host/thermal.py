@@ -6,17 +6,15 @@ import logging
 import os
 import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 log = logging.getLogger("trackside")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from trackside_daemon.model.families import ray as f
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
 
 DASHBOARD = "http://127.0.0.1:8265"  # on the head node, by Ray's default
 READ_SECONDS = 10.0  # interval of requests: Ray makes a page of some 300 KiB for each

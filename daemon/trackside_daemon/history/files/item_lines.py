@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +20,6 @@ from trackside_daemon.history.files.items import (
     Push,
     RunHeader,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CHUNK_LINES = 1000
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 # Names of step and time in other tools' files, in lower case; the first one that occurs counts.
 STEP = ("step", "_step", "global_step", "iteration", "iter")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from trackside_daemon.history.files.items import LINE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 # Why no library: ijson parses in C, but does not report line numbers, refuses NaN and reads half a surrogate pair as "?".
 # Its C backend leaves an exception pending after an integer of more than 4,300 digits, which then appears anywhere.

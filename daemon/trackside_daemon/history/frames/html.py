@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 SHOWN_KEYS = 50  # keys of a run that a notebook shows
 

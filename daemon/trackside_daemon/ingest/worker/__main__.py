@@ -6,17 +6,14 @@ import json
 import resource
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.kineto.socket_file import remove_after
 from trackside_daemon.ingest.channel import Channel
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
 from trackside_daemon.linux.signals import reset_signals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
 # A thousand clients need 70 MiB, and twice that if all connect anew while their last connections are open.

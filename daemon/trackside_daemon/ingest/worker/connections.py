@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 SO_PEERPIDFD = 77  # the option of socket(7), since Linux 6.5; Python's socket module lacks it
 

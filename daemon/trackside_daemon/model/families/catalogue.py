@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from trackside_daemon.model.families import (
     cgroup,
@@ -17,9 +17,6 @@ from trackside_daemon.model.families import (
     training,
 )
 from trackside_daemon.model.metric import Metric
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MODULES = (cgroup, daemon, gpu, host, infiniband, nvml, process, ray, rl, training)
 

@@ -15,9 +15,8 @@ from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
-from trackside_daemon.nvml.handle.deadlines import SILENCE
 from trackside_daemon.nvml.handle.quarantine import Quarantine
-from trackside_daemon.nvml.handle.worker_protocol import WorkerClient
+from trackside_daemon.nvml.handle.worker_protocol import SILENCE, WorkerClient
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, WorkerSettings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.backoff import Backoff
-from trackside_daemon.nvml.handle.deadlines import FIRST_QUARANTINE, MAX_QUARANTINE
+from trackside_daemon.nvml.handle.worker_protocol import FIRST_QUARANTINE, MAX_QUARANTINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

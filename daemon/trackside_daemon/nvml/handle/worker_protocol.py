@@ -1,4 +1,4 @@
-"""Requests to one worker and its answers, one at a time, each within a deadline."""
+"""Requests to one worker and its answers, one at a time, each within a deadline, after which a GPU or all of NVML is given up for a while."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trackside_daemon.nvml.handle.deadlines import CYCLE_DEADLINE, GPU_DEADLINE, INIT_DEADLINE
 from trackside_daemon.nvml.reading import Reading, ReadingRequest
 
 if TYPE_CHECKING:
@@ -123,3 +122,16 @@ class WorkerClient:
         self._has_request = True
         self._requested_in = self._reads
         self._requested_at = self._alive_at = self._clock()
+
+
+# Seconds without a sign of life before the first answer: without persistence mode nvmlInit wakes up all GPUs.
+INIT_DEADLINE = 60.0
+# Seconds without a sign of life after the first answer. Each GPU that the worker starts to read is such a sign.
+GPU_DEADLINE = 10.0
+# Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer.
+CYCLE_DEADLINE = 60.0
+SILENCE = 60.0  # seconds without a reading, for any reason, after which NVML counts as down; at least two intervals
+
+# Each retry that hangs costs all GPUs a worker.
+FIRST_QUARANTINE = 60.0  # seconds of quarantine after the first hang; doubled with each
+MAX_QUARANTINE = 600.0  # maximum of these seconds

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from collections.abc import Iterable
 
 FAULTS = ("hot", "throttled", "xid", "lost")
 

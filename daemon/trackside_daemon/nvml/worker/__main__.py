@@ -12,15 +12,12 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import msgspec
 
 from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.nvml.reading import Reading, ReadingRequest, WorkerSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _decode = msgspec.json.Decoder(ReadingRequest).decode
 

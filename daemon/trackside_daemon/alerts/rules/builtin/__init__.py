@@ -1,4 +1,4 @@
-"""The built-in threshold rules, one file per subject.
+"""The built-in threshold rules, for GPUs and for the rest of the machine.
 
 In: the thresholds of the configuration. Out: rules, evaluated by the daemon and written as PromQL.
 """
@@ -8,29 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.rules.builtin import (
-    container,
-    disk,
-    gpu,
-    gpu_errors,
-    gpu_use,
-    host,
-    infiniband,
-    process,
-    ray,
-)
+from trackside_daemon.alerts.rules.builtin import gpu, machine
 from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import ThresholdsSection
 
-SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process, ray)
-
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
     """Return all built-in rules with their next steps, an inhibiting rule before those that it inhibits."""
-    return [_described(rule) for subject in SUBJECTS for rule in subject.rules(thresholds)]
+    return [_described(rule) for subject in (gpu, machine) for rule in subject.rules(thresholds)]
 
 
 def _described(rule: Rule) -> Rule:

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.active_alert import series_labels
-from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS
+from trackside_daemon.alerts.active_alert import LEAST_SECONDS, series_labels
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter, SinkMessage, notification_of
