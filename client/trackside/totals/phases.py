@@ -279,9 +279,8 @@ class PhaseTimes:
             self._share_out(users, spent)
         else:
             self._nanoseconds[name] += spent
-            if (
-                name == users or name not in UNMARKED
-            ):  # these have marks in every step, so nothing of them is shared out
+            # These have marks in every step, so nothing of them is shared out.
+            if name == users or name not in UNMARKED:
                 parts = self._parts.setdefault(users, {})
                 parts[name] = parts.get(name, 0.0) + spent
         if any(name in PAUSES for name in self._stack):
