@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.kineto.socket_file import remove_after
-from trackside_daemon.ingest.channel import Channel
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
+from trackside_daemon.ingest.worker_channel import Channel
 from trackside_daemon.linux.signals import reset_signals
 
 if TYPE_CHECKING:
