@@ -84,18 +84,17 @@ class Rejections:
     def __init__(self) -> None:
         self._counts = dict.fromkeys(REJECTIONS, 0)
 
-    def add(self, reason: str, subject: str, limit: int) -> bool:
-        """Count one more, and return False, the answer to whether it may be exported."""
+    def count(self, reason: str, subject: str, limit: int) -> None:
+        """Count one more."""
         if not self._counts[reason]:
             log.warning(
                 "%s is over the limit of %d (%s): it is not on /metrics, nor are further ones", subject, limit, reason
             )
         self._counts[reason] += 1
-        return False
 
     def samples(self) -> list[Sample]:
         """Return the counts."""
-        return [Sample(SERIES_REJECTED, (reason,), count) for reason, count in self._counts.items()]
+        return [Sample(SERIES_REJECTED, (reason,), number) for reason, number in self._counts.items()]
 
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:
@@ -157,9 +156,9 @@ class Admission:
     def session(self, identity: Identity, owner: Owner) -> bool:
         """Return whether a session may be exported."""
         used = self._used(lambda run: len(run.sessions))
-        if not _is_over(self._limits.sessions, used, owner):
-            return True
-        return self.rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
+        if is_over := _is_over(self._limits.sessions, used, owner):
+            self.rejections.count("sessions", f"a session of run {identity.name}", self._limits.sessions)
+        return not is_over
 
     def run(
         self, identity: Identity, before: RunStatus | None, owner: Owner, now: float
@@ -173,11 +172,13 @@ class Admission:
         if len(live) >= self._limits.runs:
             leaving = _displaced(live, owner)
             if leaving is None:
-                return self.rejections.add("runs", f"run {identity.name}", self._limits.runs), None
+                self.rejections.count("runs", f"run {identity.name}", self._limits.runs)
+                return False, None
         if not self._new_attempts.admit(owner.id, now):
-            return self.rejections.add("runs", f"one more attempt of run {identity.name} at once", int(BURST)), None
+            self.rejections.count("runs", f"one more attempt of run {identity.name} at once", int(BURST))
+            return False, None
         if leaving is not None:
-            self.rejections.add("runs", f"run {leaving.name}", self._limits.runs)
+            self.rejections.count("runs", f"run {leaving.name}", self._limits.runs)
         return True, leaving
 
     def ended_run(self) -> RunStatus | None:
@@ -187,22 +188,25 @@ class Admission:
             return None
         counts = Counter(run.owner.id for run in ended)
         first = min(ended, key=lambda run: (-counts[run.owner.id], run.until or 0.0))
-        self.rejections.add("runs", f"the end of run {first.name}", self._limits.runs)
+        self.rejections.count("runs", f"the end of run {first.name}", self._limits.runs)
         return first
 
     def key(self, run: RunStatus, rank: RankStatus, key: str) -> bool:
         """Return whether a key of a rank may have a series."""
-        if len(key.encode()) > self._limits.label_bytes:
-            return self.rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
-        if rank.keys >= self._limits.keys:
-            return self.rejections.add("keys", f"key {key} of run {run.name}", self._limits.keys)
+        limits, rejections = self._limits, self.rejections
+        if len(key.encode()) > limits.label_bytes:
+            rejections.count("label_length", f"key {key[:40]}…", limits.label_bytes)
+            return False
+        if rank.keys >= limits.keys:
+            rejections.count("keys", f"key {key} of run {run.name}", limits.keys)
+            return False
         on_page = self._used(lambda one: 0 if one.forgotten else self._series(one))
         stored = self._used(lambda one: 0 if one.forgotten else one.value_series)
         is_new = key not in run.keys or not self._has_statistics(run)
-        if _is_over(STORED * self._limits.series, stored, run.owner) or (
-            is_new and _is_over(self._limits.series, on_page, run.owner)
-        ):
-            return self.rejections.add("series", f"key {key} of run {run.name}", self._limits.series)
+        is_over = _is_over(STORED * limits.series, stored, run.owner)
+        if is_over or (is_new and _is_over(limits.series, on_page, run.owner)):
+            rejections.count("series", f"key {key} of run {run.name}", limits.series)
+            return False
         run.keys.add(key)
         run.value_series += 1
         run.value_ranks += not rank.keys
