@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.admission import BURST, RATE, OwnerRate, PageLimits, cut
+from trackside_daemon.model.text import cut_bytes
+from trackside_daemon.training.admission import BURST, RATE, OwnerRate, PageLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ class RunOwners:
         end = f"{MARK}{owner or 'unknown'}"
         holder = self._owners.get(run, owner) if run == unowned else self._holder(run)
         if holder not in {None, owner} or (holder is None and MARK in run and not run.endswith(end)):
-            run = cut(run, max(0, self.label_bytes - len(end))) + end
+            run = cut_bytes(run, max(0, self.label_bytes - len(end))) + end
             holder = self._holder(run)
         if holder not in {None, owner} or len(run.encode()) > self.label_bytes:
             raise WireError("owner", f"the run {run} belongs to another user")

@@ -13,6 +13,7 @@ from trackside.redact import redact_text
 from trackside_daemon.model.families.training import REJECTIONS, SERIES_REJECTED
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.state import OF_STATISTICS
+from trackside_daemon.model.text import cut_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -100,15 +101,15 @@ class Rejections:
 def bounded(identity: Identity, label_bytes: int) -> Identity:
     """Return an identity with texts that may be labels, without secrets, and numbers that the history can store."""
     texts = {name: redacted(getattr(identity, name), label_bytes) for name in LABELS}
-    gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
+    gpus = tuple(cut_bytes(gpu, 64) for gpu in identity.gpus[:64])
     numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
-    return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
+    return replace(identity, **texts, **numbers, boot=cut_bytes(identity.boot, 64), gpus=gpus)
 
 
 def numbered(name: str, label_bytes: int) -> Iterator[str]:
     """Yield a run's name, then the name with each number from 2, in *label_bytes* bytes of UTF-8."""
     yield name
-    yield from (f"{cut(name, label_bytes - 8)}-{number}" for number in count(2))
+    yield from (f"{cut_bytes(name, label_bytes - 8)}-{number}" for number in count(2))
 
 
 def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
@@ -123,13 +124,8 @@ def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
 
 
 def redacted(text: str, size: int) -> str:
-    """Return a client's text without secrets, cut as by `cut`; clients redact, but not older ones and other programs."""
-    return cut(redact_text(cut(text, 4 * size)), size)
-
-
-def cut(text: str, size: int) -> str:
-    """Return *text* cut to *size* bytes of UTF-8, at a character."""
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    """Return a client's text without secrets, cut as by `cut_bytes`; clients redact, but not older ones and other programs."""
+    return cut_bytes(redact_text(cut_bytes(text, 4 * size)), size)
 
 
 # Series of keys in memory, of all runs, as a multiple of those that may be on the page: ranks that share statistics.
