@@ -151,17 +151,19 @@ class RowQueue:
             source.poll()
         if self._between_cells:
             self._begin_cell(step)
-        every = self.pending
-        pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
-        if pending is not None:
-            named, step = _joined(pending, self._flat(named), step)
+        pending = self.pending
+        joining = (
+            pending if pending is not None and (pending.is_waiting or not pending.keys.isdisjoint(named)) else None
+        )
+        if joining is not None:
+            named, step = _joined(joining, self._flat(named), step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
                 named, step = self._read_numbers(pushed_at, step, self._flat(named))
                 break
         self._append_values(pushed_at, step, named)
-        if pending is not None:
-            pending.run_callbacks()
+        if joining is not None:
+            joining.run_callbacks()
 
     def log(self, values: Mapping[str, Any], step: int | None, *, ends: bool) -> None:
         """Queue numbers of the current step, or of *step*, which *ends* with them: see `Run.log`."""
