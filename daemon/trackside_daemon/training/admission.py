@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from trackside_daemon.training.run import RunStatus
 
 
-MOST = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
-NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")
-LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # the fields of an identity that become labels
+MAX_INT32 = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
+IDENTITY_NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")
+IDENTITY_LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # its fields that become labels
 
 # New runs of one owner: so many at once, and so many a second.
-BURST = 128.0
-RATE = 2.0
+NEW_RUNS_BURST = 128.0
+NEW_RUNS_PER_SECOND = 2.0
 
 log = logging.getLogger("trackside")
 
@@ -60,7 +60,7 @@ class PageLimits(NamedTuple):
 class OwnerRate:
     """The rate of something for each owner, of new runs by default: *burst* at once, and *rate* a second."""
 
-    def __init__(self, burst: float = BURST, rate: float = RATE) -> None:
+    def __init__(self, burst: float = NEW_RUNS_BURST, rate: float = NEW_RUNS_PER_SECOND) -> None:
         self._burst, self._rate = burst, rate
         self._owners: dict[str, tuple[float, float]] = {}
 
@@ -100,9 +100,9 @@ class Rejections:
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:
     """Return an identity with texts that may be labels, without secrets, and numbers that the history can store."""
-    texts = {name: redacted(getattr(identity, name), label_bytes) for name in LABELS}
+    texts = {name: redacted(getattr(identity, name), label_bytes) for name in IDENTITY_LABELS}
     gpus = tuple(cut_bytes(gpu, 64) for gpu in identity.gpus[:64])
-    numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
+    numbers = {name: min(getattr(identity, name), MAX_INT32) for name in IDENTITY_NUMBERS}
     return replace(identity, **texts, **numbers, boot=cut_bytes(identity.boot, 64), gpus=gpus)
 
 
@@ -171,7 +171,7 @@ class Admission:
                 self.rejections.count("runs", f"run {identity.name}", self._limits.runs)
                 return False, None
         if not self._new_attempts.admit(owner.id, now):
-            self.rejections.count("runs", f"one more attempt of run {identity.name} at once", int(BURST))
+            self.rejections.count("runs", f"one more attempt of run {identity.name} at once", int(NEW_RUNS_BURST))
             return False, None
         if leaving is not None:
             self.rejections.count("runs", f"run {leaving.name}", self._limits.runs)
