@@ -19,9 +19,10 @@ SCHEMA = 0
 LOWEST = -126  # its upper bound is the smallest normal float32; all that is closer to zero, except zero, is in it, too
 HIGHEST = 128  # upper bound 2 ** 128, above the largest float32; larger float64 are in it, too
 
-# A code is a number for a bucket on either side of zero: `code(i)` for the positive ones and `SIDE` more for the negative
-# ones. On the way, zeros and what is not finite have the codes below and above those of a side.
-ZERO, FIRST, NONFINITE = 0, 1, HIGHEST - LOWEST + 2
+# A code is a number for a bucket of a positive value; `SIDE` more is that for the negative ones.
+ZERO = 0  # zeros, only while values are counted
+FIRST = 1  # the bucket of index `LOWEST`; the others follow up to `HIGHEST`
+NONFINITE = FIRST + HIGHEST - LOWEST + 1  # NaN and infinities, only while values are counted
 SIDE = NONFINITE + 1
 CODES = 2 * SIDE
 
@@ -89,7 +90,7 @@ class Buckets(NamedTuple):
         counts: dict[int, int] = {}
         at, code = 2, 0
         while at < len(numbers):
-            gap, length = numbers[at], (numbers[at + 1 : at + 2] or [0])[0]
+            gap, length = numbers[at], numbers[at + 1] if at + 1 < len(numbers) else 0
             code += gap
             at += 2
             if not length or at + length > len(numbers) or code + length > CODES:

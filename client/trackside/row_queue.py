@@ -29,7 +29,7 @@ from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.training_log import warn
 from trackside.transport.close_timeout import flush_timeout
-from trackside.transport.session import HEAVY, Session
+from trackside.transport.session import MAX_LIGHT_VALUES, Session
 from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trackside.wire import Device
 
 NESTED = 10_000  # limit of the values in a mapping among those of a push
-VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
+VALUES_WAITING = 262_144  # limit of queued values in rows of more than `MAX_LIGHT_VALUES` values: about 30 MB
 MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
@@ -151,17 +151,19 @@ class RowQueue:
             source.poll()
         if self._between_cells:
             self._begin_cell(step)
-        every = self.pending
-        pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
-        if pending is not None:
-            named, step = _joined(pending, self._flat(named), step)
+        pending = self.pending
+        joining = (
+            pending if pending is not None and (pending.is_waiting or not pending.keys.isdisjoint(named)) else None
+        )
+        if joining is not None:
+            named, step = _joined(joining, self._flat(named), step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
                 named, step = self._read_numbers(pushed_at, step, self._flat(named))
                 break
         self._append_values(pushed_at, step, named)
-        if pending is not None:
-            pending.run_callbacks()
+        if joining is not None:
+            joining.run_callbacks()
 
     def log(self, values: Mapping[str, Any], step: int | None, *, ends: bool) -> None:
         """Queue numbers of the current step, or of *step*, which *ends* with them: see `Run.log`."""
@@ -511,7 +513,7 @@ class RowQueue:
         self._append_values(pushed_at, deferred, values)
 
     def _append_values(self, pushed_at: int, step: int | Deferred | None, values: dict[str, float]) -> None:
-        if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._count_heavy(len(values))):
+        if len(self._rows) >= ROWS_WAITING or (len(values) > MAX_LIGHT_VALUES and not self._count_heavy(len(values))):
             self._drop_oldest()
         self._rows.append((pushed_at, step, values))
 
@@ -521,7 +523,7 @@ class RowQueue:
             self.refuse(values, DeviceScalars, reason)
 
     def _count_heavy(self, values: int) -> bool:
-        """Count a row of more than `HEAVY` values in, and return whether the queue has room for it."""
+        """Count a row of more than `MAX_LIGHT_VALUES` values in, and return whether the queue has room for it."""
         session = self.session
         with self._lock:
             session.heavy_in += values
@@ -538,7 +540,8 @@ class RowQueue:
                     session.media_in -= getattr(step, "size", 0)
                     continue
                 values = len(row)
-                session.heavy_in -= values if values > HEAVY else 0  # `heavy_out` is written by the sender thread alone
+                # `heavy_out` is written by the sender thread alone.
+                session.heavy_in -= values if values > MAX_LIGHT_VALUES else 0
                 # A push of several rows counts once.
                 session.overrun += not (isinstance(step, Deferred) and step.resolved)
                 if isinstance(step, Deferred):

@@ -14,7 +14,7 @@ from trackside.numbers import read_number
 from trackside.pytorch.observer import choice
 from trackside.pytorch.watcher import Watcher
 from trackside.totals.phases import Phase, TimedLoader
-from trackside.transport.session import HEAVY
+from trackside.transport.session import MAX_LIGHT_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,7 +98,7 @@ class Run:
             and values is None
             and (type(step) is int or step is None)
             and len(rows) < ROWS_WAITING
-            and len(named) <= HEAVY
+            and len(named) <= MAX_LIGHT_VALUES
         ):
             try:
                 for key, value in named.items():

@@ -11,7 +11,7 @@ from histories import opened
 from trackside.wire import ProcessInfo
 from trackside_daemon.alerts import active_alerts as suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
-from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
+from trackside_daemon.alerts.active_alerts import MAX_ALERTS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
@@ -42,7 +42,7 @@ def over(open_finding: Finding) -> Finding:
 class Recorder:
     """Active alerts, with the page and the records that they have returned."""
 
-    def __init__(self, off: Iterable[str] = (), most: int = MOST) -> None:
+    def __init__(self, off: Iterable[str] = (), most: int = MAX_ALERTS) -> None:
         self.active = ActiveAlerts(DisabledAlerts(tuple(off)), host="node1", url="https://node1/", most=most)
         self.page: dict[tuple[Metric, tuple[str, ...]], Any] = {}
         self.records: list[Alert] = []
@@ -392,7 +392,7 @@ def test_a_restored_alert_that_is_not_found_again_ends_after_five_minutes(record
 
 def test_a_flood_is_bounded_and_counted() -> None:
     recorder = Recorder(most=10)
-    assert MOST == 1000
+    assert MAX_ALERTS == 1000
     recorder.accept(*(finding("LossPlateau", key=f"loss/{number}") for number in range(15)))
     assert sum(value for (metric, _), value in recorder.page.items() if metric is alert_families.FIRING) == 10
     assert recorder.page[alert_families.EXCESS, ()] == 5.0

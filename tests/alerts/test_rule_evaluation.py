@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from alerts.ticking import EPOCH, Machine
 
-from trackside_daemon.alerts.rules.evaluation import MOST
+from trackside_daemon.alerts.rules.evaluation import MAX_ALERTS_OF_RULE
 from trackside_daemon.alerts.rules.query import Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.model.families import gpu as gpu_families
@@ -71,8 +71,8 @@ def test_rules_are_evaluated_only_at_the_end_of_a_tick() -> None:
 
 def test_each_series_has_a_separate_alert_up_to_a_limit() -> None:
     machine = Machine([hot()])
-    found = machine.tick({gpu(index): 90.0 for index in range(MOST + 10)})
-    assert len(found) == MOST
+    found = machine.tick({gpu(index): 90.0 for index in range(MAX_ALERTS_OF_RULE + 10)})
+    assert len(found) == MAX_ALERTS_OF_RULE
 
 
 def test_an_absent_family_raises_an_alert() -> None:

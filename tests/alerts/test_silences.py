@@ -9,7 +9,7 @@ import pytest
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.silences import (
-    MOST,
+    MAX_SILENCES,
     Silences,
     TooManySilencesError,
     matches,
@@ -89,7 +89,7 @@ def test_the_last_silence_to_end_counts_and_only_for_what_fires() -> None:
 
 def test_silences_are_limited_and_ended_ones_make_room() -> None:
     silences = Silences()
-    for number in range(MOST):
+    for number in range(MAX_SILENCES):
         silences.add(silence(60 + number, str(number)))
     silences.add(silence(100, "0"))
     with pytest.raises(
@@ -97,7 +97,7 @@ def test_silences_are_limited_and_ended_ones_make_room() -> None:
     ):
         silences.add(silence(60, "more"))
     silences.add(replace(silence(600, "more"), started=NOW + 62))
-    assert len(silences.active(NOW + 62)) == MOST - 1
+    assert len(silences.active(NOW + 62)) == MAX_SILENCES - 1
 
 
 def test_a_silence_ends_at_once_and_cannot_be_ended_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.alerts.rules.template import LONGEST, check, fill, prometheus_template
+from trackside_daemon.alerts.rules.template import MAX_LABEL_LENGTH, check, fill, prometheus_template
 
 
 def test_numbers_have_forms() -> None:
@@ -17,7 +17,7 @@ def test_braces_in_a_label_are_text() -> None:
 
 
 def test_a_long_label_is_cut() -> None:
-    assert fill("{run}", {}, {"run": "a" * 1000}) == "a" * LONGEST
+    assert fill("{run}", {}, {"run": "a" * 1000}) == "a" * MAX_LABEL_LENGTH
 
 
 @pytest.mark.parametrize(

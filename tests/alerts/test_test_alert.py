@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
-from trackside_daemon.alerts.test_alert import MOST, AlertTester, TooManyTestAlertsError
+from trackside_daemon.alerts.test_alert import MAX_TEST_ALERTS, AlertTester, TooManyTestAlertsError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -27,7 +27,7 @@ def test_each_test_is_reported_once_and_is_a_separate_alert() -> None:
 
 def test_tests_are_limited_within_two_minutes() -> None:
     tester = AlertTester()
-    for _ in range(MOST):
+    for _ in range(MAX_TEST_ALERTS):
         tester.request("info", "", "", NOW)
     with pytest.raises(
         TooManyTestAlertsError, match="10 test alerts were raised in the last 120 s; wait and try again"

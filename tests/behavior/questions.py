@@ -272,7 +272,7 @@ class Asked:
             source=FileSource(self._directory, pytest.fail), history=self._directory, died=0, log="daemon.log"
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(summary, "MOST", len(RUNS) + 1)
+            patch.setattr(summary, "MAX_RUNS", len(RUNS) + 1)
             summary.CommandSummary("", cast("CommandDaemon", place), None).report(cast("Signals", None), lines.append)
         return lines
 

@@ -15,7 +15,13 @@ from processes import DEADLINE
 from scripted_recorder import CapturesHarness
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
-from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, CaptureRequest
+from trackside_daemon.captures.captures import (
+    AT_ONCE,
+    DAEMON_STOPPED,
+    NO_PROCESS_CONNECTED,
+    CaptureError,
+    CaptureRequest,
+)
 from trackside_daemon.captures.kinds import by_name
 from trackside_daemon.captures.store import FILES
 from trackside_daemon.history.record import run_changes
@@ -84,7 +90,7 @@ def test_a_capture_of_nothing_fails_in_one_line_and_leaves_no_directory(
     alone = harness.wait(harness.captures.begin(REQUEST).id)
     assert [(one.state, one.reason) for one in (refused, alone)] == [
         ("failed", "ranks 0, 1: no PyTorch"),
-        ("failed", NOTHING),
+        ("failed", NO_PROCESS_CONNECTED),
     ]
     assert list((tmp_path / FILES).iterdir()) == []
 
@@ -165,7 +171,7 @@ def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(stored_hist
     harness = CapturesHarness(stored_history.database, stored_history.writer)
     harness.captures.start()
     ended = harness.wait("0" * 12)
-    assert (ended.state, ended.reason) == ("failed", STOPPED)
+    assert (ended.state, ended.reason) == ("failed", DAEMON_STOPPED)
 
 
 def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(

@@ -15,7 +15,7 @@ from client.messages import CLOCK, a_session, later
 
 import trackside
 from trackside.limits import SESSION_PHASES
-from trackside.totals.phases import LONGEST, Phase, PhaseMark, PhaseTimes, TimedLoader
+from trackside.totals.phases import MAX_TIMES_USUAL, Phase, PhaseMark, PhaseTimes, TimedLoader
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_of_steps_that_are_not_timed_the_time_is_shared_out_as_it_was_in_those_t
 
 def test_what_is_longer_than_so_many_steps_is_no_stage_of_theirs() -> None:
     found = times((1, "+forward*"), (3, "-forward*"), (4, "-*2/4"), (64, "+*"), end=64)
-    assert found == {"forward": 2 + 4 * LONGEST, "other": 54.0}  # a step has 1 s of it, and four were not timed
+    assert found == {"forward": 2 + 4 * MAX_TIMES_USUAL, "other": 54.0}  # a step has 1 s of it, and four were not timed
 
 
 def test_what_has_marks_in_every_step_is_measured_and_takes_no_share_of_the_rest() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import eventually
 
-from trackside_daemon.ingest.channel import Channel, RecordKind, pair
 from trackside_daemon.ingest.worker.worker import FLUSH_BYTES, WAITING_BYTES, MessageQueue
+from trackside_daemon.ingest.worker_channel import Channel, RecordKind, pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,13 +17,13 @@ import zmq
 import zmtp
 from processes import eventually
 
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.worker import connections
 from trackside_daemon.ingest.worker import worker as worker_module
 from trackside_daemon.ingest.worker.connections import Connections
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
+from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.worker_handle import PEERS, WorkerHandle
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from served_sockets import ServedSocket
 
-    from trackside_daemon.ingest.channel import ChannelRecord
+    from trackside_daemon.ingest.worker_channel import ChannelRecord
 
 
 def child() -> int:

@@ -18,7 +18,7 @@ from trackside.wire import ProcessInfo, Totals
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.messages import MessageLimits
 from trackside_daemon.model.records import SessionOpened
-from trackside_daemon.training.admission import BURST, MOST, RATE
+from trackside_daemon.training.admission import MAX_INT32, NEW_RUNS_BURST, NEW_RUNS_PER_SECOND
 
 LONG = "A" * 2**21
 IDENTITIES: list[dict[str, Any]] = [
@@ -99,7 +99,7 @@ def test_numbers_of_a_process_are_those_that_the_system_can_have(desk: SessionsH
     speaker = FakeSession("id-2", pid=2**63 - 1, local_rank=2**63 - 1)
     desk.greet(speaker)
     opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == speaker.id)
-    assert (opened.hello.identity.pid, opened.hello.identity.local_rank, opened.session.process.pid) == (MOST,) * 3
+    assert (opened.hello.identity.pid, opened.hello.identity.local_rank, opened.session.process.pid) == (MAX_INT32,) * 3
 
 
 def test_long_texts_do_not_fill_the_log(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,12 +121,12 @@ def test_attempts_of_one_run_have_the_rate_of_new_runs(desk: SessionsHarness, ca
 
     for attempt in range(6, 306):
         desk.greet(FakeSession("id-1", attempt=attempt))
-    assert begun() == BURST - 1  # and the one of the fixture
-    assert desk.house.rejected() == {"runs": 300 - (BURST - 1)}
+    assert begun() == NEW_RUNS_BURST - 1  # and the one of the fixture
+    assert desk.house.rejected() == {"runs": 300 - (NEW_RUNS_BURST - 1)}
     desk.house.after = 1.0
     for attempt in range(306, 316):
         desk.greet(FakeSession("id-1", attempt=attempt))
-    assert begun() == BURST - 1 + RATE
+    assert begun() == NEW_RUNS_BURST - 1 + NEW_RUNS_PER_SECOND
     other = FakeSession("id-2", name="other")
     desk.sessions.receive(Connection(PEER, 4711), other.frames("hello", other.hello()), desk.house.now)
     assert "run other (id id-2, attempt 0) begins" in caplog.messages
@@ -139,7 +139,7 @@ def test_late_sessions_are_logged_at_a_rate(desk: SessionsHarness, caplog: pytes
         desk.receive(*speaker.frames("hello", speaker.hello(late=True)))
         for number in (1, 2):
             desk.receive(*speaker.frames("bye", speaker.bye(), number))
-    assert len(caplog.messages) == 2 * BURST
+    assert len(caplog.messages) == 2 * NEW_RUNS_BURST
 
 
 def test_refused_messages_of_one_user_do_not_silence_the_report_of_another(

@@ -19,7 +19,7 @@ from wire_messages import FakeSession, RunsHarness
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import RunState
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.admission import BURST, OwnerRate
+from trackside_daemon.training.admission import NEW_RUNS_BURST, OwnerRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +84,7 @@ def test_a_real_run_is_shown_while_another_user_invents_runs(place: Path, start_
         attacker.kill()
         victim.communicate("\n", timeout=DEADLINE)
     stored = daemon.api("runs?limit=0").json()["runs"]
-    assert BURST <= len(stored) < 200
+    assert NEW_RUNS_BURST <= len(stored) < 200
     assert daemon.series()['trackside_ingest_rejected_total{reason="rate"}'] > 0
 
 
@@ -196,7 +196,7 @@ def test_a_run_that_gave_up_its_place_is_stored_and_ends_in_the_history(*, lost:
 
 def test_new_runs_have_a_rate_for_each_owner() -> None:
     rate = OwnerRate()
-    assert sum(rate.admit("a", 0.0) for _ in range(1000)) == BURST
+    assert sum(rate.admit("a", 0.0) for _ in range(1000)) == NEW_RUNS_BURST
     assert rate.admit("b", 0.0)
     assert [rate.admit("a", at) for at in (0.2, 0.5, 0.6, 1.0)] == [False, True, False, True]
-    assert sum(rate.admit("a", 1e6) for _ in range(1000)) == BURST
+    assert sum(rate.admit("a", 1e6) for _ in range(1000)) == NEW_RUNS_BURST

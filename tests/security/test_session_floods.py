@@ -14,7 +14,7 @@ from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.messages import EVENTS_BURST, SESSIONS_BURST, TEXT_BYTES, MessageLimits
 from trackside_daemon.model.families.daemon import INGEST_REJECTED
 from trackside_daemon.model.records import USER_ALERT, Event
-from trackside_daemon.training.admission import BURST
+from trackside_daemon.training.admission import NEW_RUNS_BURST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
 
 MALLORY, ALICE = Connection(b"mallory", 61003), Connection(b"alice", 61002)
-LINES = 4 * BURST + 3  # of a hook, and of the begin and the end of an attempt; and what is refused
+LINES = 4 * NEW_RUNS_BURST + 3  # of a hook, and of the begin and the end of an attempt; and what is refused
 
 
 def receive(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[list[bytes]]:

@@ -30,16 +30,16 @@ from trackside_daemon.questions.question import Live
 from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
-from trackside_daemon.web.api.current_values import live_runs
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import CHANGE_TIMEOUT, HistoryAccess
 from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
 from trackside_daemon.web.api.openapi import document
-from trackside_daemon.web.api.overview.endpoints import SEND_TIMEOUT, OverviewApi
+from trackside_daemon.web.api.overview.handlers import SEND_TIMEOUT, OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.api.state_json import live_runs
 from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.auth_token import Token

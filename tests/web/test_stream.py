@@ -14,7 +14,7 @@ from processes import DEADLINE
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
-from trackside_daemon.web.api.overview.endpoints import (
+from trackside_daemon.web.api.overview.handlers import (
     COMMENT,
     SEND_TIMEOUT,
     Listener,

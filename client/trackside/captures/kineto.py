@@ -1,4 +1,7 @@
-"""PyTorch's own profiler, as it serves the daemon: the steps that it counts, and the end of a process."""
+"""PyTorch's own profiler, as it serves the daemon: the steps that it counts, and the end of a process.
+
+PyTorch itself records: its library libkineto polls the daemon's socket, and this client records only where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -51,45 +54,39 @@ def is_tested(version: str) -> bool:
 
 
 class StepCounter:
-    """The hook after each optimizer step in place of PyTorch's own, and what it has counted.
+    """Counts optimizer steps in place of PyTorch's own hook, and has PyTorch count them only for a time.
 
-    PyTorch's profiler counts optimizer steps only while it may have to record some, since calling it takes long: within a step,
-    the caches of the processor hold other things. So this hook touches little else than a number while nobody asks for steps,
-    and its variables are those of a closure, the fastest of Python.
-
-    Attributes:
-        hook: Returns the hook, which calls PyTorch's counter.
-        ask: Returns the numbers of steps that PyTorch has not counted and that it has; it counts those of the next seconds.
-        expire: Has PyTorch count no more if that time is over; to be called by the thread that asks.
+    PyTorch's profiler needs its count only when it may have to record some steps, and its counter takes longer than all of this.
     """
 
+    __slots__ = ("_counted", "_skipped", "_until")
+
     def __init__(self) -> None:
-        skipped = counted = 0
-        until = 0.0
+        self._skipped = self._counted = 0
+        self._until = 0.0
 
-        def hook(count: Callable[[], object]) -> Callable[[Any, Any, Any], None]:
-            def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-                nonlocal skipped, counted
-                if until:
-                    count()
-                    counted += 1
-                else:
-                    skipped += 1
+    def hook(self, count: Callable[[], object]) -> Callable[[Any, Any, Any], None]:
+        """Return the hook after each optimizer step; *count* is PyTorch's counter."""
 
-            step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  not to be compiled at each step
-            return step
+        def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._until:
+                count()
+                self._counted += 1
+            else:
+                self._skipped += 1
 
-        def ask(seconds: float) -> tuple[int, int]:
-            nonlocal until
-            until = max(until, time.monotonic() + seconds)
-            return skipped, counted
+        step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  not to be compiled at each step
+        return step
 
-        def expire() -> None:
-            nonlocal until
-            if until < time.monotonic():
-                until = 0.0
+    def ask(self, seconds: float) -> tuple[int, int]:
+        """Return the numbers of steps that PyTorch has not counted and that it has; it counts those of the next *seconds*."""
+        self._until = max(self._until, time.monotonic() + seconds)
+        return self._skipped, self._counted
 
-        self.hook, self.ask, self.expire = hook, ask, expire
+    def expire(self) -> None:
+        """Have PyTorch count no more if that time is over; to be called by the thread that asks."""
+        if self._until < time.monotonic():
+            self._until = 0.0
 
 
 step_counter = StepCounter()

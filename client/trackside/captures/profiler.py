@@ -29,14 +29,11 @@ if TYPE_CHECKING:
 
 HOLD_SECONDS = 0.15  # the longest time for which the GIL is held
 FIRST_SECONDS = 0.05  # duration of the profile that measures the events
-STARTERS = (
-    "_prepare_profiler",
-    "_enable_profiler",
-)  # what a profiler of the training's own calls in torch.autograd.profiler
+# What a profiler of the training's own calls in torch.autograd.profiler.
+STARTERS = ("_prepare_profiler", "_enable_profiler")
 
-LOG_LEVEL = (
-    "_ZN9libkineto6Logger14severityLevel_E"  # of libtorch_cpu.so: the least severity of the lines on standard error
-)
+# Of libtorch_cpu.so: the least severity of the lines on standard error.
+LOG_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 OTHER_THREAD = b"ERROR: External init callback must run in same thread as registerClient"  # has no consequence here
 
 CANCELLED = "the process ended or began a profile of its own, or the capture was cancelled"

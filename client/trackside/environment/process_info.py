@@ -28,7 +28,7 @@ _CONTAINER = ("CONTAINER_NAME", "K8S_CONTAINER_NAME")
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-LONGEST = 1024  # limit of bytes that are read of that file
+MAX_NAMESPACE_BYTES = 1024  # limit of bytes that are read of that file
 COMMAND_BYTES = 16 * 1024  # limit of the command; the limits below are those of the other fields
 DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
@@ -200,7 +200,7 @@ def namespace(environ: Mapping[str, str], account: Path = ACCOUNT) -> str:
     if variable or not _is_pod(environ):
         return variable
     with account.open("rb") as file:
-        return file.read(LONGEST).decode(errors="replace").strip()
+        return file.read(MAX_NAMESPACE_BYTES).decode(errors="replace").strip()
 
 
 def container(environ: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from trackside.wire import ModuleCall, ModuleCalls
 MODULES = 1000  # those at the top of the model come first
 CALLS = 20_000  # with which a recording ends: some 1.5 MiB to send
 POLL_SECONDS = 0.02
-NAME = 200  # characters
+MAX_NAME_LENGTH = 200  # characters
 
 
 class _Open(NamedTuple):
@@ -103,8 +103,8 @@ class ModuleRecording:
             self._device = next((one.device for one in model.parameters() if one.is_cuda), None)
             self._first = self._mark()
         for place, (name, module) in enumerate(seen):
-            found.names.append((name or type(module).__name__)[:NAME])
-            found.classes.append(type(module).__name__[:NAME])
+            found.names.append((name or type(module).__name__)[:MAX_NAME_LENGTH])
+            found.classes.append(type(module).__name__[:MAX_NAME_LENGTH])
             enter = ModuleHook(lambda *_, place=place: self._enter(place), self._fail)
             leave = ModuleHook(lambda _, given, output, place=place: self._leave(place, given, output), self._fail)
             self._handles.append(module.register_forward_pre_hook(enter))

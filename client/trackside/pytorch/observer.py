@@ -31,7 +31,7 @@ SHARE = 0.0015  # share of the time that the distributions of weights and gradie
 FORWARD_SHARE = 0.001  # share of those of activations and attention
 
 # Steps from one measurement to the next at most: so many that also for steps of a millisecond the shares alone decide.
-MOST = 2**16
+MAX_STEPS_APART = 2**16
 
 # The first steps show most mistakes, so some of them are measured whatever that costs: it is little of a whole training.
 EARLY, EARLY_EVERY = 256, 32
@@ -99,7 +99,7 @@ class Observer:
         share = SHARE * (wanted.weights or wanted.gradients) + FORWARD_SHARE * bool(
             wanted.activations + wanted.attention
         )
-        self.budget = OverheadBudget(share, MOST)
+        self.budget = OverheadBudget(share, MAX_STEPS_APART)
         self._seconds = 0.0
         self._until = 0
         self._places: tuple[tuple[str, ...], list[str], list[int]] = (), [], []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from math import ceil, log2
 from random import Random
+from statistics import median
 from time import monotonic
 
-MOST = 1024  # limit of steps between two measurements by default, whatever they cost
+MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever they cost
 
-# Factor by which a measurement must be too rare before it doubles its rate: measurements should come evenly.
-LOWER = 4
+# The rate doubles when the share allows this many times as many measurements: with 2, it would change back and forth.
+RATE_MARGIN = 4
 
 
 class OverheadBudget:
@@ -26,7 +27,7 @@ class OverheadBudget:
         every: Steps from one measurement to the next.
     """
 
-    def __init__(self, share: float, most: int = MOST) -> None:
+    def __init__(self, share: float, most: int = MAX_STEPS_APART) -> None:
         self.every = 1
         self._share = share
         self._most = most
@@ -52,14 +53,13 @@ class OverheadBudget:
             self._is_warm = True
             return
         self._costs.append(seconds)
-        steps = sorted(self._steps)
-        usual = (steps[len(steps) // 2] + steps[~len(steps) // 2]) / 2 if steps else 0.0
+        usual = median(self._steps) if self._steps else 0.0
         if usual <= 0:
             return
         wanted = sum(self._costs) / len(self._costs) / (self._share * usual)
         if wanted > self.every:
             self.every = min(self._most, 2 ** ceil(log2(wanted)))
-        elif wanted * LOWER < self.every:
+        elif wanted * RATE_MARGIN < self.every:
             self.every = max(1, self.every // 2)
 
 
@@ -92,8 +92,10 @@ class StepSampler:
 
     def step_timed(self, number: int) -> None:
         """Record that *number* steps are finished, the last one was timed anyway, and the next one will be."""
-        self._last_step, self._since, self._last_timed, self._next_sample = number, monotonic(), number, 0
-        self.marks, self.is_sampled, self.weight, self.next_step = 0, True, 1, number + 1
+        self._last_step = self._last_timed = number
+        self._since = monotonic()
+        self._next_sample = self.marks = 0
+        self.is_sampled, self.weight, self.next_step = True, 1, number + 1
 
     def step_finished(self, number: int) -> bool:
         """Record that *number* steps are finished, and return whether the next one is timed."""

@@ -10,7 +10,7 @@ from trackside.training_log import warn
 # Operations per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1; PaLM, appendix B).
 PER_PARAMETER = 6
 
-MOST = 1e30  # limit of each argument: more would take all computers in the world longer than a day, and is a mistake
+MAX_ARGUMENT = 1e30  # more would take all computers in the world longer than a day, and is a mistake
 
 
 class Flops(NamedTuple):
@@ -56,7 +56,7 @@ def _positive(name: str, value: Any) -> float | None:
         number = float(value)
     except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
         number = -1.0
-    if not (isfinite(number) and 0 < number <= MOST) or isinstance(value, str | bytes | bool):
+    if not (isfinite(number) and 0 < number <= MAX_ARGUMENT) or isinstance(value, str | bytes | bool):
         warn(f"{name} is {value!r:.40}, which is not a positive finite number; it is left out")
         return None
     return number

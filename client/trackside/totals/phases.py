@@ -20,7 +20,7 @@ SYNC = "sync"  # automatic: at the end of a backward pass, a rank waits for the 
 TIMED = ""  # name of the automatic marks around timed steps: after them, time is shared out as in the timed steps
 
 # Limit of a stage's time in steps that are not timed, over its mean: steps vary, but a far longer time is a pause.
-LONGEST = 2
+MAX_TIMES_USUAL = 2
 
 FADES = 7 / 8  # weight of earlier measurements at each new one
 
@@ -277,9 +277,8 @@ class PhaseTimes:
             self._share_out(users, spent)
         else:
             self._nanoseconds[name] += spent
-            if (
-                name == users or name not in UNMARKED
-            ):  # these have marks in every step, so nothing of them is shared out
+            # These have marks in every step, so nothing of them is shared out.
+            if name == users or name not in UNMARKED:
                 parts = self._parts.setdefault(users, {})
                 parts[name] = parts.get(name, 0.0) + spent
         if any(name in PAUSES for name in self._stack):
@@ -288,7 +287,7 @@ class PhaseTimes:
     def _share_out(self, users: str, spent: int) -> None:
         """Share out time in a user's phase whose steps were not timed.
 
-        Time beyond `LONGEST` times the usual is something else, and counts for the user's phase.
+        Time beyond `MAX_TIMES_USUAL` times the usual is something else, and counts for the user's phase.
         """
         parts = {name: part for name, part in self._parts.get(users, {}).items() if part}
         whole, left = sum(parts.values()), spent
@@ -313,7 +312,7 @@ class PhaseTimes:
         for users, parts in self._parts.items():
             for name, part in parts.items():
                 if name != users and self._timed:
-                    self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out * LONGEST
+                    self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out * MAX_TIMES_USUAL
 
     def _enter(self, phase: str, *, automatic: bool) -> None:
         name = self._name(phase)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside.wire import Clock
 
 
-MOST = 2**63 - 1  # limit of a count: it travels as int64
+MAX_INT64 = 2**63 - 1  # limit of a count: it travels as int64
 
 H = TypeVar("H", bound=Histogram)
 
@@ -38,11 +38,11 @@ def empty(kind: type[H]) -> H:
 def observe(durations: Histogram, seconds: float, times: int = 1) -> None:
     """Add *times* observations that took *seconds* together."""
     bucket = bisect_left(DURATION_BUCKETS, seconds / times)  # bounds are inclusive, as `le` in Prometheus
-    durations.counts[bucket] = min(durations.counts[bucket] + times, MOST)
+    durations.counts[bucket] = min(durations.counts[bucket] + times, MAX_INT64)
     durations.sum += seconds
     index = duration_index(seconds / times)
     if index is not None:
-        durations.fine[index] = min(durations.fine.get(index, 0) + times, MOST)
+        durations.fine[index] = min(durations.fine.get(index, 0) + times, MAX_INT64)
 
 
 KIND = "checkpoint"  # kind of the event that reports a checkpoint

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
 
 KEY_BYTES = 64 * 1024  # limit of a key
-HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
+MAX_LIGHT_VALUES = 8  # a row of more counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
@@ -81,7 +81,7 @@ class Session(Outbox):
         rows: Rows that are not drained yet.
         refused: Number of values that a push dropped: not numbers, or no room.
         overrun: Number of pushes that were dropped to make room for newer ones.
-        heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended.
+        heavy_in: Values of heavy rows (`MAX_LIGHT_VALUES`) that pushes have appended.
         media_in: Bytes of images, texts and tables that were queued; *media_out* of those that were drained.
         heavy_out: Values of heavy rows that were drained.
         gpus: UUIDs of the GPUs that pushed values came from.
@@ -362,7 +362,8 @@ class Session(Outbox):
         if values is None:
             self._handle_message(pushed_at, step)
             return []
-        self.heavy_out += len(values) if len(values) > HEAVY else 0  # also if it is refused: it has left the queue
+        # Also if it is refused: it has left the queue.
+        self.heavy_out += len(values) if len(values) > MAX_LIGHT_VALUES else 0
         try:
             counted = self._counts.accept(pushed_at, step, self._sendable(values))
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything

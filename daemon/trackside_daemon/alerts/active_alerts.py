@@ -41,7 +41,7 @@ ONCE = LIFE_CYCLE | {"UserAlert", "LossDiscontinuity"}
 ENDS = frozenset({"RunFinished", "TrainingProcessDied", "OomKilled"})
 
 RESTORED_SECONDS = 300.0  # seconds for which a restored alert fires on, unless it is found again
-MOST = 1000  # most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago
+MAX_ALERTS = 1000  # most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago
 
 log = logging.getLogger("trackside")
 
@@ -97,7 +97,7 @@ class ActiveAlerts:
         url: Address of the dashboard, with a slash at its end; empty for no links.
         correlation: Returns the id by which other systems refer to a run, given its id; empty for none.
         is_own: Returns whether a run is one of our own commands': alerts about it are infos.
-        most: See `MOST`.
+        most: See `MAX_ALERTS`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ActiveAlerts:
         url: str = "",
         correlation: Callable[[str], str] = lambda _: "",
         is_own: Callable[[str], bool] = lambda _: False,
-        most: int = MOST,
+        most: int = MAX_ALERTS,
     ) -> None:
         self._most = most
         self._about = host, url

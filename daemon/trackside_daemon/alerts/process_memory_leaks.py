@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVERY = 1.0  # seconds between two samples
 FORGET = 600.0  # seconds without a sample after which a rank is dropped and its alert ends
 CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
-MOST = 1024  # most ranks and processes on GPUs that are followed
+MAX_PROCESSES = 1024  # most ranks and processes on GPUs that are followed
 
 ANONYMOUS, SHMEM = process.ANONYMOUS, process.SHARED
 ON_GPU = gpu_families.PROCESS_MEMORY
@@ -88,7 +88,7 @@ class ProcessLeaks:
         grew: float = DEFAULTS.leak_ratio,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        most: int = MOST,
+        most: int = MAX_PROCESSES,
     ) -> None:
         self._state = state
         self._grew = grew

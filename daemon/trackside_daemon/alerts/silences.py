@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert, Silence
 
-LONGEST = 30 * 86400.0  # longest duration of a silence, in seconds
-MOST = 100  # most silences at a time: each alert is compared with all of them
+MAX_SILENCE_SECONDS = 30 * 86400.0  # longest duration of a silence, in seconds
+MAX_SILENCES = 100  # most silences at a time: each alert is compared with all of them
 
 
 class TooManySilencesError(Exception):
@@ -36,14 +36,14 @@ class Silences:
         """Add or replace a silence.
 
         Raises:
-            TooManyError: `MOST` other silences are active.
+            TooManyError: `MAX_SILENCES` other silences are active.
         """
         with self._lock:
             # Ended silences are dropped here, so the dict stays bounded.
             active = {other.id: other for other in self._silences.values() if other.until > silence.started}
-            if len(active.keys() - {silence.id}) >= MOST:
+            if len(active.keys() - {silence.id}) >= MAX_SILENCES:
                 raise TooManySilencesError(
-                    f"{MOST} silences are active already; end one with trackside silence --end ID"
+                    f"{MAX_SILENCES} silences are active already; end one with trackside silence --end ID"
                 )
             self._silences = {**active, silence.id: silence}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TEST_ALERT = "TestAlert"
 
-MOST = 10  # most test alerts within `WITHIN_SECONDS`; each is a series for a quarter of an hour
+MAX_TEST_ALERTS = 10  # most test alerts within `WITHIN_SECONDS`; each is a series for a quarter of an hour
 
 WITHIN_SECONDS = 120.0
 
@@ -55,14 +55,14 @@ class AlertTester:
             The value of the alert's label ``test``.
 
         Raises:
-            TooManyError: `MOST` test alerts were requested recently.
+            TooManyError: `MAX_TEST_ALERTS` test alerts were requested recently.
         """
         with self._lock:
             # A clock that was set back must not block further requests.
             self._recent = [requested for requested in self._recent if 0 <= now - requested < WITHIN_SECONDS]
-            if len(self._recent) >= MOST:
+            if len(self._recent) >= MAX_TEST_ALERTS:
                 raise TooManyTestAlertsError(
-                    f"{MOST} test alerts were raised in the last {WITHIN_SECONDS:.0f} s; wait and try again"
+                    f"{MAX_TEST_ALERTS} test alerts were raised in the last {WITHIN_SECONDS:.0f} s; wait and try again"
                 )
             self._recent.append(now)
             request = _TestRequest(severity, run, name, now, secrets.token_hex(4))

@@ -40,9 +40,8 @@ KINDS: dict[str, KindName] = {  # of the capture, by its cause
 }
 OUT_OF_MEMORY = "DeviceOutOfMemory"  # the cause that is no alert: a training that goes on counts it
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
-WARM_UP_SECONDS = (
-    120.0  # time from a run's first tick to its reference: compilation, caches and data loaders have settled
-)
+# Time from a run's first tick to its reference: compilation, caches and data loaders have settled.
+WARM_UP_SECONDS = 120.0
 REFERENCES: tuple[KindName, ...] = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
 APART_SECONDS = 60.0
 RUNS = 1024  # most runs that are remembered

@@ -32,10 +32,10 @@ STOP_SECONDS = 5.0  # the longest delay of the daemon's end
 AT_ONCE = 4  # captures that run at the same time
 AUTOMATIC = frozenset(("alert", "plan"))  # the triggers of captures that no person asked for
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
-NOTHING = "no process of the run is connected to this daemon"
+NO_PROCESS_CONNECTED = "no process of the run is connected to this daemon"
 ENDED = "only a run that trains can be recorded"
-ABSENT = "it is not connected to this daemon"
-STOPPED = "the daemon stopped before it was complete"
+NOT_CONNECTED = "it is not connected to this daemon"
+DAEMON_STOPPED = "the daemon stopped before it was complete"
 
 log = logging.getLogger("trackside")
 
@@ -104,7 +104,7 @@ class Captures:
         """End the captures that an earlier daemon left unfinished, and delete files that belong to no capture."""
         for capture in self._stored():
             if capture.state not in FINAL:
-                self._end(capture, STOPPED)
+                self._end(capture, DAEMON_STOPPED)
         self.sweep()
 
     def sweep(self) -> None:
@@ -168,11 +168,13 @@ class Captures:
             if busy and not ranks:  # an answer to who asks, and no capture of the run
                 self._change(replace(capture, state="failed", reason=_reasons(busy), ended=time.time()), stored=False)
                 return
-            busy |= dict.fromkeys(set(wanted) - set(known), ABSENT)
+            busy |= dict.fromkeys(set(wanted) - set(known), NOT_CONNECTED)
             self._change(capture)
             if not ranks:
                 ended = self._ends(capture.run, 0.0).get(None)
-                self._end(capture, _reasons(busy) if known else f"it {ended}; {ENDED}" if ended else NOTHING)
+                self._end(
+                    capture, _reasons(busy) if known else f"it {ended}; {ENDED}" if ended else NO_PROCESS_CONNECTED
+                )
                 return
             kind = self._kinds[capture.kind]
             with kind.summarizing() as prepared:

@@ -18,7 +18,7 @@ from trackside_daemon.model.text import factor, number
 
 WINDOW = 32  # steps of the new attempt that are judged
 BEFORE = 256  # steps before the checkpoint that are read
-LEAST = 8  # steps without which nothing is judged
+MIN_STEPS = 8  # steps without which nothing is judged
 BEGIN = 4  # first steps, in which new weights and a fresh optimizer show
 PAIRED = 12  # steps that both attempts made, from which their batches are compared
 
@@ -103,7 +103,7 @@ def judge(quantities: Mapping[str, TrainingQuantity], step: int, first_step: int
     if step < first_step:
         return ResumeVerdict("anew", False, CAUSES["anew"])
     loss = quantities.get("loss")
-    if loss is None or len(loss.after) < LEAST or len(_reference(loss, step)) < LEAST:
+    if loss is None or len(loss.after) < MIN_STEPS or len(_reference(loss, step)) < MIN_STEPS:
         return None
     changes = {what: change for what, one in quantities.items() if (change := _change(what, one, step)) is not None}
     cause = _cause(quantities, changes, step)
@@ -153,18 +153,18 @@ def _change(what: str, one: TrainingQuantity, step: int) -> MeanChange | None:
 def _compare(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
     """Return the means before and after, and whether they differ by more than what is usual."""
     after, reference = _first(one.after), _reference(one, step)
-    if len(after) < LEAST or len(reference) < LEAST:
+    if len(after) < MIN_STEPS or len(reference) < MIN_STEPS:
         return None
     noise = _noise(reference)
     pairs = _pairs(one)
-    if len(pairs) >= LEAST and not _has_other_batches(one):
+    if len(pairs) >= MIN_STEPS and not _has_other_batches(one):
         differences = [now - then for then, now in pairs]
         error = _noise(differences) / sqrt(len(pairs))
         shift = abs(fmean(differences))
         before, now = (fmean(values) for values in zip(*pairs, strict=True))
         return before, now, shift > max(SIGMAS * error, SHIFT * noise)
-    count = len(pairs) if len(pairs) >= LEAST else len(after)
-    then = [value for value, _ in pairs] if len(pairs) >= LEAST else reference[-max(count, 2 * LEAST) :]
+    count = len(pairs) if len(pairs) >= MIN_STEPS else len(after)
+    then = [value for value, _ in pairs] if len(pairs) >= MIN_STEPS else reference[-max(count, 2 * MIN_STEPS) :]
     before, now = fmean(then), fmean(after[:count])
     means = [fmean(reference[end - count : end]) for end in range(len(reference), count - 1, -count)]
     usual = max((abs(one - other) for one, other in pairwise(means[: RECENT + 1])), default=0.0)
@@ -177,10 +177,10 @@ def _compare_rates(one: TrainingQuantity, step: int) -> tuple[float, float, bool
     if not reference or not after:
         return None
     if pairs := _pairs(one):
-        then, now = (median(values) for values in zip(*pairs[:LEAST], strict=True))
+        then, now = (median(values) for values in zip(*pairs[:MIN_STEPS], strict=True))
         return then, now, abs(now - then) > RATE * max(abs(now), abs(then))
     then, now = reference[-1], after[0]
-    steepest = max((abs(other - value) for value, other in pairwise(reference[-2 * LEAST :])), default=0.0)
+    steepest = max((abs(other - value) for value, other in pairwise(reference[-2 * MIN_STEPS :])), default=0.0)
     return then, now, abs(now - then) > DRIFT * max(abs(now), abs(then)) + 3 * steepest
 
 
@@ -188,7 +188,7 @@ def _compare_updates(one: TrainingQuantity, step: int) -> tuple[float, float, bo
     """Compare the first update of the weights, which shows a fresh optimizer; by their logarithms, as they are skewed."""
     reference = [log(value) for value in _reference(one, step) if value > 0]
     early = [value for at, value in sorted(one.after.items()) if at <= step + BEGIN and value > 0]
-    if len(reference) < LEAST or not early:
+    if len(reference) < MIN_STEPS or not early:
         return None
     usual, spread = middle_and_spread(reference)
     now = log(early[0])
@@ -196,8 +196,8 @@ def _compare_updates(one: TrainingQuantity, step: int) -> tuple[float, float, bo
 
 
 def _compare_durations(one: TrainingQuantity, step: int) -> tuple[float, float, bool] | None:
-    reference, settled = _reference(one, step), _first(one.after)[LEAST:]
-    if len(reference) < LEAST or len(settled) < LEAST:
+    reference, settled = _reference(one, step), _first(one.after)[MIN_STEPS:]
+    if len(reference) < MIN_STEPS or len(settled) < MIN_STEPS:
         return None
     (before, spread), now = middle_and_spread(reference), median(settled)
     if not before or not now:
@@ -209,7 +209,7 @@ def _pace(changes: Mapping[str, MeanChange], quantities: Mapping[str, TrainingQu
     """Yield a clause about slower or faster steps."""
     if (change := changes.get("duration")) is None:
         return
-    first = _first(quantities["duration"].after)[:LEAST]
+    first = _first(quantities["duration"].after)[:MIN_STEPS]
     if change.change != "continues":
         word, ratio = (
             ("slower", change.after / change.before)
@@ -226,7 +226,8 @@ def _is_new(loss: TrainingQuantity, step: int) -> bool:
     if len(loss.first) < BEGIN:
         return False
     reference = _reference(loss, step)
-    before, first, now = fmean(reference[-2 * LEAST :]), fmean(loss.first[:BEGIN]), fmean(_first(loss.after)[:BEGIN])
+    before = fmean(reference[-2 * MIN_STEPS :])
+    first, now = fmean(loss.first[:BEGIN]), fmean(_first(loss.after)[:BEGIN])
     return first - before > SIGMAS * _noise(reference) and now - before > ANEW * (first - before)
 
 

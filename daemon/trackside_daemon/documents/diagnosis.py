@@ -23,7 +23,7 @@ STEPS = "1000_steps"
 UNITS = {STEPS: "1,000 steps", "million_tokens": "million tokens", "wasted_hour": "wasted hour"}
 STATISTICS = ("mean", "std", "min", "max", "p50", "p95")
 COLORS = 8  # of accounts
-NOTHING = "nothing cost more than 5 % of the time or a minute"
+NOTHING_COSTLY = "nothing cost more than 5 % of the time or a minute"
 LIMITS = listing("", ["Times lost are upper limits."])
 
 
@@ -34,7 +34,7 @@ def lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     yield from head
     causes = listed_causes(diagnosis)
     if not causes and diagnosis.get("health", "ok") == "ok":
-        yield NOTHING
+        yield NOTHING_COSTLY
     room = LINES - len(head) - len(tail) - 1
     listed = 0
     for place, cause in enumerate(causes, 1):

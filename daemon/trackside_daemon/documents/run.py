@@ -29,7 +29,7 @@ SPREAD = frozenset(("std", "stddev", "stdev", "var", "variance"))  # of a reward
 
 LIVE = frozenset(("starting", "running", "stalled"))
 EVENTS = 10  # maximum number of events to show, the newest
-LEAST = 0.0005  # minimum share of the time to show
+MIN_SHARE = 0.0005  # minimum share of the time to show
 
 
 def best(key: str, low: Any, high: Any) -> Any:
@@ -245,7 +245,7 @@ def _goodput(run: Mapping[str, Any]) -> str:
     if "goodput" not in run:
         return ""
     lost = sorted(run["lost"].items(), key=lambda item: -item[1])
-    accounts = ", ".join(f"{ACCOUNTS.get(name, name)} {percent(share)}" for name, share in lost if share >= LEAST)
+    accounts = ", ".join(f"{ACCOUNTS.get(name, name)} {percent(share)}" for name, share in lost if share >= MIN_SHARE)
     return percent(run["goodput"]) + (f" ({accounts})" if accounts else "")
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.documents.elements import Document, Table
 
-LEAST = 6  # minimum width of a column
+MIN_COLUMN_CELLS = 6  # minimum width of a column
 CELL = 80  # maximum width of a column, also where no terminal limits it: a long key would widen every line
 PATH = 200  # the same of a path, and of the last column, which widens its own line only
 
-NAME = 40  # maximum width of the names of values; longer ones have lines of their own
+MAX_NAME_CELLS = 40  # maximum width of the names of values; longer ones have lines of their own
 COLUMN = 10  # minimum width of columns side by side; further ones go to another table
 LINES = 4  # maximum number of lines of a cell in one of them
 
@@ -115,7 +115,7 @@ def _narrow(widths: list[int], flexible: Sequence[int], room: int) -> None:
     over = sum(widths) + len(GAP) * (len(widths) - 1) - room
     while over > 0 and flexible:
         widest = max(flexible, key=lambda place: widths[place])
-        if widths[widest] <= LEAST:
+        if widths[widest] <= MIN_COLUMN_CELLS:
             return
         widths[widest] -= 1
         over -= 1
@@ -124,7 +124,7 @@ def _narrow(widths: list[int], flexible: Sequence[int], room: int) -> None:
 def _named(table: Table, indent: str) -> Iterator[str]:
     """Yield names with their values, which are wrapped unless they are to copy."""
     rows = list(map(texts, table.rows))
-    column = max((wide for name, _ in rows if (wide := cells(name)) <= NAME), default=0)
+    column = max((wide for name, _ in rows if (wide := cells(name)) <= MAX_NAME_CELLS), default=0)
     column = max(column, 0 if indent else len("duration"))
     for (name, value), (_, cell) in zip(rows, table.rows, strict=True):
         if cells(name) > column:

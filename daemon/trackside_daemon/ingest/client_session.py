@@ -26,7 +26,7 @@ from trackside_daemon.ingest.messages import CAUSE_BYTES, events
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, correlation_of, process_of
-from trackside_daemon.training.admission import cut
+from trackside_daemon.model.text import cut_bytes
 from trackside_daemon.training.end_state import verdict
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
@@ -321,7 +321,7 @@ class ClientSession:
         for fields in [event.fields for event in happened if event.kind == HOOK_FAILED]:
             self._hooks_logged += 1
             if self._hooks_logged <= HOOKS_LOGGED and limits.logged_hooks.admit(owner, now.monotonic):
-                hook, error = (cut(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
+                hook, error = (cut_bytes(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
                 text = "run %s rank %d: the hook %s failed and is off, training goes on: %s"
                 log.warning(text, ref.name, ref.rank, hook, error, extra=ref.log_fields)
         return happened

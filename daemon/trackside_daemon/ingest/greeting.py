@@ -17,7 +17,8 @@ from trackside_daemon.ingest.run_owners import MARK
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.records import Event
 from trackside_daemon.model.session import correlation_of, process_of
-from trackside_daemon.training.admission import cut, numbered
+from trackside_daemon.model.text import cut_bytes
+from trackside_daemon.training.admission import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -85,7 +86,7 @@ class Rivals:
             UnreadableError: The history cannot be read at the moment.
             WireError: Its owner opens new runs too fast.
         """
-        stem, first = cut(hello.identity.run, self._owners.label_bytes - 8) + MARK, None
+        stem, first = cut_bytes(hello.identity.run, self._owners.label_bytes - 8) + MARK, None
         before = settled.removeprefix(stem)
         if settled.startswith(stem) and before.isdecimal():
             number = int(before)

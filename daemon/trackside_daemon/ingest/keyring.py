@@ -24,7 +24,7 @@ from trackside.os_errors import os_error_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+KEY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 # A directory that changed so recently may change again without a new modification time.
 SETTLED_NANOSECONDS = 2 * 10**9
@@ -112,7 +112,7 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
         name: (directory / "clients" / f"{name}.key", directory / "authorized" / f"{name}.pub") for name in clients
     }
     for name, both in files.items():
-        if not NAME.fullmatch(name):
+        if not KEY_NAME.fullmatch(name):
             raise KeyFileError(f"{name!r} cannot be a client's name: letters, digits, dots, dashes and underscores can")
         for file in both:
             if os.path.lexists(file):

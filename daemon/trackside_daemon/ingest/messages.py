@@ -19,8 +19,8 @@ from trackside_daemon.model.columns import decode
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import USER_ALERT, Event
-from trackside_daemon.model.text import byte_size
-from trackside_daemon.training.admission import OwnerRate, cut, redacted
+from trackside_daemon.model.text import byte_size, cut_bytes
+from trackside_daemon.training.admission import OwnerRate, redacted
 from trackside_daemon.training.totals import bounded
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def checked(hello: Hello, identity: Identity) -> Hello:
     over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
     found = replace(hello, identity=replace(identity, git_commit=commit), **over)
     if found.about is not None:  # a label, as of the client that cuts it
-        found = replace(found, about=replace(found.about, correlation=cut(found.about.correlation, CAUSE_BYTES)))
+        found = replace(found, about=replace(found.about, correlation=cut_bytes(found.about.correlation, CAUSE_BYTES)))
     return found
 
 

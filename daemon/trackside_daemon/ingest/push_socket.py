@@ -1,4 +1,4 @@
-"""The push socket: binds and locks its endpoints, which the worker serves."""
+"""The push socket: binds and locks the endpoints at which clients connect, which the worker serves with ZeroMQ."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class IngestRequests:
     Attributes:
         receipts: Messages that are committed.
         restarts: Sessions that have to greet again; None for all.
-        questions: Commands to send.
+        questions: Questions to send to ranks.
         changes: Changes of runs, which return batches to deliver.
     """
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
-from trackside_daemon.training.admission import BURST, RATE, OwnerRate, PageLimits, cut
+from trackside_daemon.model.text import cut_bytes
+from trackside_daemon.training.admission import NEW_RUNS_BURST, NEW_RUNS_PER_SECOND, OwnerRate, PageLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ class RunOwners:
         end = f"{MARK}{owner or 'unknown'}"
         holder = self._owners.get(run, owner) if run == unowned else self._holder(run)
         if holder not in {None, owner} or (holder is None and MARK in run and not run.endswith(end)):
-            run = cut(run, max(0, self.label_bytes - len(end))) + end
+            run = cut_bytes(run, max(0, self.label_bytes - len(end))) + end
             holder = self._holder(run)
         if holder not in {None, owner} or len(run.encode()) > self.label_bytes:
             raise WireError("owner", f"the run {run} belongs to another user")
@@ -113,7 +114,8 @@ class RunOwners:
     def _bind(self, run: str, owner: str, now: float, *, is_new: bool) -> None:
         if is_new and not self._new_runs.admit(owner, now):
             raise WireError(
-                "rate", f"more than {BURST:g} new runs at once, or {RATE:g} a second, of {owner or 'one port'}"
+                "rate",
+                f"more than {NEW_RUNS_BURST:g} new runs at once, or {NEW_RUNS_PER_SECOND:g} a second, of {owner or 'one port'}",
             )
         self._owners[run] = owner
         self._owners.move_to_end(run)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.os_errors import os_error_text
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
+from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind, pair
 from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import end_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.ingest.channel import ChannelRecord
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.worker_channel import ChannelRecord
 
 # With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
 FRAME_BYTES = 2 * MESSAGE_BYTES

@@ -93,6 +93,11 @@ def cut(text: str, wide: int) -> str:
     return f"{head(text, wide - 1 - cells(tail))}…{tail}"
 
 
+def cut_bytes(text: str, size: int) -> str:
+    """Return *text* cut to *size* bytes of UTF-8, at a character."""
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
 def head(text: str, wide: int) -> str:
     """Return the beginning of a text that fits into *wide* columns."""
     used = 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ALERTS = STALLS | {"TrainingProcessDied"}
 
-APART = 1.0  # seconds between two answers of a rank that makes no progress
+ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
 WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
@@ -76,7 +76,7 @@ class Hangs:
         processes: Returns the processes of the training as of the last tick.
         publish: Called with a batch that has the verdict as an `AlertNote`.
         capture: Begins a capture.
-        apart: See `APART`; *retries* is `RETRIES`.
+        apart: See `ANSWERS_APART_SECONDS`; *retries* is `RETRIES`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Hangs:
         publish: Callable[[Batch], None],
         capture: Callable[[CaptureRequest], object],
         *,
-        apart: float = APART,
+        apart: float = ANSWERS_APART_SECONDS,
         retries: Sequence[float] = RETRIES,
     ) -> None:
         self._ask, self._apart, self._retries = ask, apart, retries

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST = 1024  # runs that are remembered
+MAX_RUNS = 1024  # runs that are remembered
 REST = 20.0  # times the duration of a reading for which the thread rests
 
 log = logging.getLogger("trackside")
@@ -62,7 +62,7 @@ class RunReadings(Generic[T]):
             found = None
         now = time.monotonic()
         self._rests_until = now + REST * (now - began)
-        if len(self.read_at) >= MOST:
+        if len(self.read_at) >= MAX_RUNS:
             self.read_at.clear()
             self._found.clear()
         self.read_at[uid] = now

@@ -10,7 +10,7 @@ from trackside_daemon import __version__
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.text import counted
-from trackside_daemon.web.api.current_values import family_values
+from trackside_daemon.web.api.state_json import family_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,6 +13,7 @@ from trackside.redact import redact_text
 from trackside_daemon.model.families.training import REJECTIONS, SERIES_REJECTED
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.state import OF_STATISTICS
+from trackside_daemon.model.text import cut_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from trackside_daemon.training.run import RunStatus
 
 
-MOST = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
-NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")
-LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # the fields of an identity that become labels
+MAX_INT32 = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
+IDENTITY_NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")
+IDENTITY_LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # its fields that become labels
 
 # New runs of one owner: so many at once, and so many a second.
-BURST = 128.0
-RATE = 2.0
+NEW_RUNS_BURST = 128.0
+NEW_RUNS_PER_SECOND = 2.0
 
 log = logging.getLogger("trackside")
 
@@ -59,7 +60,7 @@ class PageLimits(NamedTuple):
 class OwnerRate:
     """The rate of something for each owner, of new runs by default: *burst* at once, and *rate* a second."""
 
-    def __init__(self, burst: float = BURST, rate: float = RATE) -> None:
+    def __init__(self, burst: float = NEW_RUNS_BURST, rate: float = NEW_RUNS_PER_SECOND) -> None:
         self._burst, self._rate = burst, rate
         self._owners: dict[str, tuple[float, float]] = {}
 
@@ -84,32 +85,31 @@ class Rejections:
     def __init__(self) -> None:
         self._counts = dict.fromkeys(REJECTIONS, 0)
 
-    def add(self, reason: str, subject: str, limit: int) -> bool:
-        """Count one more, and return False, the answer to whether it may be exported."""
+    def count(self, reason: str, subject: str, limit: int) -> None:
+        """Count one more."""
         if not self._counts[reason]:
             log.warning(
                 "%s is over the limit of %d (%s): it is not on /metrics, nor are further ones", subject, limit, reason
             )
         self._counts[reason] += 1
-        return False
 
     def samples(self) -> list[Sample]:
         """Return the counts."""
-        return [Sample(SERIES_REJECTED, (reason,), count) for reason, count in self._counts.items()]
+        return [Sample(SERIES_REJECTED, (reason,), number) for reason, number in self._counts.items()]
 
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:
     """Return an identity with texts that may be labels, without secrets, and numbers that the history can store."""
-    texts = {name: redacted(getattr(identity, name), label_bytes) for name in LABELS}
-    gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
-    numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
-    return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
+    texts = {name: redacted(getattr(identity, name), label_bytes) for name in IDENTITY_LABELS}
+    gpus = tuple(cut_bytes(gpu, 64) for gpu in identity.gpus[:64])
+    numbers = {name: min(getattr(identity, name), MAX_INT32) for name in IDENTITY_NUMBERS}
+    return replace(identity, **texts, **numbers, boot=cut_bytes(identity.boot, 64), gpus=gpus)
 
 
 def numbered(name: str, label_bytes: int) -> Iterator[str]:
     """Yield a run's name, then the name with each number from 2, in *label_bytes* bytes of UTF-8."""
     yield name
-    yield from (f"{cut(name, label_bytes - 8)}-{number}" for number in count(2))
+    yield from (f"{cut_bytes(name, label_bytes - 8)}-{number}" for number in count(2))
 
 
 def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
@@ -124,13 +124,8 @@ def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
 
 
 def redacted(text: str, size: int) -> str:
-    """Return a client's text without secrets, cut as by `cut`; clients redact, but not older ones and other programs."""
-    return cut(redact_text(cut(text, 4 * size)), size)
-
-
-def cut(text: str, size: int) -> str:
-    """Return *text* cut to *size* bytes of UTF-8, at a character."""
-    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    """Return a client's text without secrets, cut as by `cut_bytes`; clients redact, but not older ones and other programs."""
+    return cut_bytes(redact_text(cut_bytes(text, 4 * size)), size)
 
 
 # Series of keys in memory, of all runs, as a multiple of those that may be on the page: ranks that share statistics.
@@ -157,9 +152,9 @@ class Admission:
     def session(self, identity: Identity, owner: Owner) -> bool:
         """Return whether a session may be exported."""
         used = self._used(lambda run: len(run.sessions))
-        if not _is_over(self._limits.sessions, used, owner):
-            return True
-        return self.rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
+        if is_over := _is_over(self._limits.sessions, used, owner):
+            self.rejections.count("sessions", f"a session of run {identity.name}", self._limits.sessions)
+        return not is_over
 
     def run(
         self, identity: Identity, before: RunStatus | None, owner: Owner, now: float
@@ -173,11 +168,13 @@ class Admission:
         if len(live) >= self._limits.runs:
             leaving = _displaced(live, owner)
             if leaving is None:
-                return self.rejections.add("runs", f"run {identity.name}", self._limits.runs), None
+                self.rejections.count("runs", f"run {identity.name}", self._limits.runs)
+                return False, None
         if not self._new_attempts.admit(owner.id, now):
-            return self.rejections.add("runs", f"one more attempt of run {identity.name} at once", int(BURST)), None
+            self.rejections.count("runs", f"one more attempt of run {identity.name} at once", int(NEW_RUNS_BURST))
+            return False, None
         if leaving is not None:
-            self.rejections.add("runs", f"run {leaving.name}", self._limits.runs)
+            self.rejections.count("runs", f"run {leaving.name}", self._limits.runs)
         return True, leaving
 
     def ended_run(self) -> RunStatus | None:
@@ -187,22 +184,25 @@ class Admission:
             return None
         counts = Counter(run.owner.id for run in ended)
         first = min(ended, key=lambda run: (-counts[run.owner.id], run.until or 0.0))
-        self.rejections.add("runs", f"the end of run {first.name}", self._limits.runs)
+        self.rejections.count("runs", f"the end of run {first.name}", self._limits.runs)
         return first
 
     def key(self, run: RunStatus, rank: RankStatus, key: str) -> bool:
         """Return whether a key of a rank may have a series."""
-        if len(key.encode()) > self._limits.label_bytes:
-            return self.rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
-        if rank.keys >= self._limits.keys:
-            return self.rejections.add("keys", f"key {key} of run {run.name}", self._limits.keys)
+        limits, rejections = self._limits, self.rejections
+        if len(key.encode()) > limits.label_bytes:
+            rejections.count("label_length", f"key {key[:40]}…", limits.label_bytes)
+            return False
+        if rank.keys >= limits.keys:
+            rejections.count("keys", f"key {key} of run {run.name}", limits.keys)
+            return False
         on_page = self._used(lambda one: 0 if one.forgotten else self._series(one))
         stored = self._used(lambda one: 0 if one.forgotten else one.value_series)
         is_new = key not in run.keys or not self._has_statistics(run)
-        if _is_over(STORED * self._limits.series, stored, run.owner) or (
-            is_new and _is_over(self._limits.series, on_page, run.owner)
-        ):
-            return self.rejections.add("series", f"key {key} of run {run.name}", self._limits.series)
+        is_over = _is_over(STORED * limits.series, stored, run.owner)
+        if is_over or (is_new and _is_over(limits.series, on_page, run.owner)):
+            rejections.count("series", f"key {key} of run {run.name}", limits.series)
+            return False
         run.keys.add(key)
         run.value_series += 1
         run.value_ranks += not rank.keys

@@ -36,9 +36,9 @@ class LayerExport:
 
     def samples(self, frames: Iterable[DistributionFrame]) -> list[Sample]:
         """Return the values of the chosen layers; those that were not measured, which are NaN, are left out."""
-        return [sample for frame in frames for sample in self._of(frame)] if self._patterns else []
+        return [sample for frame in frames for sample in self._samples_of_frame(frame)] if self._patterns else []
 
-    def _of(self, frame: DistributionFrame) -> Iterator[Sample]:
+    def _samples_of_frame(self, frame: DistributionFrame) -> Iterator[Sample]:
         chosen = [place for place, name in enumerate(frame.names) if self._matches(name)]
         for column, packed in frame.columns.items():
             if column not in LAYER_COLUMNS or not chosen:
@@ -46,14 +46,14 @@ class LayerExport:
             values = unpack("f", packed)
             for place in chosen:
                 name = frame.names[place]
-                if not isnan(values[place]) and self._has(f"{frame.kind}/{name}/{column}"):
+                if not isnan(values[place]) and self._is_admitted(f"{frame.kind}/{name}/{column}"):
                     yield Sample(LAYER_COLUMNS[column], (*self._labels, frame.kind, name), values[place])
 
     def _matches(self, name: str) -> bool:
         return any(matches_wildcards(name, pattern) for pattern in self._patterns)
 
-    def _has(self, key: str) -> bool:
-        """Return whether a series may be exported."""
+    def _is_admitted(self, key: str) -> bool:
+        """Return whether a series may be exported; the first call for it decides."""
         short = hash(key)  # names may be long
         if short in self._admitted or short in self._refused:
             return short in self._admitted

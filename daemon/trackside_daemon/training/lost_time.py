@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 STORE_SECONDS = 10.0
-NOTHING = EarlierAttempts()
+NO_EARLIER_ATTEMPTS = EarlierAttempts()
 
 
 class Update(NamedTuple):
@@ -47,7 +47,7 @@ class RankLostTime:
         rank: The rank.
     """
 
-    def __init__(self, before: EarlierAttempts = NOTHING, rank: int = 0) -> None:
+    def __init__(self, before: EarlierAttempts = NO_EARLIER_ATTEMPTS, rank: int = 0) -> None:
         stored = before.kept.get(rank, Account())
         self._before = before.lost.get(rank, {})
         self._goal = before.step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from alerts.sinks.alert_records import alert, notification_of, over
 
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
-from trackside_daemon.alerts.sinks.log.sink import MOST, LogSink
+from trackside_daemon.alerts.sinks.log.sink import MAX_QUEUED_LINES, LogSink
 
 if TYPE_CHECKING:
     import pytest
@@ -78,6 +78,6 @@ def test_the_end_of_an_alert_is_logged_only_after_its_begin(caplog: pytest.LogCa
 
 def test_lines_are_bounded() -> None:
     box = LogSink(LogSinkSection()).outbox()
-    for number in range(MOST + 5):
+    for number in range(MAX_QUEUED_LINES + 5):
         box.put(alert(rank=number), 0.0)
-    assert (len(box), box.dropped) == (MOST, 5)
+    assert (len(box), box.dropped) == (MAX_QUEUED_LINES, 5)

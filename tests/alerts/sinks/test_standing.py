@@ -110,7 +110,7 @@ def test_a_failed_alert_is_retried_and_a_rejected_one_is_resent_with_the_rest() 
 def test_the_outbox_is_bounded_and_drops_ended_alerts_first() -> None:
     of = box()
     gone: Alert = alert("Gone")
-    firing = [alert(f"Alert{number}") for number in range(outbox.MOST)]
+    firing = [alert(f"Alert{number}") for number in range(outbox.MAX_ALERTS)]
     for one in (firing[0], gone, over(gone), *firing[1:]):
         of.put(one, 0.0)
     assert {name for name, _, _ in sent_alerts(of, 0.0)} == {one.alert for one in firing}

@@ -10,7 +10,7 @@ from receivers import Receiver
 
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkMessage
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
-from trackside_daemon.alerts.sinks.webhook.sink import MOST, WebhookSink, body, webhook_sinks
+from trackside_daemon.alerts.sinks.webhook.sink import MAX_ALERTS_IN_MESSAGE, WebhookSink, body, webhook_sinks
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def test_the_status_is_that_of_all_sent_alerts() -> None:
 
 
 def test_a_message_is_bounded_and_counts_the_rest() -> None:
-    many = tuple(alert(rank=number, started=START + number) for number in range(MOST + 7))
+    many = tuple(alert(rank=number, started=START + number) for number in range(MAX_ALERTS_IN_MESSAGE + 7))
     found = body(SinkMessage("id", many), ABOUT)
-    assert (len(found["alerts"]), found["truncatedAlerts"]) == (MOST, 7)
+    assert (len(found["alerts"]), found["truncatedAlerts"]) == (MAX_ALERTS_IN_MESSAGE, 7)
 
 
 def test_secrets_come_from_files_and_are_read_for_each_message(receiver: Receiver, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ GPUS = 8
 PROCESSES = 8
 CGROUPS = 8
 
-APART = 2.0  # seconds between two readings of counters whose difference is evidence
+COUNTER_GAP_SECONDS = 2.0  # seconds between two readings of counters whose difference is evidence
 
 _HOST = (
     *(host_families.MEMORY, host_families.MEMORY_AVAILABLE, host_families.MEMINFO["AnonPages"]),
@@ -140,11 +140,13 @@ def cpu(case: AlertCase) -> dict[str, Any]:
     before = {(process.pid, process.started): process.cpu_seconds for process in case.sources.processes()}
     # The counters are as of a tick, so the time between two ticks counts and not the pause.
     began = _last_tick(case)
-    case.sources.pause(APART)
+    case.sources.pause(COUNTER_GAP_SECONDS)
     seconds = _last_tick(case) - began
     processes = case.sources.processes()
     if seconds <= 0:
-        case.missing.append(f"processes: no new sample within {APART:g} s, so they are ordered by total CPU time")
+        case.missing.append(
+            f"processes: no new sample within {COUNTER_GAP_SECONDS:g} s, so they are ordered by total CPU time"
+        )
         return _processes(case, processes, lambda process: process.cpu_seconds, {})
     used = {
         process.pid: max(0.0, process.cpu_seconds - before[process.pid, process.started]) / seconds
@@ -158,7 +160,7 @@ def cpu(case: AlertCase) -> dict[str, Any]:
 def io(case: AlertCase) -> dict[str, Any]:
     """Return the ranks that read and write most, in bytes per second over the last seconds."""
     before, began = _io_bytes(case), _last_tick(case)
-    case.sources.pause(APART)
+    case.sources.pause(COUNTER_GAP_SECONDS)
     after, seconds = _io_bytes(case), _last_tick(case) - began
     if seconds <= 0 or not any(after.values()):
         case.missing.append(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_CHANGES = 16  # changes of one alert
 RUNS = 20  # newest runs among which the one before is searched
-LONGEST = 60  # characters of a value
+MAX_VALUE_LENGTH = 60  # characters of a value
 BEGAN_BEFORE = 60.0  # seconds before a slow-down in which the start of another run or process may have caused it
 BEGAN_AFTER = 30.0  # the same after it
 
@@ -42,7 +42,7 @@ LEAST_CPUS = 0.05
 LEAST_IO = 1e6  # bytes per second
 LEAST_RESIDENT = 1e9  # bytes
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's <linux/sched.h>
-APART = 1.2  # seconds between two readings of the processes, in which a tick reads the machine again
+READING_GAP_SECONDS = 1.2  # seconds between two readings of the processes, in which a tick reads the machine again
 POINTS = 400  # most points of a series
 # Newest samples of the log that are read, those of half an hour by default: with `storage.interval` of 1 s the usual level
 # comes from a few minutes, but the search stays short.
@@ -107,7 +107,7 @@ def _run_before(connection: sqlite3.Connection, case: AlertCase, started: float)
 
 
 def _short(value: Any) -> str:
-    return "none" if value is None else str(value)[:LONGEST]
+    return "none" if value is None else str(value)[:MAX_VALUE_LENGTH]
 
 
 class Seen(NamedTuple):
@@ -171,7 +171,7 @@ def causes(case: AlertCase) -> dict[str, Any]:
         case.missing.append("causes: the alert does not have the usual duration of a step")
         return {}
     before = read_processes(case.sources.proc)
-    case.sources.pause(APART)
+    case.sources.pause(READING_GAP_SECONDS)
     places = _places(case)
     named = case.alert.labels.get("rank") if case.alert.alert == STRAGGLER else None
     readings = Readings(
@@ -229,12 +229,12 @@ def _number(value: object) -> float | None:
 
 def _machine(case: AlertCase, slow: SlowDown) -> list[Resource]:
     """Return the machine's series, whose last point is the value now."""
-    window = Window("time", slow.began - BEFORE, slow.ended + APART)
+    window = Window("time", slow.began - BEFORE, slow.ended + READING_GAP_SECONDS)
     with case.sources.history.reading() as connection:
         resources = Resources(connection, window, POINTS, NEWEST)
         stored = [one for family in FAMILIES for one in resources.of(family)]
     points = {(one.family, frozenset(one.labels.items())): list(one.points) for one in stored}
-    now = case.wall + APART
+    now = case.wall + READING_GAP_SECONDS
     for family, (metric, values) in case.sources.state.named(case.now, set(FAMILIES)).items():
         for labels, value in values.items():
             # An empty label is not stored either.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
 
 TICK = "sampler"  # source of the last batch of a tick, when the state has all others of that tick
-MOST = 64  # most alerts of one rule that fire at once; further ones would add no information
+MAX_ALERTS_OF_RULE = 64  # most alerts of one rule that fire at once; further ones would add no information
 
 NamedLabels = tuple[tuple[str, str], ...]
 
@@ -169,7 +169,7 @@ class RuleEvaluator:
     def _may_fire(self, state: _RuleState, labels: Labels, now: float) -> bool:
         if state.cooldowns and state.cooldowns.get(labels, now) > now:
             return False
-        return sum(alert.fires for alert in state.alerts.values()) < MOST
+        return sum(alert.fires for alert in state.alerts.values()) < MAX_ALERTS_OF_RULE
 
     def _is_inhibited(self, rule: Rule, labels: NamedLabels) -> bool:
         return any(

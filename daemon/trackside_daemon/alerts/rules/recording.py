@@ -15,7 +15,7 @@ GPU = ("gpu", "uuid")
 PLACE = ("instance", "node", "pod")
 
 # Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond.
-APART = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
+DISTINGUISHING_LABELS = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
 
 WINDOW = "5m"
 

@@ -18,7 +18,7 @@ FORMS = ("", "percent", "bytes", "duration", "whole")
 NUMBERS = ("value", "threshold")
 TEXTS = ("since", "window")
 _SIDES = {"below": "above", "above": "below"}
-LONGEST = 200  # characters of a label's value that are shown
+MAX_LABEL_LENGTH = 200  # characters of a label's value that are shown
 
 
 def check(text: str, labels: Collection[str] | None) -> None:
@@ -51,7 +51,7 @@ def fill(text: str, numbers: Mapping[str, float], texts: Mapping[str, str]) -> s
         name, _, form = match[1].partition(":")
         if name in numbers:
             return format_number(numbers[name], form)
-        return texts[name][:LONGEST] if name in texts else match[0]
+        return texts[name][:MAX_LABEL_LENGTH] if name in texts else match[0]
 
     return _FIELD.sub(replacement, text)
 

@@ -24,7 +24,7 @@ CAUSE_SECONDS = 5.0  # seconds for which it waits for the cause of an alert abou
 INTERVAL_SECONDS = 60.0
 
 GIVE_UP_SECONDS = 3600.0  # seconds after its end at which an unsent notification is given up
-MOST = 1000  # most queued alerts; with more, the oldest of the least severe are given up
+MAX_QUEUED_ALERTS = 1000  # most queued alerts; with more, the oldest of the least severe are given up
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class GroupOutbox:
     it was sent before. The end of an info is not sent.
     """
 
-    def __init__(self, filter_: SinkFilter, *, most: int = MOST, wait: float = WAIT_SECONDS) -> None:
+    def __init__(self, filter_: SinkFilter, *, most: int = MAX_QUEUED_ALERTS, wait: float = WAIT_SECONDS) -> None:
         self.filter = filter_
         self.dropped = 0
         self._most = most

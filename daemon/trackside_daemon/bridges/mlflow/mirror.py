@@ -84,10 +84,8 @@ class MlflowServer(Target):
         try:
             self._client.put(f"{artifacts}/media/{name}", medium.data)
         except SendError as error:
-            if error.retry == "later" and error.code not in (
-                0,
-                UNAUTHORIZED,
-            ):  # as of a server that keeps none: metrics go on
+            # As of a server that keeps none: metrics go on.
+            if error.retry == "later" and error.code not in {0, UNAUTHORIZED}:
                 raise SendError(str(error), "never") from None
             raise
 

@@ -17,7 +17,7 @@ from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
 from trackside_daemon.history.read.layers import cells
 from trackside_daemon.http_client.errors import SendError
-from trackside_daemon.model.text import markdown_rows
+from trackside_daemon.model.text import cut_bytes, markdown_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,9 +47,7 @@ class EventFiles(Target):
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        name = (
-            re.sub(r"[^\w.=-]", "_", run.name)[:100].encode()[:NAME_BYTES].decode(errors="ignore").lstrip(".") or "run"
-        )
+        name = cut_bytes(re.sub(r"[^\w.=-]", "_", run.name)[:100], NAME_BYTES).lstrip(".") or "run"
         folder = state.get("folder") or f"{name}-{re.sub(r'[^A-Za-z0-9_]', '_', run.id)[:8]}"
         try:
             (self._directory / folder).mkdir(parents=True, exist_ok=True)

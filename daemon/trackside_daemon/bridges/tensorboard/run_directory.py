@@ -45,6 +45,16 @@ class _File:
         self.unfinished = False
 
 
+class _Head(NamedTuple):
+    """The first part of a file that is not yielded yet, and what follows it; the number keeps files from being compared."""
+
+    begins: float
+    number: int
+    file: _File
+    events: EventChunk
+    rest: Iterator[EventChunk]
+
+
 class EventDirectory(ForeignRun):
     """A run of TensorBoard.
 
@@ -98,31 +108,30 @@ class EventDirectory(ForeignRun):
         self._files.clear()
 
     def _by_time(self, *, final: bool) -> Iterator[tuple[_File, EventChunk]]:
-        """Yield what is new in the files, by time as far as the order in each file allows."""
+        """Yield what is new in the files, merged by time: of each file, the heap has the first part that is not yielded yet."""
         waiting = sorted(self._files.values(), key=attrgetter("begins"), reverse=True)
-        heads: list[
-            tuple[float, int, _File, EventChunk, Iterator[EventChunk]]
-        ] = []  # the number keeps files from being compared
+        heads: list[_Head] = []
 
         def load(number: int, file: _File, rest: Iterator[EventChunk]) -> None:
             events = next(rest, None)
             file.unfinished = events is not None
             if events is not None:
-                heappush(heads, (events.begins, number, file, events, rest))
+                heappush(heads, _Head(events.begins, number, file, events, rest))
 
         while heads or waiting:
-            if waiting and (not heads or waiting[-1].begins <= heads[0][0]):
+            if waiting and (not heads or waiting[-1].begins <= heads[0].begins):
                 file = waiting.pop()
                 file.begins = -inf  # from now on, something of it may be new at any time
                 load(len(waiting), file, file.events.read(final=final))
                 continue
-            _, number, file, events, rest = heappop(heads)
-            first, later = events.split(min(heads[0][0] if heads else inf, waiting[-1].begins if waiting else inf))
-            yield file, first
+            head = heappop(heads)
+            others_begin = min(heads[0].begins if heads else inf, waiting[-1].begins if waiting else inf)
+            first, later = head.events.split(others_begin)
+            yield head.file, first
             if later is None:
-                load(number, file, rest)
+                load(head.number, head.file, head.rest)
             else:
-                heappush(heads, (later.begins, number, file, later, rest))
+                heappush(heads, head._replace(begins=later.begins, events=later))
 
     def _items(self, file: _File, events: EventChunk) -> Iterator[Push | EventItem]:
         prefix, highest = file.folder.prefix, self._highest

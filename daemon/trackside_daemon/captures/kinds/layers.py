@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     Line = Mapping[str, Any]
 
 RANKS = 64  # ranks of one capture
-APART = 8  # steps: the first measurement may be 4 steps late, and the last 4 early
+MISSED_STEPS = 8  # steps: the first measurement may be 4 steps late, and the last 4 early
 POLL_SECONDS = 0.2
 STILL_SECONDS, STILL_STEPS = 5.0, 16  # what must pass without a measurement before the rest is given up
 ROWS = 32  # layers in the text
 CHANGES = 5
-NAME = 60  # cells of a layer's name in the text
+MAX_NAME_CELLS = 60  # cells of a layer's name in the text
 FOLLOWED = {"gradients": "norm", "activations": "largest", "weights": "norm", "attention": "logit"}
 """The value of each kind whose change is reported."""
 
@@ -161,7 +161,7 @@ class _RankFile:
         self._steps.update(line["step"] for line in lines)
 
     def covers(self, steps: int) -> bool:
-        return bool(self._steps) and max(self._steps) - min(self._steps) >= steps - APART
+        return bool(self._steps) and max(self._steps) - min(self._steps) >= steps - MISSED_STEPS
 
     def outcome(self) -> Path | str:
         return self._error or (self._path if self._steps else UNOBSERVED)
@@ -196,4 +196,4 @@ def _changes(first: Mapping[str, LayerFrame], last: Mapping[str, LayerFrame]) ->
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Return a table with its first column to the left, the others to the right."""
     first, *rest = column_widths(rows)
-    return aligned(rows, [min(first, NAME), *rest], " " + ">" * len(rest))
+    return aligned(rows, [min(first, MAX_NAME_CELLS), *rest], " " + ">" * len(rest))

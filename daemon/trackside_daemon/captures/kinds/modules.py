@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROWS = 200  # modules of a rank that a summary keeps
 SHOWN = 24  # likewise its text, of the first rank
 ANSWER_SECONDS = 5.0
-NAME = 60  # cells of a module's name in the text
+MAX_NAME_CELLS = 60  # cells of a module's name in the text
 HOST, GPU = 1, 2  # the processes of the trace
 UNANSWERED = "its client does not answer: it is stopped, a call holds the GIL, or it is older than captures of modules"
 HEADER = ("module", "class", "calls", "host", "own", "GPU", "own", "activations")
@@ -116,7 +116,7 @@ class Modules(CaptureKind):
             lines.append(f"{counted(found['compiled'], 'module')} left out: compiled code calls no hooks")
         rows = [HEADER, *map(_cells, found["modules"][:SHOWN])]
         first, *rest = column_widths(rows)
-        lines += aligned(rows, [min(first, NAME), *rest], "  >>>>>>")
+        lines += aligned(rows, [min(first, MAX_NAME_CELLS), *rest], "  >>>>>>")
         lines += [f"rank {other}: in its file" for other, _ in others]
         return [shown(line) for line in lines[:40]]
 

@@ -22,7 +22,7 @@ from trackside_daemon.model.metric import Sample
 POLL_SECONDS = 5.0  # libkineto's interval, if KINETO_CONFIG does not shorten it
 DELAY_SECONDS = 5.0  # how late a process may ask on a busy machine
 FORGET_SECONDS = 60.0
-MOST = 4096  # maximum number of processes
+MAX_PROCESSES = 4096  # maximum number of processes
 
 
 class PollingProcess(NamedTuple):
@@ -79,7 +79,7 @@ class Pollers:
         last = self._pollers.pop(pid, None)  # so that the order is that of the last requests
         self._pollers[pid] = PollingProcess(now, POLL_SECONDS if last is None else now - last.at, accepts)
         oldest = next(iter(self._pollers))
-        if len(self._pollers) > MOST or now - self._pollers[oldest].at > FORGET_SECONDS:
+        if len(self._pollers) > MAX_PROCESSES or now - self._pollers[oldest].at > FORGET_SECONDS:
             del self._pollers[oldest]
         return self._waiting.pop(pid, "") if accepts else ""
 

@@ -23,9 +23,9 @@ FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks fo
 OFFER_SECONDS = 0.05  # a process that is due sooner may ask before it is offered a configuration
 LOOP_SECONDS = 1.0  # the length of libkineto's loop
 MARGIN_SECONDS = 0.5  # how late a process may ask when several start at a moment; a later one does not record
-LATE_SECONDS = 0.15  # likewise, when several start after a step; a later one records other steps
+LATE_SECONDS = 0.15  # how late a process may ask when several start after a step; a later one records other steps
 COUNTING_SECONDS = 0.1  # the shortest time in which optimizer steps are counted, for their rate
-WAIT_SECONDS = 1.0  # likewise the longest
+WAIT_SECONDS = 1.0  # the longest time in which they are counted
 LEAD_SECONDS = 0.1  # how long before the first process asks the counting ends: the rate has to hold until then
 COUNTED = 4  # fewer steps in that time do not give a rate
 FASTER = 1.15  # steps may become faster than they were
@@ -35,7 +35,7 @@ APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much 
 SLOWNESS = 1.5
 STALL_SECONDS = 0.25  # of a busy machine
 STEP_SECONDS = 0.2  # duration of a step in a run whose speed is unknown, for windows
-SLOW_STEP_SECONDS = 5.0  # likewise, for the time limit
+SLOW_STEP_SECONDS = 5.0  # duration of a step in such a run, for the time limit
 
 
 class Windows:

@@ -128,13 +128,13 @@ def _runbooks(text: str) -> str:
 
 def _place(text: str) -> str:
     """Return a label of targets that does not distinguish runs, ranks or GPUs."""
-    from trackside_daemon.alerts.rules.recording import APART
+    from trackside_daemon.alerts.rules.recording import DISTINGUISHING_LABELS
 
     if not _PLACE.fullmatch(text):
         raise CommandError(
             f"--place-label {shown(text)}: a label's name consists of letters, digits and _, such as rack"
         )
-    if text in APART:
+    if text in DISTINGUISHING_LABELS:
         raise CommandError(
             f"--place-label {text}: this label distinguishes runs; give one of the targets' location, such as rack"
         )

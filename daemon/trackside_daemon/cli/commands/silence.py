@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.alerts.silences import LONGEST
+from trackside_daemon.alerts.silences import MAX_SILENCE_SECONDS
 from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, argument, flag, option
@@ -81,7 +81,7 @@ def _body(labels: Mapping[str, str], length: str, comment: str, *, everything: b
         length_seconds = float(str(seconds(length)))
     except ValueError:
         length_seconds = 0.0
-    if not 0 < length_seconds <= LONGEST:
+    if not 0 < length_seconds <= MAX_SILENCE_SECONDS:
         raise CommandError(f"--for: {length!r} is not a duration up to 30d, such as 2h or 30m")
     return {"labels": labels, "for": length_seconds, "comment": comment}
 

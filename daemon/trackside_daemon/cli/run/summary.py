@@ -36,7 +36,7 @@ COMPLETE_SECONDS = 20.0
 ALERT_SECONDS = 2.0
 
 POLL_SECONDS = 0.1
-MOST = 10  # maximum number of runs in the summary, the newest
+MAX_RUNS = 10  # maximum number of runs in the summary, the newest
 WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
 
 
@@ -104,15 +104,15 @@ class CommandSummary:
         if not runs:
             nothing = self._nothing or "nothing was pushed; call trackside.push, or give --auto"
             report(f"the command opened no run: {nothing}")
-        for run in reversed(runs[:MOST]):
+        for run in reversed(runs[:MAX_RUNS]):
             whole = source.ask(questions.Run(id=run["id"], limit=MOST_METRICS))
             events = source.ask(questions.Events(run=run["id"]))["events"]
             for line in lines(whole, events, source.ask(questions.Alerts(run=run["id"]))["alerts"]):
                 report(line)
             if why := _why(source.ask(questions.Diagnosis(id=run["id"]))):
                 report(f"{run['name']}: {why}; trackside why {run['id']} has the advice{self._where()}")
-        if len(runs) > MOST:
-            report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
+        if len(runs) > MAX_RUNS:
+            report(f"{len(runs) - MAX_RUNS} earlier runs: trackside runs{self._where()}")
         elif runs:
             report(f"details: trackside show {' or '.join(_words(runs))}{self._where()}")
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.left_out import LeftOut
 
-NAME = ("metric.name", "metric_name", "metric", "key", "tag", "name")  # of a key's column next to a column "value"
+# Of a key's column next to a column "value".
+KEY_COLUMN_NAMES = ("metric.name", "metric_name", "metric", "key", "tag", "name")
 TENSORBOARD = ["wall time", "step", "value"]
 HEADER = "repeated header(s), with the next attempt after each"
 BOOLEANS = {"true": 1.0, "false": 0.0}
@@ -238,7 +239,7 @@ def _columns(header: Sequence[str], file: str) -> _Columns:
                 "a header with a column 'step', and then one column per key, is expected, such as step,time,loss; "
                 f"the header begins with {','.join(header[:4])[:60]!r}"
             )
-        name = next((names.index(one) for one in NAME if one in names), -1)
+        name = next((names.index(one) for one in KEY_COLUMN_NAMES if one in names), -1)
         if step >= 0 and name >= 0 and "value" in names:
             return _Columns(-1, -1, step, time, [(names.index("value"), "value")], name)
         keys = [(number, one) for number, one in enumerate(header) if number not in {step, time} and one.strip()]

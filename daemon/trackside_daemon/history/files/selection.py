@@ -75,7 +75,8 @@ def packed_count(connection: sqlite3.Connection, series: StoredSeries, window: W
     )
     for axis, data in edges:
         if axis not in inside:
-            inside[axis] = sum(low <= at <= high for at in decode_axis(data)[by == "time"])
+            steps, times = decode_axis(data)
+            inside[axis] = sum(low <= at <= high for at in (times if by == "time" else steps))
         total += inside[axis]
     return total
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries
-from trackside_daemon.history.schema import LOG_BITS
+from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,8 +18,9 @@ KEYS = 4096  # keys of a run whose values are kept
 ROWS = 512  # the newest log rows of a stream that one refresh reads at most
 
 _PACKED = (
-    "SELECT series.key, block.step, block.time, block.last FROM series JOIN block ON block.id = "
-    "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) WHERE series.stream = ?"
+    "SELECT series.key, block.step, block.time, block.last FROM series JOIN block ON block.id = "  # noqa: S608
+    f"(SELECT max(id) FROM block WHERE id >= series.id << {BLOCK_BITS} AND id < series.id + 1 << {BLOCK_BITS}) "
+    "WHERE series.stream = ?"
 )
 
 

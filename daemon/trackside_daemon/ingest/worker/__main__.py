@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trackside_daemon.captures.kineto.socket_file import remove_after
-from trackside_daemon.ingest.channel import Channel
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
+from trackside_daemon.ingest.worker_channel import Channel
 from trackside_daemon.linux.signals import reset_signals
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.

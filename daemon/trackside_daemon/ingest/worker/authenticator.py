@@ -11,11 +11,11 @@ import zmq.auth
 from zmq.utils import z85
 
 from trackside.log_once import LogOnce
-from trackside_daemon.ingest.channel import RecordKind
 from trackside_daemon.ingest.keyring import Keyring, require_curve
+from trackside_daemon.ingest.worker_channel import RecordKind
 
 if TYPE_CHECKING:
-    from trackside_daemon.ingest.channel import Channel
+    from trackside_daemon.ingest.worker_channel import Channel
 
 DOMAIN = "trackside"
 LOGGED = 1000  # number of sources that are remembered, so that each is logged once; later ones are only counted

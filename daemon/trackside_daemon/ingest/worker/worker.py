@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from trackside.log_once import LogOnce
-from trackside_daemon.ingest.channel import Channel, ChannelClosed, RecordKind
 from trackside_daemon.ingest.worker.connections import Connections, pidfd
+from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind
 from trackside_daemon.model.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside_daemon.ingest.channel import Channel, Piece
     from trackside_daemon.ingest.worker.authenticator import Authenticator
+    from trackside_daemon.ingest.worker_channel import Channel, Piece
 
 WAITING_BYTES = 32 << 20  # of all owners, who have equal shares
 

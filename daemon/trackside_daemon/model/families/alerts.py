@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from trackside_daemon.model.metric import Metric, define
 
-CORRELATION = (
-    "correlation_id"  # name of the id by which other systems refer to a job, in evidence, annotations and labels
-)
+# Name of the id by which other systems refer to a job, in evidence, annotations and labels.
+CORRELATION = "correlation_id"
 
 FIRING = define(
     "trackside_alert_firing",

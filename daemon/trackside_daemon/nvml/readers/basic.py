@@ -84,9 +84,9 @@ def power(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
 
     The value is the mean of a second on Ampere and later, except GA100. On earlier GPUs it is the power at the moment.
     """
-    if POWER.name not in unsupported and "fields" not in unsupported:
-        return []
-    return [("power_watts", (), nvml.nvmlDeviceGetPowerUsage(handle) / 1000)]
+    if POWER.name in unsupported or "fields" in unsupported:
+        return [("power_watts", (), nvml.nvmlDeviceGetPowerUsage(handle) / 1000)]
+    return []
 
 
 def power_limit(nvml: Any, handle: Any, _: Unsupported) -> list[Value]:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.disabled import unknown_name
-from trackside_daemon.alerts.silences import LONGEST, Silences, matches
+from trackside_daemon.alerts.silences import MAX_SILENCE_SECONDS, Silences, matches
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.alert_rows import dismissal
@@ -96,7 +96,9 @@ class AlertsApi:
     async def silence(self, request: Request) -> Response:
         """Mute notifications of some alerts for a while."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
-        wanted = _decode_body(await request.body(), _SilenceRequest, f"{shape}, for {LONGEST:.0f} s at most")
+        wanted = _decode_body(
+            await request.body(), _SilenceRequest, f"{shape}, for {MAX_SILENCE_SECONDS:.0f} s at most"
+        )
         await self._check_name(wanted.labels.get("alert", "*"))
         now = time.time()
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
@@ -166,7 +168,7 @@ class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):
     labels: Annotated[
         dict[Annotated[str, msgspec.Meta(pattern="^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")], Text], msgspec.Meta(max_length=16)
     ]
-    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = msgspec.field(
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_SILENCE_SECONDS)] = msgspec.field(
         default=DEFAULT_SILENCE_SECONDS, name="for"
     )
     comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""

@@ -14,7 +14,7 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.daemon import DaemonApi, GpuApi
 from trackside_daemon.web.api.history import HistoryApi, Import, LayersRequest
 from trackside_daemon.web.api.machine_history import Machine, MachineApi
-from trackside_daemon.web.api.overview.endpoints import OverviewApi, StreamOfRun
+from trackside_daemon.web.api.overview.handlers import OverviewApi, StreamOfRun
 from trackside_daemon.web.api.processes import ProcessesApi
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
     @property
     def is_question(self) -> bool:
         """True if the handler is a question."""
-        return self.handler is self.parameters
+        return isinstance(self.handler, type)
 
     @property
     def owner(self) -> str:

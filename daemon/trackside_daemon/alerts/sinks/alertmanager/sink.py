@@ -27,7 +27,7 @@ RESEND_SECONDS = 60.0  # seconds between two messages with all alerts
 # Seconds for which an ended alert is resent, so that an Alertmanager that was down receives the end too.
 OVER_SECONDS = 300.0
 
-MOST = 2000  # most alerts, including those that ended recently
+MAX_ALERTS = 2000  # most alerts, including those that ended recently
 ENDS_SECONDS = 300.0  # seconds after which Alertmanager ends an alert that is not resent
 
 SETTING = "alerts.sinks.alertmanager"
@@ -203,7 +203,7 @@ class AlertmanagerOutbox:
 
     def _drop_excess(self) -> None:
         """Drop an ended alert, otherwise the oldest, if there are too many."""
-        if len(self._entries) > MOST:
+        if len(self._entries) > MAX_ALERTS:
             ended = (name for name, entry in self._entries.items() if entry.ended is not None)
             dropped = self._entries.pop(next(ended, next(iter(self._entries))))
             self.dropped += dropped.sent is None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMED = 3  # alert names in a title; further ones are counted
 SHOWN = 10  # alerts with their texts in a body; further ones are counted
-LONGEST = 1000  # characters of a summary or description
+MAX_TEXT_LENGTH = 1000  # characters of a summary or description
 
 ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
 SETTING = "alerts.sinks.apprise.urls-file"
@@ -52,11 +52,11 @@ def body(message: SinkMessage, daemon: DaemonInfo) -> str:
 
 
 def _paragraph(alert: Alert, daemon: DaemonInfo) -> str:
-    summary = _without_markup(alert.summary[:LONGEST])
+    summary = _without_markup(alert.summary[:MAX_TEXT_LENGTH])
     if alert.ended is not None:
         lasted = f"{duration(round(alert.ended - alert.started))}, from {_time(alert.started)} to {_time(alert.ended)}"
         return f"{alert.alert} ({alert.severity}) ended after {lasted}: {summary}"
-    lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:LONGEST])]
+    lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:MAX_TEXT_LENGTH])]
     correlation = str(alert.evidence.get(CORRELATION, ""))
     lines.append(f"correlation id {_without_markup(correlation)}" if correlation else "")
     lines.append(f"{daemon.runbook}#{alert.alert.lower()}" if daemon.runbook else "")

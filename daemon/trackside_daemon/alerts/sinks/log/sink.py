@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
     from trackside_daemon.model.records import Alert, AlertKey, Notified
 
-MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered
+MAX_QUEUED_LINES = 1000  # most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered
 
 # Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
@@ -85,7 +85,7 @@ class LogOutbox:
             elif notification != logged:
                 self._add(alert, f"{alert.alert} (now {notification.severity}): {text}")
         # An alert whose end never arrives must not stay for ever.
-        if len(self._logged) > 2 * MOST:
+        if len(self._logged) > 2 * MAX_QUEUED_LINES:
             del self._logged[next(iter(self._logged))]
 
     def due(self, *, urgent: bool | None = None) -> float | None:
@@ -112,6 +112,6 @@ class LogOutbox:
         if alert.alert in LOGGED_ELSEWHERE:
             return
         self._lines.append((alert, line))
-        if len(self._lines) > MOST:
+        if len(self._lines) > MAX_QUEUED_LINES:
             self._lines.popleft()
             self.dropped += 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = "4"
 
-MOST = 100  # most alerts in a message; further ones are counted in it
+MAX_ALERTS_IN_MESSAGE = 100  # most alerts in a message; further ones are counted in it
 NO_END = "0001-01-01T00:00:00Z"  # end of a firing alert in Alertmanager's JSON
 
 SETTING = "alerts.sinks.webhook"
@@ -95,7 +95,7 @@ def webhook_sinks(section: WebhookSection, daemon: DaemonInfo) -> list[WebhookSi
 def body(message: SinkMessage, daemon: DaemonInfo) -> dict[str, Any]:
     """Return the JSON of a message: the new alerts and those that still fire, so that the status is that of the group."""
     alerts = [*message.alerts, *message.others]
-    sent = [_alert(alert, daemon) for alert in alerts[:MOST]]
+    sent = [_alert(alert, daemon) for alert in alerts[:MAX_ALERTS_IN_MESSAGE]]
     run = next((alert.labels["run"] for alert in alerts if "run" in alert.labels), "")
     group = {"run": run} if run else {"instance": daemon.instance}
     return {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.state import State
 
-SPAN = 10.0  # seconds over which a rate is measured; longer when the counters grow less often
+RATE_SECONDS = 10.0  # seconds over which a rate is measured; longer when the counters grow less often
 
 Values = tuple["float | None", ...]
 MIN_INTERVAL = 0.9  # seconds between records; faster ticks are skipped
@@ -117,8 +117,8 @@ class CounterGroup:
         if self._points and self._points[-1].time == time:
             return
         self._points.append(_Point(time, values))
-        # The newest point that is at least `SPAN` old stays, so that the growth covers the whole span.
-        while len(self._points) > 2 and self._points[1].time <= time - SPAN:
+        # The newest point that is at least `RATE_SECONDS` old stays, so that the growth covers the whole span.
+        while len(self._points) > 2 and self._points[1].time <= time - RATE_SECONDS:
             self._points.popleft()
 
     def growth(self) -> tuple[float, Values]:
@@ -133,11 +133,11 @@ class CounterGroup:
         return last.time - first.time, tuple(growth)
 
     def is_idle(self, now: float) -> bool:
-        """Return True when the counters have not grown for `SPAN` and for three times their usual interval."""
+        """Return True when the counters have not grown for `RATE_SECONDS` and for three times their usual interval."""
         if not self._points:
             return False
         interval = (self._points[-1].time - self._points[0].time) / max(1, len(self._points) - 1)
-        return now - self._points[-1].time > max(SPAN, 3 * interval)
+        return now - self._points[-1].time > max(RATE_SECONDS, 3 * interval)
 
 
 def _fell(last: _Point, time: float, values: Values) -> bool:

@@ -1,4 +1,4 @@
-"""Endpoints of the overview: one document, or a stream of server-sent events."""
+"""Handlers of the overview's endpoints: one document, or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class OverviewStream:
         """Add a listener; it receives a frame of the last second at once.
 
         Raises:
-            FullError: There are `MAX_LISTENERS`, or the daemon is stopping.
+            ListenersFullError: There are `MAX_LISTENERS`, or the daemon is stopping.
         """
         if self._stopped or len(self._listeners) >= self._most:
             raise ListenersFullError

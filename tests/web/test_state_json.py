@@ -12,7 +12,7 @@ from wire_messages import WALL, FakeSession, RunsHarness
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
-from trackside_daemon.web.api import current_values as api
+from trackside_daemon.web.api import state_json as api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
