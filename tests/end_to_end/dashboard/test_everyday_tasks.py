@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 from processes import ROOT, Daemon, clean_environ, eventually
@@ -341,3 +342,36 @@ def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(
     expect(page.locator("main h1, h1, main a").first).to_be_visible()
     expect(page.locator("main").get_by_role("link", name="All runs")).to_be_visible()
     assert page.locator("nav svg").count() == page.locator("nav a").count()
+
+
+def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    token = (lab.directory / "push.token").read_text().strip()
+    for number in range(4):
+        csv = f"step,time,loss\n1,{1.7e9 + number},0.5\n"
+        address = f"{lab.url}/api/v1/import?name=spare&id=spare-{number}"
+        httpx.post(address, content=csv, headers={"Authorization": f"Bearer {token}"}).raise_for_status()
+    page = open_page(lab, "/runs?q=spare")
+    bar = page.locator(".chosen")
+    boxes = page.get_by_role("checkbox", name=re.compile("^Select spare"))
+    expect(boxes).to_have_count(4)
+    boxes.nth(0).click()
+    boxes.nth(2).click(modifiers=["Shift"])
+    expect(bar).to_contain_text("3 runs selected")
+    page.get_by_role("checkbox", name="Select all listed runs").click()
+    expect(bar).to_contain_text("4 runs selected")
+
+    bar.get_by_role("button", name="Tag").click()
+    page.get_by_role("textbox", name="Tag", exact=True).fill("old")
+    page.get_by_role("dialog").get_by_role("button", name="Tag").click()
+    expect(page.get_by_role("button", name="Show only tag old")).to_have_count(4)
+    bar.get_by_role("button", name="Pin").click()
+    expect(page.locator(".all-runs tbody")).to_contain_text(re.compile("(spare.*pinned.*){4}"))
+
+    boxes.nth(3).click()
+    bar.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Delete 3 runs?")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(boxes).to_have_count(1)
+    expect(bar).to_be_hidden()
+    assert [run["id"] for run in lab.api("runs?query=spare").json()["runs"]] == ["spare-0"]
+    httpx.delete(f"{lab.url}/api/v1/runs/spare-0", headers={"Authorization": f"Bearer {token}"}).raise_for_status()

@@ -1,53 +1,60 @@
-// The runs selected for comparison, in a bar at the bottom of the window.
+// The selected runs, and what can be done with them, in a bar at the bottom of the window.
 
 import { h, setText } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { query } from "/static/api.js";
 
-const MAX_RUNS = 32; // As on Compare.
+const MAX_COMPARED = 32; // As on Compare.
 
-export function runSelection() {
+// `actions` are buttons beside Compare: a label, and what it does with the ids. `listed()` returns the ids as they are
+// listed, among which a click with Shift selects all from the one before.
+export function runSelection(actions = [], listed = () => []) {
   const selected = new Set();
-  const boxes = new Set();
+  const boxes = new Map();
+  let last;
   const count = h("span", { role: "status" });
   const link = h("a.button.strong", {}, "Compare");
-  const clear = h("button", { onclick: () => empty() }, "Clear");
-  const root = h("div.chosen", { hidden: true }, count, link, clear);
+  const buttons = actions.map(([label, act]) => h("button", { onclick: () => act([...selected]) }, label));
+  const clear = h("button", { onclick: () => set([...selected], false) }, "Clear");
+  const root = h("div.chosen", { hidden: true }, count, link, buttons, clear);
 
-  function update() {
-    root.hidden = !selected.size;
-    const isFull = selected.size >= MAX_RUNS;
-    setText(count, `${plural(selected.size, "run")} selected${isFull ? `, at most ${MAX_RUNS}` : ""}`);
-    for (const box of boxes) {
+  function set(ids, isSelected) {
+    for (const id of ids) isSelected ? selected.add(id) : selected.delete(id);
+    for (const [box, id] of boxes) {
       if (!box.isConnected) boxes.delete(box);
-      box.disabled = isFull && !box.checked;
+      box.checked = selected.has(id);
     }
+    root.hidden = !selected.size;
+    link.hidden = selected.size > MAX_COMPARED;
+    setText(count, `${plural(selected.size, "run")} selected` +
+      (link.hidden ? `; Compare shows at most ${MAX_COMPARED}` : ""));
     link.setAttribute("href", `/compare?${query({ run: [...selected] })}`);
   }
 
-  function empty() {
-    selected.clear();
-    for (const box of boxes) box.checked = false;
-    update();
+  function range(id) {
+    const ids = listed();
+    const [from, to] = [ids.indexOf(last), ids.indexOf(id)].sort((a, b) => a - b);
+    return from < 0 ? [id] : ids.slice(from, to + 1);
   }
 
   return {
     root,
+    set,
     box(run) {
-      const box = h("input", { type: "checkbox", "aria-label": `Compare ${run.name}` });
+      const box = h("input", { type: "checkbox", "aria-label": `Select ${run.label ?? run.name}`,
+        onclick: (event) => {
+          set(event.shiftKey ? range(run.id) : [run.id], box.checked);
+          last = run.id;
+        } });
       box.checked = selected.has(run.id);
-      box.disabled = selected.size >= MAX_RUNS && !box.checked;
-      boxes.add(box);
-      box.addEventListener("change", () => {
-        if (box.checked) selected.add(run.id);
-        else selected.delete(run.id);
-        update();
-      });
+      boxes.set(box, run.id);
       return box;
     },
-    remove(id) {
-      selected.delete(id);
-      update();
+    // The box that selects all listed runs.
+    allBox() {
+      const box = h("input", { type: "checkbox", "aria-label": "Select all listed runs",
+        onclick: () => set(listed(), box.checked) });
+      return box;
     },
   };
 }

@@ -9,7 +9,7 @@ import { RUNS_MS, isDue } from "/static/polling.js";
 import { allColumns, columnOf, completions, defaultColumns, grouped, prepared, sorted } from "/static/runs/columns.js";
 import { Plots } from "/static/runs/plots.js";
 import { RunTable } from "/static/runs/table.js";
-import { confirmDialog } from "/static/confirm.js";
+import { confirmDialog, openDialog } from "/static/confirm.js";
 import { LOSSES } from "/static/vocabulary.js";
 
 export const title = "Runs";
@@ -40,7 +40,9 @@ class Runs {
     this.sort = { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") };
     this.group = params.get("group") ?? "";
     this.widths = readWidths();
-    this.selection = runSelection();
+    this.selection = runSelection([["Tag", (ids) => this.#tag(ids)], ["Pin", (ids) => this.#pin(ids)],
+      ["Delete", (ids) => this.#delete(ids)]], () => this.listed.map((run) => run.id));
+    this.listed = [];
     this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
     this.plots.root.open = params.has("x");
     this.curves = new Curves(() => this.table.updateCurves(), signal);
@@ -117,6 +119,7 @@ class Runs {
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
+    this.listed = ordered;
     this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
@@ -214,8 +217,56 @@ class Runs {
 
   async #edit(run) {
     const result = await editRun(run, this.signal);
-    if (result === "deleted") this.selection.remove(run.id);
+    if (result === "deleted") this.selection.set([run.id], false);
     if (result) await this.load();
+  }
+
+  // The selected runs, also those that the filter does not list now.
+  #selected(ids) {
+    return this.runs.filter((run) => ids.includes(run.id));
+  }
+
+  #tag(ids) {
+    const tag = h("input", { placeholder: "baseline", required: true, maxlength: 256 });
+    const dialog = openDialog(`Tag ${plural(ids.length, "run")}`, { action: "Tag",
+      content: h("label.field", {}, "Tag", tag),
+      submit: async () => {
+        await this.#each(ids, (run) => post(`${runPath(run.id)}/about`,
+          { tags: [...new Set([...run.tags, tag.value.trim()])] }));
+        dialog.close();
+      } }, this.signal);
+  }
+
+  // Pins the runs; if all are pinned, lets them go.
+  #pin(ids) {
+    const pinned = this.#selected(ids).some((run) => !run.pinned);
+    return this.#each(ids, (run) => post(`${runPath(run.id)}/pin`, { pinned })).catch((problem) => this.#fail(problem));
+  }
+
+  async #delete(ids) {
+    const ended = this.#selected(ids).filter((run) => ENDED.has(run.state)).map((run) => run.id);
+    const live = ids.length - ended.length;
+    const text = "This also deletes all their samples, events and alerts. You cannot undo it." +
+      (live ? ` ${plural(live, "live run")} will stay.` : "");
+    if (!ended.length || !(await confirmDialog(`Delete ${plural(ended.length, "run")}?`, text, "Delete", this.signal)))
+      return;
+    await this.#each(ended, async (run) => {
+      await remove(runPath(run.id));
+      this.selection.set([run.id], false);
+    }).catch((problem) => this.#fail(problem));
+  }
+
+  async #each(ids, change) {
+    try {
+      for (const run of this.#selected(ids)) await change(run);
+    } finally {
+      await this.load();
+    }
+  }
+
+  #fail(problem) {
+    setText(this.error, problem.message);
+    this.error.hidden = false;
   }
 }
 

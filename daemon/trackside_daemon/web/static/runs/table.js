@@ -12,7 +12,7 @@ const CHOICE_WIDTH = 34;
 const SPREAD_WIDTH = 140; // Least width of a column of means and spreads.
 
 export class RunTable {
-  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id,
+  // `options`: `selection` has the boxes that select runs, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id,
   // width)` and `curve(run)`, which returns a run's losses once they are loaded.
   constructor(options) {
     this.options = options;
@@ -68,7 +68,7 @@ export class RunTable {
     this.columnGroup.replaceChildren(first, last, ...cols);
     this.table.style.width = `${2 * CHOICE_WIDTH + this.columns.reduce((sum, column) => sum + width(column), 0)}px`;
     const heads = this.columns.map((column, index) => this.#headCell(column, cols[index], sort));
-    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")),
+    this.head.replaceChildren(h("th.box", { scope: "col" }, this.options.selection.allBox()),
       h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
   }
 
