@@ -13,61 +13,51 @@ from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.key_roles import KeyRoles
 from trackside_daemon.detectors.settings import STALL_AFTER, STRAGGLER_WINDOW, DetectorThresholds
-from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
+from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, setting, share
 from trackside_daemon.model.text import size_bytes
 
 
 class RuleThresholds(Section):
     """Thresholds of the built-in rules."""
 
-    gpu_hot_margin_celsius: Annotated[
-        float, bound("GpuHot: minimum distance from the slowdown temperature, in degrees.")
-    ] = 5.0
-    gpu_hot_celsius: Annotated[
-        float, bound("GpuHot: maximum temperature of GPUs that do not report their slowdown temperature.")
-    ] = 86.5
-    gpu_throttled_ratio: Annotated[float, share("GpuThrottled: share of a minute with reduced clocks.")] = 0.5
-    gpu_power_capped_ratio: Annotated[float, share("GpuPowerCapped: share of ten minutes at the power limit.")] = 0.9
-    nvlink_errors: Annotated[float, bound("NvlinkDegraded: corrected errors in ten minutes.")] = 100.0
-    gpu_memory_ratio: Annotated[float, share("GpuMemoryPressure: share of a GPU's memory in use.")] = 0.97
-    gpu_underutilized_ratio: Annotated[
-        float, share("GpuUnderutilized: minimum utilisation of a GPU during training.")
-    ] = 0.3
-    gpu_held_bytes: Annotated[
-        int,
-        BeforeValidator(size_bytes),
-        bound("GpuIdleButHeld: memory in use on an idle GPU, such as 5GB."),
-    ] = 5 * 10**9
-    host_memory_ratio: Annotated[float, share("HostMemoryPressure: minimum share of memory that is available.")] = 0.05
-    host_memory_stalled_ratio: Annotated[float, share("HostMemoryPressure: share of time lost waiting for memory.")] = (
-        0.1
+    gpu_hot_margin_celsius: float = bound("GpuHot: minimum distance from the slowdown temperature, in degrees.", 5.0)
+    gpu_hot_celsius: float = bound(
+        "GpuHot: maximum temperature of GPUs that do not report their slowdown temperature.", 86.5
     )
-    container_memory_ratio: Annotated[
-        float, share("ContainerMemoryPressure: share of a container's limit in use, without cached files.")
-    ] = 0.95
-    disk_ratio: Annotated[float, share("DiskFilling: minimum share of a file system that is free.")] = 0.05
-    disk_full_in: Annotated[
-        Seconds,
-        Field(ge=0, description="DiskFilling: time until a file system is full, at the rate of the last hour."),
-    ] = 4 * 3600.0
-    shm_ratio: Annotated[float, share("ShmFull: share of /dev/shm in use.")] = 0.9
-    fds_ratio: Annotated[float, share("FdsExhausted: share of the file descriptors in use.")] = 0.9
-    io_stalled_ratio: Annotated[float, share("IoBottleneck: share of time in which all tasks waited for I/O.")] = 0.2
-    cpu_waiting_ratio: Annotated[float, share("CpuSaturated: share of time in which a task waited for a CPU.")] = 0.5
-    cpu_throttled_ratio: Annotated[
-        float, share("CpuSaturated: share of periods in which a container reached its CPU limit.")
-    ] = 0.25
-    ray_object_store_ratio: Annotated[float, share("RayObjectStoreFull: share of an object store in use.")] = 0.9
-    ray_actor_restarts: Annotated[float, bound("RayActorsRestarting: restarts in ten minutes.")] = 3.0
+    gpu_throttled_ratio: float = share("GpuThrottled: share of a minute with reduced clocks.", 0.5)
+    gpu_power_capped_ratio: float = share("GpuPowerCapped: share of ten minutes at the power limit.", 0.9)
+    nvlink_errors: float = bound("NvlinkDegraded: corrected errors in ten minutes.", 100.0)
+    gpu_memory_ratio: float = share("GpuMemoryPressure: share of a GPU's memory in use.", 0.97)
+    gpu_underutilized_ratio: float = share("GpuUnderutilized: minimum utilisation of a GPU during training.", 0.3)
+    gpu_held_bytes: Annotated[int, BeforeValidator(size_bytes), Field(ge=0.0, le=1e18)] = setting(
+        "GpuIdleButHeld: memory in use on an idle GPU, such as 5GB.", 5 * 10**9
+    )
+    host_memory_ratio: float = share("HostMemoryPressure: minimum share of memory that is available.", 0.05)
+    host_memory_stalled_ratio: float = share("HostMemoryPressure: share of time lost waiting for memory.", 0.1)
+    container_memory_ratio: float = share(
+        "ContainerMemoryPressure: share of a container's limit in use, without cached files.", 0.95
+    )
+    disk_ratio: float = share("DiskFilling: minimum share of a file system that is free.", 0.05)
+    disk_full_in: Annotated[Seconds, Field(ge=0)] = setting(
+        "DiskFilling: time until a file system is full, at the rate of the last hour.", 4 * 3600.0
+    )
+    shm_ratio: float = share("ShmFull: share of /dev/shm in use.", 0.9)
+    fds_ratio: float = share("FdsExhausted: share of the file descriptors in use.", 0.9)
+    io_stalled_ratio: float = share("IoBottleneck: share of time in which all tasks waited for I/O.", 0.2)
+    cpu_waiting_ratio: float = share("CpuSaturated: share of time in which a task waited for a CPU.", 0.5)
+    cpu_throttled_ratio: float = share(
+        "CpuSaturated: share of periods in which a container reached its CPU limit.", 0.25
+    )
+    ray_object_store_ratio: float = share("RayObjectStoreFull: share of an object store in use.", 0.9)
+    ray_actor_restarts: float = bound("RayActorsRestarting: restarts in ten minutes.", 3.0)
 
 
 class ThresholdsSection(DetectorThresholds, RuleThresholds):
     """Thresholds of all built-in alerts, of rules and of detectors."""
 
-    performance_ratio: Annotated[
-        float,
-        bound("PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", least=1.0),
-    ] = 1.05
+    performance_ratio: float = bound(
+        "PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", 1.05, least=1.0
+    )
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -194,46 +184,31 @@ def _roles(values: tuple[str, ...]) -> tuple[str, ...]:
 class AlertsSection(Section):
     """Detectors, rules and notifications."""
 
-    enabled: Annotated[bool, Field(description="Whether detectors and rules run.")] = True
-    off: Annotated[
-        Texts,
-        Field(
-            description="Alerts to turn off, such as LossPlateau, or SlowStep@debug-* for runs with such a name.",
-            examples=["LossPlateau,SlowStep@debug-*"],
-        ),
-    ] = ()
-    roles: Annotated[
-        Texts,
-        AfterValidator(_roles),
-        Field(
-            description="Roles of pushed keys, as KEY=ROLE, such as loss=objective; KEY may have * and ?.",
-            examples=["loss=objective,*/score=reward"],
-        ),
-    ] = ()
-    stall_after: Annotated[
-        Seconds,
-        Field(
-            ge=1,
-            description="Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
-        ),
-    ] = STALL_AFTER
-    straggler_window: Annotated[
-        Seconds,
-        Field(
-            ge=0.1,
-            description="Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.",
-        ),
-    ] = STRAGGLER_WINDOW
+    enabled: bool = setting("Whether detectors and rules run.", True)
+    off: Texts = setting(
+        "Alerts to turn off, such as LossPlateau, or SlowStep@debug-* for runs with such a name.",
+        (),
+        examples=["LossPlateau,SlowStep@debug-*"],
+    )
+    roles: Annotated[Texts, AfterValidator(_roles)] = setting(
+        "Roles of pushed keys, as KEY=ROLE, such as loss=objective; KEY may have * and ?.",
+        (),
+        examples=["loss=objective,*/score=reward"],
+    )
+    stall_after: Annotated[Seconds, Field(ge=1)] = setting(
+        "Minimum time without a step after which a run counts as stalled; the pace of the run may extend it.",
+        STALL_AFTER,
+    )
+    straggler_window: Annotated[Seconds, Field(ge=0.1)] = setting(
+        "Length of one comparison of a run's ranks; a straggler is slow in 30 of the last 50.", STRAGGLER_WINDOW
+    )
     thresholds: ThresholdsSection = ThresholdsSection()
     sinks: SinksSection = SinksSection()
-    rules: Annotated[
-        tuple[RuleSection, ...],
-        BeforeValidator(_rules),
-        Field(
-            description="Custom rules, in the YAML file: alert, metric, a condition and texts.",
-            examples=["[{alert: LossHigh, metric: 'key:loss', above: 5}]"],
-        ),
-    ] = ()
+    rules: Annotated[tuple[RuleSection, ...], BeforeValidator(_rules)] = setting(
+        "Custom rules, in the YAML file: alert, metric, a condition and texts.",
+        (),
+        examples=["[{alert: LossHigh, metric: 'key:loss', above: 5}]"],
+    )
 
 
 def key_roles(section: AlertsSection) -> KeyRoles:

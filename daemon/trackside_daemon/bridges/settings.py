@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import setting
 
 
 class MirrorSection(Section):
@@ -30,10 +29,9 @@ class MirrorSection(Section):
 class LiveMirrorSection(MirrorSection):
     """Selection of the samples that a mirror of live runs sends."""
 
-    ranks: Annotated[
-        Literal["lowest", "all"],
-        Field(description="lowest or all; the keys of other ranks than the lowest end in /rank_N."),
-    ] = "lowest"
+    ranks: Literal["lowest", "all"] = setting(
+        "lowest or all; the keys of other ranks than the lowest end in /rank_N.", "lowest"
+    )
 
 
 class TensorboardSection(LiveMirrorSection):
@@ -41,21 +39,18 @@ class TensorboardSection(LiveMirrorSection):
 
     target: ClassVar[str] = "directory"
 
-    directory: Annotated[
-        str,
-        Field(description="Directory in which each run gets a directory with event files; for tensorboard --logdir."),
-    ] = ""
+    directory: str = setting(
+        "Directory in which each run gets a directory with event files; for tensorboard --logdir.", ""
+    )
 
 
 class MlflowSection(LiveMirrorSection):
     """A server of MLflow."""
 
-    url: Annotated[str, Field(description="Address of an MLflow server, such as http://HOST:5000.")] = ""
-    experiment: Annotated[str, Field(description="Experiment for the runs; created if it is missing.")] = "trackside"
-    token_file: Annotated[
-        str, Field(description="File with a bearer token; without one, MLflow's own variables apply.")
-    ] = ""
-    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+    url: str = setting("Address of an MLflow server, such as http://HOST:5000.", "")
+    experiment: str = setting("Experiment for the runs; created if it is missing.", "trackside")
+    token_file: str = setting("File with a bearer token; without one, MLflow's own variables apply.", "")
+    ca_file: str = setting("Certificates of trusted authorities, in PEM.", "")
 
 
 class WandbSection(LiveMirrorSection):
@@ -65,42 +60,33 @@ class WandbSection(LiveMirrorSection):
     # Each batch resumes the run, which takes W&B's client a second or two.
     interval: ClassVar[float] = 30.0
 
-    project: Annotated[str, Field(description="Project for the runs.")] = ""
-    entity: Annotated[str, Field(description="User or team of the project; by default that of the API key.")] = ""
-    mode: Annotated[
-        Literal["online", "offline"],
-        Field(description="online or offline; offline writes logs for wandb sync."),
-    ] = "online"
-    directory: Annotated[
-        str, Field(description="Directory for the client's logs; by default wandb-mirror next to the history.")
-    ] = ""
+    project: str = setting("Project for the runs.", "")
+    entity: str = setting("User or team of the project; by default that of the API key.", "")
+    mode: Literal["online", "offline"] = setting("online or offline; offline writes logs for wandb sync.", "online")
+    directory: str = setting("Directory for the client's logs; by default wandb-mirror next to the history.", "")
 
 
 class OtlpSection(LiveMirrorSection):
     """A server that accepts OTLP over HTTP, as Prometheus, VictoriaMetrics and collectors do; needs trackside[otlp]."""
 
-    url: Annotated[
-        str,
-        Field(
-            description="Address for metrics, such as http://HOST:9090/api/v1/otlp/v1/metrics of Prometheus or http://HOST:4318/v1/metrics of a collector."
-        ),
-    ] = ""
-    headers_file: Annotated[str, Field(description="File with headers, one NAME: VALUE per line.")] = ""
-    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+    url: str = setting(
+        "Address for metrics, such as http://HOST:9090/api/v1/otlp/v1/metrics of Prometheus or http://HOST:4318/v1/metrics of a collector.",
+        "",
+    )
+    headers_file: str = setting("File with headers, one NAME: VALUE per line.", "")
+    ca_file: str = setting("Certificates of trusted authorities, in PEM.", "")
     # A server has labels for the rank, so all ranks are the default here.
-    ranks: Annotated[Literal["lowest", "all"], Field(description="lowest or all.")] = "all"
+    ranks: Literal["lowest", "all"] = setting("lowest or all.", "all")
 
 
 class ParquetSection(MirrorSection):
     """A directory or a bucket for the files of ended runs; needs trackside[arrow]."""
 
-    url: Annotated[
-        str,
-        Field(
-            description="Directory, or address of an object store: s3://BUCKET/PREFIX, with ?region=, ?endpoint_override= and ?scheme= as pyarrow.fs has them, or gs://BUCKET/PREFIX.",
-            examples=["s3://training/trackside?region=eu-central-1"],
-        ),
-    ] = ""
+    url: str = setting(
+        "Directory, or address of an object store: s3://BUCKET/PREFIX, with ?region=, ?endpoint_override= and ?scheme= as pyarrow.fs has them, or gs://BUCKET/PREFIX.",
+        "",
+        examples=["s3://training/trackside?region=eu-central-1"],
+    )
 
 
 class BridgesSection(Section):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from trackside_daemon.collectors.ray.dashboard import DASHBOARD
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern
+from trackside_daemon.model.setting_types import AbsolutePath, AbsolutePaths, Pattern, setting
 from trackside_daemon.nvml.settings import NvmlSection
+
+ENABLED = "Turn the collector on or off; on the command line, --[no-]collector.NAME."
 
 
 class CollectorSection(Section):
     """One collector."""
 
-    enabled: Annotated[
-        bool, Field(description="Turn the collector on or off; on the command line, --[no-]collector.NAME.")
-    ] = True
+    enabled: bool = setting(ENABLED, True)
 
 
 class GpuSection(NvmlSection, CollectorSection):
@@ -27,85 +23,78 @@ class GpuSection(NvmlSection, CollectorSection):
 class CpuSection(CollectorSection):
     """The CPU collector."""
 
-    per_cpu: Annotated[bool, Field(description="Show the time of each CPU too, eight series each.")] = False
+    per_cpu: bool = setting("Show the time of each CPU too, eight series each.", False)
 
 
 class DiskSection(CollectorSection):
     """The collector of block devices."""
 
-    exclude: Annotated[Pattern, Field(description="Devices to leave out, as a regular expression.")] = (
-        r"(z?ram|loop|fd|(h|s|v|xv)d[a-z]+|nvme\d+n\d+p|mmcblk\d+p)\d+"
+    exclude: Pattern = setting(
+        "Devices to leave out, as a regular expression.",
+        r"(z?ram|loop|fd|(h|s|v|xv)d[a-z]+|nvme\d+n\d+p|mmcblk\d+p)\d+",
     )
 
 
 class FilesystemSection(CollectorSection):
     """The collector of file systems."""
 
-    paths: Annotated[
-        AbsolutePaths,
-        Field(
-            description="Paths whose file systems are shown, such as those of data and checkpoints; the history's is shown too.",
-            examples=["/,/data,/checkpoints"],
-        ),
-    ] = ("/", "/tmp", "/dev/shm")  # noqa: S108  nothing is created there
+    paths: AbsolutePaths = setting(
+        "Paths whose file systems are shown, such as those of data and checkpoints; the history's is shown too.",
+        ("/", "/tmp", "/dev/shm"),  # noqa: S108  nothing is created there
+        examples=["/,/data,/checkpoints"],
+    )
 
 
 class NetworkSection(CollectorSection):
     """The collector of network devices."""
 
-    exclude: Annotated[Pattern, Field(description="Devices to leave out, as a regular expression.")] = (
+    exclude: Pattern = setting(
+        "Devices to leave out, as a regular expression.",
         r"(veth|cali|cilium|lxc|azv|cni|flannel|kube-|nodelocaldns|vxlan\.calico|(genev|vxlan)_sys_).*"  # pods, clusters
         r"|(eni|gke)[0-9a-f]{11}|(cbr|tunl)\d+"
-        r"|(docker|podman|nerdctl|br-|virbr|lxdbr|incusbr|ovs-|vnet|tap|ifb|dummy).*"  # containers, virtual machines
+        r"|(docker|podman|nerdctl|br-|virbr|lxdbr|incusbr|ovs-|vnet|tap|ifb|dummy).*",  # containers, virtual machines
     )
 
 
 class ThermalSection(CollectorSection):
     """The collector of temperatures and energy, which is off by default."""
 
-    enabled: Annotated[
-        bool, Field(description="Turn the collector on or off; on the command line, --[no-]collector.NAME.")
-    ] = False
+    enabled: bool = setting(ENABLED, False)
 
 
 class ProcessSection(CollectorSection):
     """The collector of the training's processes."""
 
-    smaps: Annotated[
-        bool,
-        Field(
-            description="Read the ranks' smaps_rollup each minute, for unique and proportional memory; it can halt a large training for seconds."
-        ),
-    ] = False
+    smaps: bool = setting(
+        "Read the ranks' smaps_rollup each minute, for unique and proportional memory; it can halt a large training for seconds.",
+        False,
+    )
 
 
 class RanksSection(CollectorSection):
     """The collector of ranks and of the processes on GPUs."""
 
-    others: Annotated[bool, Field(description="Show others' processes on the GPUs, by name and user.")] = True
+    others: bool = setting("Show others' processes on the GPUs, by name and user.", True)
 
 
 class RaySection(CollectorSection):
     """The Ray collector."""
 
-    enabled: Annotated[
-        bool, Field(description="Turn the collector on or off; on the command line, --[no-]collector.NAME.")
-    ] = False
-    dashboard: Annotated[
-        str, Field(description="URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.")
-    ] = DASHBOARD
-    token_file: Annotated[
-        str,
-        Field(description="File with the token of Ray's dashboard; without one, the token that Ray itself would find."),
-    ] = ""
+    enabled: bool = setting(ENABLED, False)
+    dashboard: str = setting(
+        "URL of Ray's dashboard, which runs on the head node; empty to read local nodes alone.", DASHBOARD
+    )
+    token_file: str = setting(
+        "File with the token of Ray's dashboard; without one, the token that Ray itself would find.", ""
+    )
 
 
 class PathSection(Section):
     """Directories of the host's files; in a container they may be mounted elsewhere."""
 
-    procfs: Annotated[AbsolutePath, Field(description="Where the host's /proc is.")] = "/proc"
-    sysfs: Annotated[AbsolutePath, Field(description="Where the host's /sys is.")] = "/sys"
-    rootfs: Annotated[AbsolutePath, Field(description="Where the host's / is.")] = "/"
+    procfs: AbsolutePath = setting("Where the host's /proc is.", "/proc")
+    sysfs: AbsolutePath = setting("Where the host's /sys is.", "/sys")
+    rootfs: AbsolutePath = setting("Where the host's / is.", "/")
 
 
 class CollectorsSection(Section):

@@ -7,61 +7,50 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Bytes, HistoryBytes, Seconds
+from trackside_daemon.model.setting_types import Bytes, HistoryBytes, Seconds, setting
 
 
 class RetentionSection(Section):
     """Bounds of the history; pinned runs are always kept."""
 
-    size: Annotated[
-        HistoryBytes,
-        Field(
-            ge=0,
-            description="Maximum size of the history's file, such as 10GiB; the oldest samples and runs of those who have more than their share are deleted first. 0 for no limit.",
-        ),
-    ] = 10 * 1024**3
-    age: Annotated[
-        Seconds, Field(ge=0, description="How long a run is kept after its end, such as 90d; 0 keeps it forever.")
-    ] = 0.0
+    size: Annotated[HistoryBytes, Field(ge=0)] = setting(
+        "Maximum size of the history's file, such as 10GiB; the oldest samples and runs of those who have more than their share are deleted first. 0 for no limit.",
+        10 * 1024**3,
+    )
+    age: Annotated[Seconds, Field(ge=0)] = setting(
+        "How long a run is kept after its end, such as 90d; 0 keeps it forever.", 0.0
+    )
 
 
 class MediaSection(Section):
     """Bounds of images, texts and tables; the oldest are deleted first."""
 
-    quota_run: Annotated[
-        Bytes,
-        Field(ge=0, description="Maximum size of the images, texts and tables of a run, such as 256MiB; 0 keeps none."),
-    ] = 256 * 1024**2
-    quota: Annotated[Bytes, Field(ge=0, description="Maximum size of the images, texts and tables of all runs.")] = (
-        4 * 1024**3
+    quota_run: Annotated[Bytes, Field(ge=0)] = setting(
+        "Maximum size of the images, texts and tables of a run, such as 256MiB; 0 keeps none.", 256 * 1024**2
+    )
+    quota: Annotated[Bytes, Field(ge=0)] = setting(
+        "Maximum size of the images, texts and tables of all runs.", 4 * 1024**3
     )
 
 
 class StorageSection(Section):
     """The history of runs, on disk."""
 
-    path: Annotated[
-        str,
-        Field(
-            description="Directory of the history; by default /var/lib/trackside for a system daemon, else $XDG_STATE_HOME/trackside/MACHINE-ID."
-        ),
-    ] = ""
+    path: str = setting(
+        "Directory of the history; by default /var/lib/trackside for a system daemon, else $XDG_STATE_HOME/trackside/MACHINE-ID.",
+        "",
+    )
     retention: RetentionSection = RetentionSection()
     media: MediaSection = MediaSection()
-    synchronous: Annotated[
-        Literal["normal", "full"],
-        Field(description="normal or full; with full each commit waits for the disk, and a power cut loses nothing."),
-    ] = "normal"
-    experiment_directory: Annotated[
-        str,
-        Field(
-            description="Directory in which each run gets a directory with its report, plots, metrics, configuration and results at its end, and every reports.every steps. Empty for none.",
-            examples=["/srv/experiments"],
-        ),
-    ] = ""
-    interval: Annotated[
-        Seconds, Field(ge=0.1, description="Time between two samples of GPUs and host that the history keeps.")
-    ] = 10.0
-    jsonl: Annotated[
-        str, Field(description="Directory to which everything is appended as JSON lines, in addition to the history.")
-    ] = ""
+    synchronous: Literal["normal", "full"] = setting(
+        "normal or full; with full each commit waits for the disk, and a power cut loses nothing.", "normal"
+    )
+    experiment_directory: str = setting(
+        "Directory in which each run gets a directory with its report, plots, metrics, configuration and results at its end, and every reports.every steps. Empty for none.",
+        "",
+        examples=["/srv/experiments"],
+    )
+    interval: Annotated[Seconds, Field(ge=0.1)] = setting(
+        "Time between two samples of GPUs and host that the history keeps.", 10.0
+    )
+    jsonl: str = setting("Directory to which everything is appended as JSON lines, in addition to the history.", "")

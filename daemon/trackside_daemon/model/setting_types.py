@@ -52,14 +52,19 @@ def text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def bound(description: str, *, least: float = 0.0, most: float = 1e18) -> Any:
+def setting(description: str, default: Any = ..., **more: Any) -> Any:
+    """Return the field of a setting, by what the documentation says of it and its default; *more* are those of `Field`."""
+    return Field(default, description=description, **more)
+
+
+def bound(description: str, default: Any = ..., *, least: float = 0.0, most: float = 1e18) -> Any:
     """Return the field of a finite number within bounds."""
-    return Field(ge=least, le=most, allow_inf_nan=False, description=description)
+    return setting(description, default, ge=least, le=most, allow_inf_nan=False)
 
 
-def share(description: str) -> Any:
+def share(description: str, default: Any = ...) -> Any:
     """Return the field of a ratio, 0 to 1."""
-    return bound(description, most=1.0)
+    return bound(description, default, most=1.0)
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, le=100 * 365 * 86400)]

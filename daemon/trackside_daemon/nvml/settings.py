@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Texts
+from trackside_daemon.model.setting_types import Texts, setting
 from trackside_daemon.nvml.simulation.faults import faults_by_gpu
 
 
 class NvmlSection(Section):
     """Settings of the readings from NVML, or of their simulation."""
 
-    extra: Annotated[
-        Texts,
-        Field(
-            description="Groups of readings beyond the default ones, such as links,engines; or all.",
-            examples=["links,engines"],
-        ),
-    ] = ()
-    skip: Annotated[
-        Texts, Field(description="Groups of readings to leave out, such as processes.", examples=["processes,clock"])
-    ] = ()
-    expected: Annotated[
-        int, Field(ge=0, description="Number of GPUs that should be present; 0 for the most seen since the start.")
-    ] = 0
-    simulate: Annotated[int, Field(ge=0, le=64, description="Show that many simulated GPUs instead of real ones.")] = 0
-    profile: Annotated[
-        Literal["h100", "a100", "l40s"], Field(description="Model of the simulated GPUs: h100, a100 or l40s.")
-    ] = "h100"
-    trouble: Annotated[
-        Texts,
-        Field(
-            description="Faults of the simulated GPUs: hot, throttled, xid or lost. Each affects the last GPU unless followed by :INDEX.",
-            examples=["hot,lost:2"],
-        ),
-    ] = ()
+    extra: Texts = setting(
+        "Groups of readings beyond the default ones, such as links,engines; or all.", (), examples=["links,engines"]
+    )
+    skip: Texts = setting("Groups of readings to leave out, such as processes.", (), examples=["processes,clock"])
+    expected: int = setting("Number of GPUs that should be present; 0 for the most seen since the start.", 0, ge=0)
+    simulate: int = setting("Show that many simulated GPUs instead of real ones.", 0, ge=0, le=64)
+    profile: Literal["h100", "a100", "l40s"] = setting("Model of the simulated GPUs: h100, a100 or l40s.", "h100")
+    trouble: Texts = setting(
+        "Faults of the simulated GPUs: hot, throttled, xid or lost. Each affects the last GPU unless followed by :INDEX.",
+        (),
+        examples=["hot,lost:2"],
+    )
 
     @field_validator("extra", "skip")
     @classmethod

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
 from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import setting
 
 
 class SinksSection(Section):
@@ -22,9 +21,6 @@ class SinksSection(Section):
     alertmanager: AlertmanagerSection = AlertmanagerSection()
     webhook: WebhookSection = WebhookSection()
     apprise: AppriseSection = AppriseSection()
-    runbook_url: Annotated[
-        str,
-        Field(
-            description="Page of runbooks, such as https://HOST/alerts.md; the anchor is the alert's name in lower case."
-        ),
-    ] = ""
+    runbook_url: str = setting(
+        "Page of runbooks, such as https://HOST/alerts.md; the anchor is the alert's name in lower case.", ""
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Texts
+from trackside_daemon.model.setting_types import Texts, setting
 
 
 def _off(value: object) -> object:
@@ -21,15 +21,11 @@ LeastSeverity = Annotated[Literal["info", "warning", "critical", "off"], BeforeV
 class SinkSection(Section):
     """Selection of the alerts that a sink sends."""
 
-    severity: Annotated[
-        LeastSeverity,
-        Field(description="Minimum severity of the alerts to send: info, warning, critical; off for none."),
-    ] = "warning"
-    also: Annotated[
-        Texts,
-        Field(description="Alerts to send although they are less severe.", examples=["RunStarted,RunFinished"]),
-    ] = (
-        "RunStarted",
-        "RunFinished",
-        "RunRestarted",
+    severity: LeastSeverity = setting(
+        "Minimum severity of the alerts to send: info, warning, critical; off for none.", "warning"
+    )
+    also: Texts = setting(
+        "Alerts to send although they are less severe.",
+        ("RunStarted", "RunFinished", "RunRestarted"),
+        examples=["RunStarted,RunFinished"],
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from trackside_daemon.alerts.sinks.sink_settings import SinkSection
-from trackside_daemon.model.setting_types import Texts  # noqa: TC001  pydantic reads it
+from trackside_daemon.model.setting_types import Texts, setting
 
 
 def _servers(urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -36,20 +36,15 @@ def _labels(labels: tuple[str, ...]) -> tuple[str, ...]:
 class AlertmanagerSection(SinkSection):
     """Alertmanagers, for machines without a Prometheus that evaluates rules."""
 
-    urls: Annotated[
-        Texts,
-        AfterValidator(_servers),
-        Field(
-            description="Alertmanagers, as http://HOST:PORT: all peers of a cluster, no load balancer.",
-            examples=["http://127.0.0.1:9093"],
-        ),
-    ] = ()
-    labels: Annotated[
-        Texts,
-        AfterValidator(_labels),
-        Field(description="Further labels of alerts, such as cluster=a.", examples=["cluster=a,team=ml"]),
-    ] = ()
-    username: Annotated[str, Field(description="User of Alertmanager's basic authentication.")] = ""
-    password_file: Annotated[str, Field(description="File with that user's password.")] = ""
-    bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
-    ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+    urls: Annotated[Texts, AfterValidator(_servers)] = setting(
+        "Alertmanagers, as http://HOST:PORT: all peers of a cluster, no load balancer.",
+        (),
+        examples=["http://127.0.0.1:9093"],
+    )
+    labels: Annotated[Texts, AfterValidator(_labels)] = setting(
+        "Further labels of alerts, such as cluster=a.", (), examples=["cluster=a,team=ml"]
+    )
+    username: str = setting("User of Alertmanager's basic authentication.", "")
+    password_file: str = setting("File with that user's password.", "")
+    bearer_file: str = setting("File with a bearer token.", "")
+    ca_file: str = setting("Certificates of trusted authorities, in PEM.", "")
