@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.capture_limits import MOST_STEPS
+from trackside_daemon.model.capture_limits import MAX_STEPS
 from trackside_daemon.model.setting_types import Naturals
 
 
@@ -15,7 +15,7 @@ class PlanSection(Section):
     """A plan of profiles of every run that has none of its own."""
 
     steps: Annotated[
-        int, Field(ge=0, le=MOST_STEPS, description="Number of optimizer steps to profile as planned; 0 for no plan.")
+        int, Field(ge=0, le=MAX_STEPS, description="Number of optimizer steps to profile as planned; 0 for no plan.")
     ] = 0
     warmup: Annotated[
         int, Field(ge=0, description="Number of steps between the begin of an epoch, or of the run, and the profile.")

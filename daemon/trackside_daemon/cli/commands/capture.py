@@ -16,7 +16,7 @@ from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.capture_limits import MOST_STEPS, Asked, OptionError
+from trackside_daemon.model.capture_limits import MAX_STEPS, CaptureBody, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def capture(
     steps: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help=f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]", show_default=False
+            metavar="N", help=f"Number of optimizer steps, {MAX_STEPS} at most. [default: 10]", show_default=False
         ),
     ] = None,
     seconds: Annotated[
@@ -78,7 +78,7 @@ def capture(
         kind, *others = [name for name, wanted in chosen.items() if wanted] or ["profile"]
         if others:
             raise CommandError(f"{', '.join(f'--{name}' for name in (kind, *others))}: give one of them")
-        asked = Asked(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
+        asked = CaptureBody(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
         try:
             asked.options()
         except OptionError as error:
