@@ -110,7 +110,7 @@ class ClientSession:
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
         bye: The bye of a stray session, without its totals.
         opened_hash: A hash of its last `SessionOpened`; None if the history has none.
-        had_ended: It sent its bye to an earlier daemon and nothing but a hello since.
+        had_bye: It sent its bye to an earlier daemon and nothing but a hello since.
         went_on: It has sent more after that bye, so that it has not ended.
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
@@ -155,7 +155,7 @@ class ClientSession:
         self.stray: Identity | None = None
         self.bye: Bye | None = None
         self.opened_hash: int | None = None
-        self.had_ended = False
+        self.had_bye = False
         self.media: dict[int, int] = {}
         self.refused: dict[int, str] = {}
 

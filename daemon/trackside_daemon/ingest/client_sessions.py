@@ -150,9 +150,7 @@ class ClientSessions:
 
     def _is_over(self, id_: bytes) -> bool:
         session = self._sessions.get(id_)
-        return (
-            session is None or session.had_ended or (session.training is not None and session.training.status in ENDED)
-        )
+        return session is None or session.had_bye or (session.training is not None and session.training.status in ENDED)
 
     def pace(self, load: float, now: Moment) -> list[list[bytes]]:
         """Return once a second the messages to clients that are to collect rows for another time.
@@ -232,7 +230,7 @@ class ClientSessions:
         if session is not None and session.greeted:
             session.peer = connection.id
             session.received_at = now.monotonic
-            if session.had_ended:
+            if session.had_bye:
                 # It is alive after all, and its run has to be on the page again.
                 session.went_on = True
                 session.restart()

@@ -306,8 +306,8 @@ class Greetings:
         session.greeted = True
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
         if stored is not None:
-            session.had_ended = stored.ended and not session.went_on and not hello.late
-        if not session.had_ended:  # otherwise it only missed the ack of its bye, and ends with the welcome
+            session.had_bye = stored.ended and not session.went_on and not hello.late
+        if not session.had_bye:  # otherwise it only missed the ack of its bye, and ends with the welcome
             attached: list[Batch] = []
             ours = session.clock.corrected_hello(hello)
             attempt = session.ref.attempt if stored is None else stored.attempt

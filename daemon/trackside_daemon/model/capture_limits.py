@@ -64,10 +64,8 @@ class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
         Raises:
             OptionError: The kind does not take one, or a number is out of its range.
         """
-        takes, given = (
-            OPTIONS_BY_KIND[self.kind],
-            {name: getattr(self, name) for name in ProfileOptions.__struct_fields__},
-        )
+        takes = OPTIONS_BY_KIND[self.kind]
+        given = {name: getattr(self, name) for name in ProfileOptions.__struct_fields__}
         for name, value in given.items():
             if value not in (None, False) and name not in takes.others and not (name == "steps" and takes.steps):
                 raise OptionError((name,), f"a capture of kind {self.kind} has none")
