@@ -151,10 +151,8 @@ class RowQueue:
             source.poll()
         if self._between_cells:
             self._begin_cell(step)
-        pending = self.pending
-        joining = (
-            pending if pending is not None and (pending.is_waiting or not pending.keys.isdisjoint(named)) else None
-        )
+        held = self.pending
+        joining = held if held is not None and (held.is_waiting or not held.keys.isdisjoint(named)) else None
         if joining is not None:
             named, step = _joined(joining, self._flat(named), step)
         for value in named.values():

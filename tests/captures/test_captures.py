@@ -138,10 +138,10 @@ def test_a_disk_without_room_is_reported_before_anything_is_recorded(
 def test_the_ranks_of_a_capture_are_free_when_its_summary_cannot_begin(
     harness: CapturesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> AbstractContextManager[Any]:
+    def fail(_: object) -> AbstractContextManager[Any]:
         raise OSError(EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(harness.recorder, "summarizing", fail)
+    monkeypatch.setattr(harness.recorder, "prepared_summary", fail)
     first = harness.captures.begin(REQUEST)
     assert harness.wait(first.id).reason.endswith(": resource temporarily unavailable")
     if (thread := harness.captures._threads.get(first.id)) is not None:
@@ -185,7 +185,7 @@ def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(
         assert released.wait(DEADLINE)
         return {"files": {}}
 
-    monkeypatch.setattr(harness.recorder, "summarizing", lambda: nullcontext(summarize))
+    monkeypatch.setattr(harness.recorder, "prepared_summary", lambda _: nullcontext(summarize))
     asked = harness.captures.begin(REQUEST)
     assert summarizing.wait(DEADLINE)
     harness.captures.stop(0.01)

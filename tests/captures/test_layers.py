@@ -17,7 +17,7 @@ from trackside_daemon.captures.kinds.layers import RANKS, STILL_SECONDS, UNOBSER
 from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.model.capture import Capture, ProfileOptions
-from trackside_daemon.model.capture_limits import TAKES
+from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from histories import History
 
-STEPS = TAKES["layers"].steps
+STEPS = OPTIONS_BY_KIND["layers"].steps
 CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=ProfileOptions(STEPS))
 
 

@@ -14,9 +14,9 @@ from trackside.captures.kineto import is_tested
 from trackside.captures.memory import memory
 from trackside.captures.profiler import profile
 from trackside.wire import Profile, ProfileQuestion
-from trackside_daemon.captures.summary.profile import profile as summary
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import decode
+from trackside_daemon.captures.summary.trace_summary import summarize_trace as summary
 
 pytestmark = [
     pytest.mark.skipif(not is_tested(torch.__version__), reason="the installed PyTorch is not a tested version"),

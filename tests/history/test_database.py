@@ -231,11 +231,11 @@ def test_a_file_that_was_deleted_or_replaced_is_noticed(place: Path) -> None:
     assert first.is_gone()
     (place / FILE).unlink()
     assert first.is_gone()
-    first.restore()
+    first.reopen()
     assert not first.is_gone()
     (place / f"{FILE}-wal").unlink()
     assert first.is_gone()
-    first.restore()
+    first.reopen()
     assert not first.is_gone()
     first.close()
 
@@ -317,7 +317,7 @@ def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_ne
     with database.reading() as connection:
         before = connection.execute("SELECT name FROM run").fetchone()
         database.report("damaged")
-        database.restore()
+        database.reopen()
         with database.transaction() as writer:
             writer.execute("UPDATE run SET name = 'new'")
         assert connection.execute("SELECT name FROM run").fetchone() == before
@@ -344,7 +344,7 @@ def test_no_reader_opens_the_old_file_while_it_is_replaced(
 
     monkeypatch.setattr(set_aside, "set_aside", read_and_rename)
     database.report("damaged")
-    database.restore()
+    database.reopen()
     assert len(refused) == 1
     database.close()
 
@@ -355,7 +355,7 @@ def test_a_reader_that_has_read_nothing_before_its_file_is_replaced_does_not_mix
     database = Database(place)
     with database.reading() as connection:
         database.report("damaged")
-        database.restore()
+        database.reopen()
         with database.transaction() as writer:
             writer.execute("CREATE TABLE other (a INTEGER)")
             writer.executemany("INSERT INTO other VALUES (?)", [(number,) for number in range(10_000)])

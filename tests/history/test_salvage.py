@@ -288,12 +288,12 @@ def test_a_row_that_is_damaged_costs_only_itself_and_one_that_comes_again_no_end
     bench.connection.execute("UPDATE log SET data = x'91' WHERE id = (SELECT min(id) FROM log WHERE id >> 32 = 1)")
     bench.connection.execute("UPDATE run SET tags = '[\"t'")
     bench.database.report("a damaged row", rows=True)
-    bench.database.restore()
+    bench.database.reopen()
     with bench.database.reading() as connection:
         assert [run["tags"] for run in reader.runs(connection)] == [[], []]
     assert "288 are lost" in caplog.text
     bench.database.report("a damaged row", rows=True)
-    bench.database.restore()
+    bench.database.reopen()
     assert "its rows are damaged again" in caplog.text
     assert bench.connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
     bench.close()
@@ -373,7 +373,7 @@ def test_a_daemon_salvages_in_a_process_of_its_own_and_waits_for_it(original: Or
         with pytest.raises(sqlite3.OperationalError, match="are being copied to a new one"), database.reading():
             pass
         try:
-            database.restore(processes.DEADLINE)
+            database.reopen(processes.DEADLINE)
         except UnavailableError:
             continue
     assert {name: len(one) for name, one in rows(database).items()} == {
@@ -396,9 +396,9 @@ def test_a_file_that_cannot_be_set_aside_is_not_used(
         database.report("malformed")
         for _ in range(2):
             with pytest.raises(HistoryError, match=r"malformed\), and cannot be set aside: read-only file system"):
-                database.restore()
+                database.reopen()
         assert not database.is_open
-    database.restore()
+    database.reopen()
     assert database.is_open
     database.close()
 
@@ -428,7 +428,7 @@ def test_a_large_file_is_checked_while_it_is_used(original: Original, place: Pat
         return database.damage
 
     processes.eventually(damage)
-    database.restore(processes.DEADLINE)
+    database.reopen(processes.DEADLINE)
     assert {name: len(one) for name, one in rows(database).items()} == {
         name: len(one) for name, one in original.rows.items()
     }

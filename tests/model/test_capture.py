@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
-from trackside_daemon.model.capture_limits import Asked, OptionError
+from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_an_option_that_a_kind_lacks_is_refused_in_one_line(
     kind: KindName, given: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(OptionError) as refused:
-        Asked(kind, **given).options()
+        CaptureBody(kind, **given).options()
     assert refused.value.text("--") == expected
     assert str(refused.value) == expected.replace("--", "")
 
 
 def test_what_is_not_given_is_as_usual() -> None:
-    assert {kind: Asked(kind).options().steps for kind in KINDS} == {**dict.fromkeys(KINDS, 10), "layers": 100}
-    assert Asked().options() == PROFILE
-    assert Asked(seconds=120.0, stacks=True).options() == ProfileOptions(None, 120.0, stacks=True)
-    assert Asked("layers", steps=1000).options() == ProfileOptions(1000)
+    assert {kind: CaptureBody(kind).options().steps for kind in KINDS} == {**dict.fromkeys(KINDS, 10), "layers": 100}
+    assert CaptureBody().options() == PROFILE
+    assert CaptureBody(seconds=120.0, stacks=True).options() == ProfileOptions(None, 120.0, stacks=True)
+    assert CaptureBody("layers", steps=1000).options() == ProfileOptions(1000)

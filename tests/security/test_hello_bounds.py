@@ -18,7 +18,7 @@ from trackside.wire import ProcessInfo, Totals
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.messages import MessageLimits
 from trackside_daemon.model.records import SessionOpened
-from trackside_daemon.training.admission import MAX_INT32, NEW_RUNS_BURST, NEW_RUNS_PER_SECOND
+from trackside_daemon.training.admission import MAX_INT32, NEW_RUNS_BURST, NEW_RUNS_RATE
 
 LONG = "A" * 2**21
 IDENTITIES: list[dict[str, Any]] = [
@@ -126,7 +126,7 @@ def test_attempts_of_one_run_have_the_rate_of_new_runs(desk: SessionsHarness, ca
     desk.house.after = 1.0
     for attempt in range(306, 316):
         desk.greet(FakeSession("id-1", attempt=attempt))
-    assert begun() == NEW_RUNS_BURST - 1 + NEW_RUNS_PER_SECOND
+    assert begun() == NEW_RUNS_BURST - 1 + NEW_RUNS_RATE
     other = FakeSession("id-2", name="other")
     desk.sessions.receive(Connection(PEER, 4711), other.frames("hello", other.hello()), desk.house.now)
     assert "run other (id id-2, attempt 0) begins" in caplog.messages

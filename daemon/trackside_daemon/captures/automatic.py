@@ -17,7 +17,7 @@ from trackside.log_once import LogOnce
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.kinds.by_name import BY_NAME
 from trackside_daemon.model.capture import AlertLink, ProfileOptions
-from trackside_daemon.model.capture_limits import Asked
+from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.model.families.training import KNOWN, MEMORY, STEPS
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
@@ -136,7 +136,7 @@ class AutomaticCaptures:
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
             self._begin_capture(
-                CaptureRequest(run, attempt, kind, trigger="alert", options=Asked(kind).options(), cause=link)
+                CaptureRequest(run, attempt, kind, trigger="alert", options=CaptureBody(kind).options(), cause=link)
             )
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)

@@ -171,20 +171,17 @@ class Captures:
             busy |= dict.fromkeys(set(wanted) - set(known), NOT_CONNECTED)
             self._change(capture)
             if not ranks:
-                ended = self._ends(capture.run, 0.0).get(None)
-                self._end(
-                    capture, _reasons(busy) if known else f"it {ended}; {ENDED}" if ended else NO_PROCESS_CONNECTED
-                )
+                self._end(capture, _reasons(busy) if known else self._why_no_ranks(capture.run))
                 return
             kind = self._kinds[capture.kind]
-            with kind.summarizing() as prepared:
+            with kind.prepared_summary(capture) as prepared:
                 try:
                     directory = self.store.make(capture.id, kind)
                     capture = self._change(replace(capture, state="recording"))
                     capture, outcomes = self._record(capture, ranks, directory)
                 finally:
                     self._release(capture)
-                summarize = prepared if capture.kind == kind.name else self._kinds[capture.kind].summary
+                summarize = prepared if capture.kind == kind.name else self._kinds[capture.kind].summarize
                 self._complete(replace(capture, reason=_reasons(outcomes | busy)), outcomes, directory, summarize)
         except NoRoomError as error:
             self._end(capture, str(error))
@@ -198,6 +195,10 @@ class Captures:
                 del self._threads[capture.id]
                 self._automatic.pop(capture.id, None)
                 self._free(capture)  # also if its summary could not begin
+
+    def _why_no_ranks(self, run: str) -> str:
+        ended = self._ends(run, 0.0).get(None)
+        return f"it {ended}; {ENDED}" if ended else NO_PROCESS_CONNECTED
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
         """Record the ranks; where nothing profiles any of them, their stacks if those were asked for and they live."""
@@ -242,7 +243,7 @@ class Captures:
             return
         paths = {rank: path.rename(directory / path.name) for rank, path in recorded.items()}
         self._change(replace(capture, state="written"))
-        summary = summarize(capture, paths)
+        summary = summarize(paths)
         # That of a profile replaces a trace by a compressed one with marks.
         paths |= {int(rank): paths[int(rank)].with_name(name) for rank, name in summary.get("files", {}).items()}
         files = self.store.pack(self._kinds[capture.kind], paths)

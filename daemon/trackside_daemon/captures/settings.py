@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.capture_limits import MOST_STEPS
+from trackside_daemon.model.capture_limits import MAX_STEPS
 from trackside_daemon.model.setting_types import Naturals, setting
 
 
 class PlanSection(Section):
     """A plan of profiles of every run that has none of its own."""
 
-    steps: int = setting("Number of optimizer steps to profile as planned; 0 for no plan.", 0, ge=0, le=MOST_STEPS)
+    steps: int = setting("Number of optimizer steps to profile as planned; 0 for no plan.", 0, ge=0, le=MAX_STEPS)
     warmup: int = setting("Number of steps between the begin of an epoch, or of the run, and the profile.", 0, ge=0)
     epochs: Naturals = setting(
         "The epochs to profile, as pushed; without any, the run is profiled once.", (), examples=["1,5"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.documents.groups import Comparison, RunGroup
 
 FUNCTIONS = ("mean", "std", "min", "max", "n", "low", "high", "ratio", "ratio_low", "ratio_high")
-MOST_LETTERS = 2000  # which also bounds the depth
+MAX_LETTERS = 2000  # which also bounds the depth
 
 _BASELINE = "baseline"
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -41,6 +41,15 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: lambda one, other: one / other if other else nan,
+}
+
+# Fields of an `Effect`, which compares curves at equal steps, by function and by whether the baseline's value is meant.
+_FIELDS = {
+    ("mean", False): "value",
+    ("mean", True): "baseline",
+    ("ratio", False): "ratio",
+    ("ratio_low", False): "low",
+    ("ratio_high", False): "high",
 }
 
 
@@ -67,6 +76,8 @@ class GateValue(NamedTuple):
 
 
 Read: TypeAlias = "Callable[[GateValue], float]"
+Test: TypeAlias = "Callable[[Read], bool]"
+Number: TypeAlias = "Callable[[Read], float]"
 
 
 class Condition:
@@ -82,11 +93,12 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        if len(self.text) > MOST_LETTERS:
-            raise ExpressionError(f"it has more than {MOST_LETTERS} letters")
+        if len(self.text) > MAX_LETTERS:
+            raise ExpressionError(f"it has more than {MAX_LETTERS} letters")
         try:
-            self._tree = ast.parse(self.text, mode="eval").body
-            self.values = tuple(dict.fromkeys(self._values(self._tree)))
+            found: list[GateValue] = []
+            self._test = self._condition(ast.parse(self.text, mode="eval").body, found)
+            self.values = tuple(dict.fromkeys(found))
         except SyntaxError as error:
             raise ExpressionError(f"{error.msg} at letter {error.offset or 1}") from None
         except (ValueError, RecursionError, MemoryError) as error:
@@ -103,68 +115,71 @@ class Condition:
         Raises:
             NotANumberError: A side of a comparison is NaN, or divides by 0.
         """
-        return self._holds(self._tree, read)
+        return self._test(read)
 
-    def _values(self, node: ast.expr) -> list[GateValue]:
-        """Return the values of a part that is a condition, and check it.
+    def _condition(self, node: ast.expr, values: list[GateValue]) -> Test:
+        """Return what tests a part that is a condition, and add the values that it reads.
 
         Raises:
             ExpressionError: It is none.
         """
         if isinstance(node, ast.BoolOp):
-            return [value for part in node.values for value in self._values(part)]
+            combine = all if isinstance(node.op, ast.And) else any
+            parts = [self._condition(part, values) for part in node.values]
+            return lambda read: combine(part(read) for part in parts)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return self._values(node.operand)
+            operand = self._condition(node.operand, values)
+            return lambda read: not operand(read)
         if not isinstance(node, ast.Compare) or not all(type(compare) in _COMPARISONS for compare in node.ops):
             raise ExpressionError(f"{self._text(node)}: a comparison with <, <=, >, >=, == or != is expected")
+        return self._comparison(node, values)
+
+    def _comparison(self, node: ast.Compare, values: list[GateValue]) -> Test:
+        text = self._text(node)
         found: list[GateValue] = []
-
-        def note(value: GateValue) -> float:
-            found.append(value)
-            return 1.0
-
-        for part in (node.left, *node.comparators):
-            self._number(part, note, "")
+        sides = [self._number(part, found) for part in (node.left, *node.comparators)]
         keys = list(dict.fromkeys(value.key for value in found if value.key))
         if len(keys) != 1 and any(not value.key for value in found):
-            raise ExpressionError(
-                f"{self._text(node)}: write baseline(KEY) in a comparison of {len(keys) or 'no'} keys"
-            )
-        return [value if value.key else value._replace(key=keys[0]) for value in found]
+            raise ExpressionError(f"{text}: write baseline(KEY) in a comparison of {len(keys) or 'no'} keys")
+        found[:] = [value if value.key else value._replace(key=keys[0]) for value in found]
+        values += found
+        compares = [_COMPARISONS[type(compare)] for compare in node.ops]
 
-    def _holds(self, node: ast.expr, read: Read) -> bool:
-        if isinstance(node, ast.BoolOp):
-            combine = all if isinstance(node.op, ast.And) else any
-            return combine(self._holds(part, read) for part in node.values)
-        if isinstance(node, ast.UnaryOp):
-            return not self._holds(node.operand, read)
-        assert isinstance(node, ast.Compare)  # noqa: S101  `_values` has checked it
-        key = next((value.key for value in self._values(node)), "")
-        numbers = [self._number(part, read, key) for part in (node.left, *node.comparators)]
-        if any(map(isnan, numbers)):
-            raise NotANumberError(self._text(node))
-        pairs = zip(numbers, node.ops, numbers[1:], strict=False)
-        return all(_COMPARISONS[type(compare)](one, other) for one, compare, other in pairs)
+        def holds(read: Read) -> bool:
+            numbers = [side(read) for side in sides]
+            if any(map(isnan, numbers)):
+                raise NotANumberError(text)
+            return all(map(lambda compare, one, other: compare(one, other), compares, numbers, numbers[1:]))
 
-    def _number(self, node: ast.expr, read: Read, key: str) -> float:
-        """Return the number of a part; *key* is that of a bare ``baseline``."""
+        return holds
+
+    def _number(self, node: ast.expr, found: list[GateValue]) -> Number:
+        """Return what computes a part that is a number, and add the values that it reads; a bare ``baseline`` has no key yet."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             try:
-                return float(node.value)
+                constant = float(node.value)
             except OverflowError:
                 raise ExpressionError(f"{self._text(node)[:20]}…: the number is too large") from None
+            return lambda _: constant
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._number(node.operand, read, key)
-        if isinstance(node, ast.Name) and node.id == _BASELINE:
-            return read(GateValue(key, baseline=True))
-        if isinstance(node, ast.Call):
-            return read(self._call(node))
-        if (own := self._key(node)) is not None:
-            return read(GateValue(own))
+            operand = self._number(node.operand, found)
+            return lambda read: -operand(read)
+        if (value := self._value(node)) is not None:
+            place = len(found)
+            found.append(value)
+            return lambda read: read(found[place])
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            one, other = self._number(node.left, read, key), self._number(node.right, read, key)
-            return _ARITHMETIC[type(node.op)](one, other)
+            combine = _ARITHMETIC[type(node.op)]
+            one, other = self._number(node.left, found), self._number(node.right, found)
+            return lambda read: combine(one(read), other(read))
         raise ExpressionError(f"{self._text(node)}: a number, a key, or a function of a key is expected")
+
+    def _value(self, node: ast.expr) -> GateValue | None:
+        if isinstance(node, ast.Name) and node.id == _BASELINE:
+            return GateValue("", baseline=True)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        return None if (key := self._key(node)) is None else GateValue(key)
 
     def _call(self, node: ast.Call) -> GateValue:
         name = self._text(node.func)
@@ -242,16 +257,6 @@ def _number(value: GateValue, comparison: Comparison, each: RunGroup) -> float:
             )
         )
     return float(getattr(statistics, value.function))
-
-
-# Fields of an `Effect`, which compares curves at equal steps, by function and by whether the baseline's value is meant.
-_FIELDS = {
-    ("mean", False): "value",
-    ("mean", True): "baseline",
-    ("ratio", False): "ratio",
-    ("ratio_low", False): "low",
-    ("ratio_high", False): "high",
-}
 
 
 def _text(value: GateValue) -> str:

@@ -94,11 +94,11 @@ class Database:
         synchronous: ``normal`` or ``full``: whether a commit waits for the disk.
         migrations: The steps that create the tables.
         serves: For a daemon: lock the directory; where the disk does not take the file at the moment, or it takes long to salvage
-            a damaged one, stay closed until `restore`; check a large file for damage while it is used.
+            a damaged one, stay closed until `reopen`; check a large file for damage while it is used.
 
     Attributes:
         path: The file.
-        damage: What is damaged; empty if nothing is known. `restore` sets the file aside then.
+        damage: What is damaged; empty if nothing is known. `reopen` sets the file aside then.
         problem: Why there is no history at the moment; empty while the file is open.
         found_damage: Called when *damage* is found, in any thread.
 
@@ -132,15 +132,15 @@ class Database:
         self._files: list[os.stat_result] = []
         self._connection: sqlite3.Connection | None = None
         self._directory_lock: FileLock | None = None
-        self._salvaging = CallWorker(MODULE, Salvaged, memory=worker_bytes(WORKER_BYTES), name="its process")
-        self._salvaged_at = -inf
+        self._copier = CallWorker(MODULE, Salvaged, memory=worker_bytes(WORKER_BYTES), name="its process")
+        self._copied_at = -inf
         self._has_bad_rows = False
         self._check = CallWorker(MODULE, str, memory=worker_bytes(WORKER_BYTES), name="its process")
         self._image = directory / f"{FILE}{set_aside.IMAGE}"
         with suppress(OSError):  # of a daemon that was killed while it set a file aside
             self._image.unlink()
         try:
-            self.restore(QUICK_SECONDS if serves else inf)
+            self.reopen(QUICK_SECONDS if serves else inf)
         except UnavailableError:
             if not serves:
                 self.close()
@@ -213,7 +213,7 @@ class Database:
             raise
 
     def report(self, damage: str, *, rows: bool = False) -> None:
-        """Accept that the file is damaged, or only some of its *rows*: `restore` sets it aside."""
+        """Accept that the file is damaged, or only some of its *rows*: `reopen` sets it aside."""
         if not self.damage:
             self._has_bad_rows = rows
             self.damage = damage
@@ -240,7 +240,7 @@ class Database:
         except OSError:  # the file system does not answer; the next write fails too
             return False
 
-    def restore(self, seconds: float = inf) -> None:
+    def reopen(self, seconds: float = inf) -> None:
         """Open the file again, after a fault of it or of the disk. A damaged one is set aside, and salvaged into a new one.
 
         Args:
@@ -252,7 +252,7 @@ class Database:
         """
         try:
             with self._lock:  # readers wait
-                self._restore(seconds)
+                self._reopen(seconds)
         except HistoryError as error:
             self.problem = str(error)
             raise
@@ -262,7 +262,7 @@ class Database:
             raise kind(f"{self.problem}; free it, or name another directory with {OPTION}") from error
         self.problem = ""
 
-    def _restore(self, seconds: float) -> None:
+    def _reopen(self, seconds: float) -> None:
         if self.damage:
             self._keep_image()
         self._disconnect()
@@ -270,14 +270,14 @@ class Database:
             self._claim()
         if self.damage:
             self._set_aside(self.damage)
-        self._salvage(seconds)
+        self._copy_rows_to_new_file(seconds)
         try:
             self._open()
         except (DamagedError, sqlite3.DatabaseError) as error:
             if not isinstance(error, DamagedError) and not is_damage(error):
                 raise
             self._set_aside(str(error))
-            self._salvage(seconds)
+            self._copy_rows_to_new_file(seconds)
             self._open()
 
     def close(self) -> None:
@@ -286,7 +286,7 @@ class Database:
         if self.damage:  # the next one must not use it
             with suppress(HistoryError):
                 self._set_aside(self.damage)
-        self._salvaging.end()
+        self._copier.end()
         if self._directory_lock is not None:
             self._directory_lock.close()
             self._directory_lock = None
@@ -441,7 +441,7 @@ class Database:
         log.error("%s is damaged (%s): it is kept as %s", self.path, damage, aside.name)
         self.damage = ""
 
-    def _salvage(self, seconds: float) -> None:
+    def _copy_rows_to_new_file(self, seconds: float) -> None:
         """Copy what is left of a file that was set aside to a new one.
 
         Raises:
@@ -450,12 +450,12 @@ class Database:
         pending = set_aside.unfinished(self.path)
         if pending is None:
             return
-        again = time.monotonic() - self._salvaged_at < AGAIN_SECONDS
+        again = time.monotonic() - self._copied_at < AGAIN_SECONDS
         error = "its rows are damaged again" if self._has_bad_rows and again else pending.room()
         try:
-            salvaged = None if error else self._salvaged(pending, seconds)
+            salvaged = None if error else self._await_copy(pending, seconds)
         except (OSError, ValueError, sqlite3.Error, WorkerFailed) as failure:
-            self._salvaging.end()
+            self._copier.end()
             salvaged, error = None, str(failure)
         if salvaged is None:
             log.warning("a new history begins, without the rows of %s: %s", pending.damaged.name, error)
@@ -463,18 +463,18 @@ class Database:
             log.warning("a new history begins: %s", salvaged.text())
             pending.target.rename(self.path)
         pending.end()
-        self._salvaged_at = time.monotonic()
+        self._copied_at = time.monotonic()
 
-    def _salvaged(self, pending: set_aside.Salvaging, seconds: float) -> Salvaged:
+    def _await_copy(self, pending: set_aside.Salvaging, seconds: float) -> Salvaged:
         if not self._serves:
             return salvage(pending.source, pending.target, time.monotonic() + SALVAGE_SECONDS)
-        if not self._salvaging.busy:
+        if not self._copier.busy:
             os.truncate(pending.target, 0)  # of a daemon that was killed
-            self._salvaging.begin(SalvageRequest(str(pending.source), str(pending.target), SALVAGE_SECONDS))
-        salvaged = self._salvaging.poll(seconds)
+            self._copier.begin(SalvageRequest(str(pending.source), str(pending.target), SALVAGE_SECONDS))
+        salvaged = self._copier.poll(seconds)
         if salvaged is None:
             raise SalvagingError(f"{self.path}: the rows of the damaged history are being copied to a new one")
-        self._salvaging.end()
+        self._copier.end()
         return salvaged
 
     @contextmanager

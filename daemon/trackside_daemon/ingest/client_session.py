@@ -109,18 +109,18 @@ class ClientSession:
         identity: The identity of its process; None before the first hello.
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
         bye: The bye of a stray session, without its totals.
-        opened: A hash of its last `SessionOpened`; 0 if the history has none.
-        over: It sent its bye to an earlier daemon and nothing but a hello since.
-        resumed: It has sent more after that bye, so that it is not over.
+        opened_hash: A hash of its last `SessionOpened`; None if the history has none.
+        had_bye: It sent its bye to an earlier daemon and nothing but a hello since.
+        went_on: It has sent more after that bye, so that it has not ended.
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
         greets_since: When it greeted first since it had to, in monotonic seconds.
         family: Its process and those above it, by `family`.
-        why: Why it has got another run than it wanted; empty if it has not.
+        why_other_run: Why it has got another run than it wanted; empty if it has not.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         media: Numbers of images, texts and tables by the number of their message, which is not committed.
         refused: Reasons by number of refused messages whose nack the client may have missed.
-        pace: For how many milliseconds its client collects rows.
+        gather_milliseconds: For how long its client collects rows.
     """
 
     def __init__(self, id: bytes, shared: Shared) -> None:  # noqa: A002  the wire's word
@@ -131,9 +131,9 @@ class ClientSession:
         self.peer = b""
         self.received_at = 0.0
         self.family: Family = ()
-        self.why = ""
+        self.why_other_run = ""
         self.is_logged = True
-        self.resumed = False
+        self.went_on = False
         self._shared = shared
         self._hooks_logged = 0
         # The most dropped values that a skip has stated: a spool may have lost more after the bye was written.
@@ -146,7 +146,7 @@ class ClientSession:
         """Require another hello; what was accepted and not committed has to be sent again."""
         self.ref = SessionRef(self.ref.id)
         self.greeted = False
-        self.pace = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
+        self.gather_milliseconds = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
         self.greets_since = 0.0
         self.accepted = 0
         self.committed = 0
@@ -154,8 +154,8 @@ class ClientSession:
         self.identity: Identity | None = None
         self.stray: Identity | None = None
         self.bye: Bye | None = None
-        self.opened = 0
-        self.over = False
+        self.opened_hash: int | None = None
+        self.had_bye = False
         self.media: dict[int, int] = {}
         self.refused: dict[int, str] = {}
 
@@ -193,9 +193,9 @@ class ClientSession:
             self.ref.id, identity.run, name, attempt, identity.rank, process, hello.late, correlation_of(hello)
         )
         content = (name, attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
-        before, again = self.opened, self._announced
-        self.opened = (hash(msgspec.msgpack.encode(content)) or 1) if room else 0  # which stands for none
-        if self.opened in {0, before}:
+        before, again = self.opened_hash, self._announced
+        self.opened_hash = hash(msgspec.msgpack.encode(content)) if room else None
+        if self.opened_hash in {None, before}:
             return
         if not (again or hello.late):
             self._announced = True

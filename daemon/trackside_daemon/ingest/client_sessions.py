@@ -150,7 +150,7 @@ class ClientSessions:
 
     def _is_over(self, id_: bytes) -> bool:
         session = self._sessions.get(id_)
-        return session is None or session.over or (session.training is not None and session.training.status in ENDED)
+        return session is None or session.had_bye or (session.training is not None and session.training.status in ENDED)
 
     def pace(self, load: float, now: Moment) -> list[list[bytes]]:
         """Return once a second the messages to clients that are to collect rows for another time.
@@ -217,7 +217,7 @@ class ClientSessions:
         log.warning(text, "forward" if moved > 0 else "back", duration(abs(moved)))
         for session in self._sessions.values():
             if not session.ref.late:
-                session.greeted, session.opened = False, 0
+                session.greeted, session.opened_hash = False, None
         return self._runs.move_clock(moved)
 
     def _recipient(
@@ -230,11 +230,11 @@ class ClientSessions:
         if session is not None and session.greeted:
             session.peer = connection.id
             session.received_at = now.monotonic
-            if session.over:
+            if session.had_bye:
                 # It is alive after all, and its run has to be on the page again.
-                session.resumed = True
+                session.went_on = True
                 session.restart()
-            elif is_numbered and room and (not session.opened or self._lost_name(session)):
+            elif is_numbered and room and (session.opened_hash is None or self._lost_name(session)):
                 # It greeted while there was no room, so that the history has no `SessionOpened`; or its name is another's.
                 session.restart()
         if session is None or not session.greeted:

@@ -230,9 +230,9 @@ class Greetings:
             if (known := self._sessions.get(id_)) is not None:
                 known.restart()
         else:
-            welcome = Welcome(STORES, hello.identity.run if session.why else "", session.why)
+            welcome = Welcome(STORES, hello.identity.run if session.why_other_run else "", session.why_other_run)
             consequences.answer(session.peer, Envelope("welcome", id_, session.committed), welcome)
-            session.pace = round(1000 * GATHER_SECONDS)
+            session.gather_milliseconds = round(1000 * GATHER_SECONDS)
             if not session.ref.late:
                 consequences.answers.extend(self._pacing.messages([session]))
 
@@ -283,10 +283,10 @@ class Greetings:
         settled = session.ref.run or ("" if stored is None else stored.run)
         hello, rival = self._rivals.separate(session, hello, settled, now)
         if run != wanted:
-            session.why = "the run that it asked for belongs to another user"
+            session.why_other_run = "the run that it asked for belongs to another user"
         elif rival is not None:
             also = f"process {rival.process} pushes as rank {hello.identity.rank} of the run {wanted}, too"
-            session.why = f"{also}; {DISTINCT}"
+            session.why_other_run = f"{also}; {DISTINCT}"
         return session, stored, hello, rival
 
     def _resolve(
@@ -306,15 +306,15 @@ class Greetings:
         session.greeted = True
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
         if stored is not None:
-            session.over = stored.ended and not session.resumed and not hello.late
-        if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome
+            session.had_bye = stored.ended and not session.went_on and not hello.late
+        if not session.had_bye:  # otherwise it only missed the ack of its bye, and ends with the welcome
             attached: list[Batch] = []
             ours = session.clock.corrected_hello(hello)
             attempt = session.ref.attempt if stored is None else stored.attempt
-            is_known = stored is not None or session.opened != 0
+            is_known = stored is not None or session.opened_hash is not None
             if not hello.late:
                 # A spool is opened before its client speaks, which may live all the same.
-                goes_on = attempt if stored is not None or (session.opened and session.ref.late) else None
+                goes_on = attempt if is_known and (stored is not None or session.ref.late) else None
                 session.training, attached = self._runs.open(session.training, ours, now, goes_on, session.owner)
             if (exported := session.exported) is not None:
                 name, attempt = exported.run.name, exported.run.attempt

@@ -272,7 +272,7 @@ class Pacing:
 
     def messages(self, sessions: Iterable[ClientSession]) -> list[list[bytes]]:
         """Return a message for each session whose client collects for another time."""
-        changed = [session for session in sessions if session.pace != self.milliseconds]
+        changed = [session for session in sessions if session.gather_milliseconds != self.milliseconds]
         for session in changed:
-            session.pace = self.milliseconds
+            session.gather_milliseconds = self.milliseconds
         return [[session.peer, *encode(Envelope("pace", session.ref.id, self.milliseconds))] for session in changed]

@@ -14,7 +14,7 @@ from trackside.wire import WireError
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.text import cut_bytes
-from trackside_daemon.training.admission import NEW_RUNS_BURST, NEW_RUNS_PER_SECOND, OwnerRate, PageLimits
+from trackside_daemon.training.admission import NEW_RUNS_BURST, NEW_RUNS_RATE, OwnerRate, PageLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,10 +113,8 @@ class RunOwners:
 
     def _bind(self, run: str, owner: str, now: float, *, is_new: bool) -> None:
         if is_new and not self._new_runs.admit(owner, now):
-            raise WireError(
-                "rate",
-                f"more than {NEW_RUNS_BURST:g} new runs at once, or {NEW_RUNS_PER_SECOND:g} a second, of {owner or 'one port'}",
-            )
+            limits = f"more than {NEW_RUNS_BURST:g} new runs at once, or {NEW_RUNS_RATE:g} a second"
+            raise WireError("rate", f"{limits}, of {owner or 'one port'}")
         self._owners[run] = owner
         self._owners.move_to_end(run)
         if len(self._owners) > RUNS:

@@ -10,11 +10,11 @@ import msgspec
 from trackside.limits import CAPTURE_RANKS, PROFILE_SECONDS
 from trackside_daemon.model.capture import KINDS, PROFILE, KindName, ProfileOptions
 
-MOST_STEPS = 1000  # more of them would make a summary too large
-RANGES = {"steps": (1, MOST_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
+MAX_STEPS = 1000  # more of them would make a summary too large
+RANGES = {"steps": (1, MAX_STEPS), "seconds": (0.01, PROFILE_SECONDS)}
 
 
-class Takes(NamedTuple):
+class KindOptions(NamedTuple):
     """The options of a kind of captures.
 
     Attributes:
@@ -26,11 +26,11 @@ class Takes(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-TAKES: dict[str, Takes] = {
-    **dict.fromkeys(KINDS, Takes()),
-    "profile": Takes(10, ("seconds", "shapes", "stacks", "memory")),
-    "layers": Takes(100),
-    "modules": Takes(10),
+OPTIONS_BY_KIND: dict[str, KindOptions] = {
+    **dict.fromkeys(KINDS, KindOptions()),
+    "profile": KindOptions(10, ("seconds", "shapes", "stacks", "memory")),
+    "layers": KindOptions(100),
+    "modules": KindOptions(10),
 }
 
 
@@ -46,7 +46,7 @@ class OptionError(ValueError):
         return f"{', '.join(f'{prefix}{name}' for name in self._names)}: {self._reason}"
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
     """A request for a capture, by a person, an agent or another program; see `Capture` and `ProfileOptions`."""
 
     kind: KindName = "profile"
@@ -64,7 +64,8 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
         Raises:
             OptionError: The kind does not take one, or a number is out of its range.
         """
-        takes, given = TAKES[self.kind], {name: getattr(self, name) for name in ProfileOptions.__struct_fields__}
+        takes = OPTIONS_BY_KIND[self.kind]
+        given = {name: getattr(self, name) for name in ProfileOptions.__struct_fields__}
         for name, value in given.items():
             if value not in (None, False) and name not in takes.others and not (name == "steps" and takes.steps):
                 raise OptionError((name,), f"a capture of kind {self.kind} has none")

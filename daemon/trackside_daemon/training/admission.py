@@ -30,7 +30,7 @@ IDENTITY_LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  
 
 # New runs of one owner: so many at once, and so many a second.
 NEW_RUNS_BURST = 128.0
-NEW_RUNS_PER_SECOND = 2.0
+NEW_RUNS_RATE = 2.0
 
 log = logging.getLogger("trackside")
 
@@ -60,7 +60,7 @@ class PageLimits(NamedTuple):
 class OwnerRate:
     """The rate of something for each owner, of new runs by default: *burst* at once, and *rate* a second."""
 
-    def __init__(self, burst: float = NEW_RUNS_BURST, rate: float = NEW_RUNS_PER_SECOND) -> None:
+    def __init__(self, burst: float = NEW_RUNS_BURST, rate: float = NEW_RUNS_RATE) -> None:
         self._burst, self._rate = burst, rate
         self._owners: dict[str, tuple[float, float]] = {}
 

@@ -190,9 +190,7 @@ class RankStatus:
     def count(self, session: SessionReports, totals: Totals) -> list[Sample]:
         """Apply a session's totals, and return the sums over all sessions."""
         totals.nonfinite = {
-            key: count
-            for key, count in totals.nonfinite.items()
-            if self._series_of_key(key) is not None or key in f.KNOWN
+            key: count for key, count in totals.nonfinite.items() if self._series_of(key) is not None or key in f.KNOWN
         }
         session.totals = max(bounded(totals), totals if session.totals is None else session.totals, key=_age)
         every = bounded(summed(self._all_totals()))
@@ -343,12 +341,11 @@ class RankStatus:
         return {key: 0 for key in counted if key in f.KNOWN or f.is_loss(key)} | every.nonfinite
 
     def _values(self, newest: dict[str, float]) -> list[Sample]:
-        samples = [
-            Sample(*series, value) for key, value in newest.items() if (series := self._series_of_key(key)) is not None
-        ]
+        known = ((self._series_of(key), value) for key, value in newest.items())
+        samples = [Sample(*series, value) for series, value in known if series is not None]
         return samples + self._rl.samples(newest)
 
-    def _series_of_key(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
+    def _series_of(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
         """Return the series that a key is exported as; None for amounts and for keys over a limit."""
         if key not in self._series and hash(key) not in self._refused:
             self._assign(key)

@@ -22,9 +22,9 @@ from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.recorder import Kineto
 from trackside_daemon.captures.summary.difference import difference
-from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import decode
+from trackside_daemon.captures.summary.trace_summary import summarize_trace
 from trackside_daemon.model.capture import Capture, ProfileOptions, RankAnswer
 from trackside_daemon.model.rank_process import RankProcess
 
@@ -127,7 +127,7 @@ def profiled(training: Training, planted: str, **options: Any) -> dict[str, Any]
     trace = decode(training.record(**{"steps": 5, **options}).read_bytes())
     if planted != "healthy":
         training.send("healthy")
-    return {"ranks": {"0": profile(trace, cut(trace, options.get("steps", 5)))}}
+    return {"ranks": {"0": summarize_trace(trace, cut(trace, options.get("steps", 5)))}}
 
 
 @pytest.mark.parametrize(

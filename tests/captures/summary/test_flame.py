@@ -6,7 +6,7 @@ from typing import Any
 
 from captures.summary.traces import Writer, healthy, summary
 
-from trackside_daemon.captures.summary.profile import NODES
+from trackside_daemon.captures.summary.trace_summary import NODES
 
 
 def training(steps: int = 3) -> Writer:

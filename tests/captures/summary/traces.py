@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.kinds.profile import started, summarize
 from trackside_daemon.captures.summary.bottleneck import overall
-from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import decode
+from trackside_daemon.captures.summary.trace_summary import summarize_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def healthy(
 def summary(writer: Writer, steps: int | None = 10) -> dict[str, Any]:
     """Return the summary of one rank."""
     trace = decode(writer.text())
-    return profile(trace, cut(trace, steps))
+    return summarize_trace(trace, cut(trace, steps))
 
 
 def summarized(files: dict[int, Path], steps: int, world_size: int | None = None) -> dict[str, Any]:

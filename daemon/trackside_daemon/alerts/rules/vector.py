@@ -46,10 +46,10 @@ class SeriesWindow:
         "_counter",
         "_function",
         "_last",
+        "_level",
         "_points",
         "_seconds",
         "_slope",
-        "_total",
         "seen",
     )
 
@@ -61,7 +61,7 @@ class SeriesWindow:
         self._counter = counter
         self._ahead = ahead
         self._last = 0.0 if fresh else None
-        self._total = 0.0
+        self._level = 0.0  # for a mean, the sum of the values; of a counter, its growth; else the last value
         self._count = 0
         self._points: deque[tuple[float, float, int]] = deque()
         self._slope = 0.0
@@ -74,16 +74,16 @@ class SeriesWindow:
             The result of the function; None while the window has too few values.
         """
         self.seen = now
-        fresh = not self._points and self._last is not None
-        before = self._total
+        grew_from_zero = not self._points and self._last is not None
+        before = self._level
         self._accumulate(value)
         points, window = self._points, self._seconds
-        if fresh:
-            # The total before the first value, so that the value counts as growth.
+        if grew_from_zero:
+            # The level before the first value, so that the value counts as growth.
             points.append((now, before, 0))
         # The tolerance is for ticks that come slightly early.
         elif not points or now - points[-1][0] >= window / POINTS - 1e-3:
-            points.append((now, self._total, self._count))
+            points.append((now, self._level, self._count))
             # One point at or before the begin of the window stays.
             while len(points) > 1 and points[1][0] <= now - window:
                 points.popleft()
@@ -95,26 +95,26 @@ class SeriesWindow:
     def _accumulate(self, value: float) -> None:
         self._count += 1
         if self._function == "mean":
-            self._total += value
+            self._level += value
         elif not self._counter:
-            self._total = value
+            self._level = value
         elif self._last is not None:
             # A counter that fell was reset to 0, so it has grown by its whole value.
-            self._total += value - self._last if value >= self._last else value
+            self._level += value - self._last if value >= self._last else value
         self._last = value
 
     def _result(self, now: float, value: float) -> float | None:
-        since, total, count = self._points[0]
+        since, level, count = self._points[0]
         if self._function == "change":
-            return self._total - total
+            return self._level - level
         covered = now - since
         if covered < FULL * self._seconds:
             return None
         if self._function == "mean":
-            return (self._total - total) / (self._count - count)
+            return (self._level - level) / (self._count - count)
         if self._function == "predict":
             return value + self._slope * self._ahead
-        return (self._total - total) / covered if self._counter else self._slope
+        return (self._level - level) / covered if self._counter else self._slope
 
 
 def _slope(points: deque[tuple[float, float, int]]) -> float:
@@ -237,7 +237,7 @@ class Vector:
 
     def _places_of(self, values: Values, families: Families) -> list[tuple[str, float]]:
         """Return the id of the run of each series, empty if it is unknown, and its rank's step."""
-        name, run_id, place = (*map(RUN_INFO.labels.index, ("run", "run_id")), self.labels.index("run"))
+        name, run_id, place = RUN_INFO.labels.index("run"), RUN_INFO.labels.index("run_id"), self.labels.index("run")
         infos = families[RUN_INFO.name].values if RUN_INFO.name in families else ()
         ids = {labels[name]: labels[run_id] for labels in infos}
         steps = families[STEP.name].values if STEP.name in families else {}

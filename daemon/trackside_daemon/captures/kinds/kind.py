@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trackside.wire import Body
     from trackside_daemon.model.capture import Capture, RankAnswer
 
-    Summarize = Callable[[Capture, Mapping[int, Path]], dict[str, Any]]
+    Summarize = Callable[[Mapping[int, Path]], dict[str, Any]]
 
 LEAST_BYTES = 1 << 20
 
@@ -85,17 +85,16 @@ class CaptureKind(RankRecorder):
         """The recorders of ranks, in the order in which they are tried."""
         return (self,)
 
-    def summarizing(self) -> AbstractContextManager[Summarize]:
-        """Prepare for a summary while ranks are recorded: yield what returns the summary of files by rank, and blocks."""
-        return nullcontext(self.summary)
-
-    def summary(self, _capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
-        """Return the summary of the files of a capture."""
-        return self.summarize(files)
+    def prepared_summary(self, _capture: Capture) -> AbstractContextManager[Summarize]:
+        """Prepare for the summary of a capture while ranks are recorded: yield what makes it, as `summarize`, and blocks."""
+        return nullcontext(self.summarize)
 
     @staticmethod
     def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
-        """Return the summary of files by rank as JSON: ``ranks``, ``failed`` with reasons where there are any, and more."""
+        """Return the summary of files by rank as JSON: ``ranks``, ``failed`` with reasons where there are any, and more.
+
+        A kind that has its own `prepared_summary` needs none.
+        """
         raise NotImplementedError
 
     @staticmethod

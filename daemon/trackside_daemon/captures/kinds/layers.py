@@ -12,7 +12,7 @@ from trackside_daemon.captures.kinds.kind import CaptureKind, failure
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layers import HEADER, last_row, ranked, row, streams, values_by_layer
-from trackside_daemon.model.capture_limits import TAKES
+from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
 from trackside_daemon.model.text import aligned, column_widths, number, shown
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Layers(CaptureKind):
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Write what ranks measure during the steps as JSON lines; see `RankRecorder`."""
-        steps = capture.options.steps or TAKES[self.name].steps
+        steps = capture.options.steps or OPTIONS_BY_KIND[self.name].steps
         still = self._still_seconds + STILL_STEPS * (self._step_seconds(capture.run, capture.attempt) or 0.0)
         files = {rank: _RankFile(directory / f"layers_{rank}.jsonl") for rank in ranks}
         with self._history.reading() as connection:

@@ -10,7 +10,7 @@ from trackside.limits import PROFILE_SECONDS
 from trackside.wire import ModulesQuestion
 from trackside_daemon.captures.kinds.kind import CaptureKind, written
 from trackside_daemon.captures.kineto.windows import SLOWNESS, STEP_SECONDS
-from trackside_daemon.model.capture_limits import TAKES
+from trackside_daemon.model.capture_limits import OPTIONS_BY_KIND
 from trackside_daemon.model.text import aligned, byte_size, column_widths, counted, duration, shown
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Modules(CaptureKind):
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Write the calls that ranks send as traces; see `RankRecorder`."""
-        steps = capture.options.steps or TAKES[self.name].steps
+        steps = capture.options.steps or OPTIONS_BY_KIND[self.name].steps
         step = self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS
         seconds = min((steps + 1) * step * SLOWNESS + ANSWER_SECONDS, PROFILE_SECONDS)
         question = ModulesQuestion(steps, seconds)

@@ -71,10 +71,10 @@ class Profiles(CaptureKind):
         return self._recorders
 
     @contextmanager
-    def summarizing(self) -> Iterator[Summarize]:
+    def prepared_summary(self, capture: Capture) -> Iterator[Summarize]:
         """Start the process that summarises, so that it is ready when the traces are; see `CaptureKind`."""
         with started(self._memory) as worker:
-            yield lambda capture, files: summarize(worker, files, capture.options.steps, self._world_size(capture.run))
+            yield lambda files: summarize(worker, files, capture.options.steps, self._world_size(capture.run))
 
     @staticmethod
     def text(summary: Mapping[str, Any]) -> list[str]:

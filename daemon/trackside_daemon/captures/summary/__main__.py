@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.request import SummaryRequest, TraceSummary
 from trackside_daemon.captures.summary.steps import cut, marked, write
 from trackside_daemon.captures.summary.trace import EVENT_BYTES, TraceError, count_events, decode, read_text
+from trackside_daemon.captures.summary.trace_summary import summarize_trace
 from trackside_daemon.linux.process_limits import allowed_memory
 from trackside_daemon.linux.worker_call import WorkLimits, serve
 
@@ -43,7 +43,7 @@ def answer(request: SummaryRequest) -> TraceSummary:
             raise TraceError(f"the trace has {events:,} events, more than {memory >> 20} MiB can hold; {LESS}")
         trace = decode(text)
         steps = cut(trace, request.steps, request.near)
-        summary = profile(trace, steps)
+        summary = summarize_trace(trace, steps)
         begin = trace.base / 1000 + steps.edges[0]
         del trace
         distributed = {"backend": _backend(summary), **request.distributed}

@@ -16,7 +16,7 @@ from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url,
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.documents.text import table
 from trackside_daemon.model.capture import FINAL
-from trackside_daemon.model.capture_limits import MOST_STEPS, Asked, OptionError
+from trackside_daemon.model.capture_limits import MAX_STEPS, CaptureBody, OptionError
 from trackside_daemon.model.text import byte_size, moment, shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ STALE = "no daemon answers: the state of a capture that has not ended is the las
 def capture(
     run: Run,
     *,
-    steps: Annotated[int | None, option("N", f"Number of optimizer steps, {MOST_STEPS} at most. [default: 10]")] = None,
+    steps: Annotated[int | None, option("N", f"Number of optimizer steps, {MAX_STEPS} at most. [default: 10]")] = None,
     seconds: Annotated[
         float | None, option("SECONDS", f"Duration in seconds, {PROFILE_SECONDS:g} at most, instead of steps.")
     ] = None,
@@ -65,7 +65,7 @@ def capture(
         kind, *others = [name for name, wanted in chosen.items() if wanted] or ["profile"]
         if others:
             raise CommandError(f"{', '.join(f'--{name}' for name in (kind, *others))}: give one of them")
-        asked = Asked(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
+        asked = CaptureBody(kind, "person", _ranks(ranks), steps, seconds, stacks=stacks)
         try:
             asked.options()
         except OptionError as error:

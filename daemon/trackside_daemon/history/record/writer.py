@@ -329,7 +329,7 @@ class Writer:
 
     def _open(self) -> bool:
         try:
-            self._database.restore(SALVAGE_SECONDS)
+            self._database.reopen(SALVAGE_SECONDS)
             self._begin()
         except SalvagingError as error:
             self.stuck, self.problem = True, str(error)  # the log has that a file was damaged

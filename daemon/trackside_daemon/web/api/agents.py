@@ -14,7 +14,7 @@ from starlette.responses import Response
 from trackside_daemon import __version__
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.captures.captures import CaptureError
-from trackside_daemon.model.capture_limits import Asked
+from trackside_daemon.model.capture_limits import CaptureBody
 from trackside_daemon.questions.artifacts import Capture
 from trackside_daemon.questions.question import Question
 from trackside_daemon.web.api.history_access import json_response, parsed
@@ -98,7 +98,7 @@ class AgentsApi:
     async def capture(self, run: str, arguments: CaptureArguments) -> dict[str, Any]:
         """See `LiveWork`."""
         steps = arguments.steps if arguments.kind == "profile" else None
-        body = Asked(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
+        body = CaptureBody(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
         try:
             found = await self._captures.begin(run, body)
             until = time.monotonic() + CAPTURE_SECONDS

@@ -10,7 +10,7 @@ from starlette.responses import FileResponse
 
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.model.capture import as_json
-from trackside_daemon.model.capture_limits import Asked, OptionError
+from trackside_daemon.model.capture_limits import CaptureBody, OptionError
 from trackside_daemon.questions.artifacts import find_capture
 from trackside_daemon.web.api.history_access import json_response
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.history_access import HistoryAccess
 
 
-_decode = msgspec.json.Decoder(Asked).decode
+_decode = msgspec.json.Decoder(CaptureBody).decode
 
 
 class CapturesApi:
@@ -54,7 +54,7 @@ class CapturesApi:
         except CaptureError as error:
             raise HTTPException(409, str(error)) from None
 
-    async def begin(self, run: str, body: Asked) -> dict[str, Any]:
+    async def begin(self, run: str, body: CaptureBody) -> dict[str, Any]:
         """Begin a capture of the run with this id, and return it as JSON.
 
         Raises:

@@ -34,7 +34,7 @@ _GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _THREADS = frozenset(("cpu_op", "user_annotation", "python_function"))
 
 
-def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
+def summarize_trace(trace: Trace, steps: Steps) -> dict[str, Any]:
     """Return steps with their parts, operators, functions and the bottleneck, as JSON."""
     threads: defaultdict[tuple[int | str, int | str], list[TraceEvent]] = defaultdict(list)
     for event in trace.events:
