@@ -138,6 +138,7 @@ def about(run: Mapping[str, Any], lasted: float | None) -> dict[str, Cell]:
         "goodput": _goodput(run),
         "MFU": percent(run["mfu"]) if "mfu" in run else "",
         "tags": ", ".join(run["tags"]),
+        "notes": " ".join((run.get("notes") or "").split()),
         "auto": f"{', '.join(last['auto'])}: found without a change of the script" if last.get("auto") else "",
         "reference": last.get("correlation") or "",
         "command": Code(" ".join(last.get("command") or ())),

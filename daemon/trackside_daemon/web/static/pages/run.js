@@ -8,6 +8,7 @@ import { Charts } from "/static/run/charts.js";
 import { Checkpoints } from "/static/run/checkpoints.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
 import { Ending } from "/static/run/ending.js";
+import { editRun } from "/static/runs/edit.js";
 import { Header } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
@@ -45,7 +46,7 @@ class RunPage {
     this.newest = "";
     this.allMarks = [];
     this.selection = controls(address, run, (changes) => this.#changed(changes));
-    this.head = new Header(run);
+    this.head = new Header(run, () => this.#edit());
     const onZoom = (from, to) => this.selection.zoom(from, to);
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
     this.selection.tools.append(workspaceTools(workspace));
@@ -83,6 +84,12 @@ class RunPage {
     this.#show(run);
     this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
     this.#loadMarks();
+  }
+
+  async #edit() {
+    const result = await editRun(this.run, this.signal);
+    if (result === "deleted") location.assign("/runs");
+    else if (result) await this.#reload();
   }
 
   // A section that was hidden loads when it is shown.

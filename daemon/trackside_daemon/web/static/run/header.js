@@ -1,7 +1,7 @@
 // A run's header: its name, state, progress, speed and firing alerts.
 
 import { query } from "/static/api.js";
-import { h, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
+import { h, rerender, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
 import { isLoss } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
 import { Stacks } from "/static/run/stacks.js";
@@ -10,7 +10,8 @@ import { number, percent, plural, short, span, when, plain } from "/static/forma
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
-  constructor(/** @type {Run} */ run) {
+  // `onEdit()` opens the dialog that edits the run.
+  constructor(/** @type {Run} */ run, onEdit) {
     this.run = run;
     /** @type {LiveRun} */
     this.row = undefined;
@@ -20,8 +21,11 @@ export class Header {
     this.now = undefined;
     /** @type {Overview["alerts"]} */
     this.alerts = [];
+    this.name = h("h1", {}, run.name);
     this.state = badge(run.state);
     this.about = h("span.quiet");
+    this.tags = h("span.tags");
+    this.notes = h("p.run-notes", { hidden: true });
     this.cause = h("p.run-cause", { hidden: true });
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) =>
       [name, tile(name)]));
@@ -33,10 +37,11 @@ export class Header {
     this.stacks = new Stacks(run);
     this.exportLink = h("a.button", {}, "Export");
     const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink,
-      this.stacks.button];
+      h("button", { onclick: onEdit }, "Edit"), this.stacks.button];
     this.root = h("section.run-head", { "aria-label": "State" },
-      h("div.run-title", {}, h("h1", {}, run.name), this.state, h("div.run-actions", {}, actions)),
-      h("p.run-about", {}, h("span.mono", {}, run.id), this.about, run.tags.map((tag) => h("span.tag", {}, tag))),
+      h("div.run-title", {}, this.name, this.state, h("div.run-actions", {}, actions)),
+      h("p.run-about", {}, h("span.mono", {}, run.id), this.about, this.tags),
+      this.notes,
       this.cause,
       h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
       this.results,
@@ -68,7 +73,11 @@ export class Header {
     const state = newest?.state ?? run.state;
     const ended = ENDED.has(state);
     this.state.update(state);
+    setText(this.name, run.name);
     setText(this.about, about(run));
+    rerender(this.tags, run.tags.join("\n"), () => run.tags.map((tag) => h("span.tag", {}, tag)));
+    this.notes.hidden = !run.notes;
+    setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     this.cause.hidden = !stops;
     setText(this.cause, stops);
