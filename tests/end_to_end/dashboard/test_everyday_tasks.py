@@ -377,11 +377,11 @@ def test_many_runs_are_tagged_pinned_and_deleted_at_once(lab: Daemon, open_page:
 
     # Its notes are written and shown on its page.
     page.get_by_role("link", name="spare").click()
-    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("textbox", name="Notes").fill("the <b>last</b> one")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("the <b>last</b> one")).to_be_visible()
-    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Edit", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.get_by_role("dialog", name="Delete this run?").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()

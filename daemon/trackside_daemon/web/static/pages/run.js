@@ -46,7 +46,7 @@ class RunPage {
     this.newest = "";
     this.allMarks = [];
     this.selection = controls(address, run, (changes) => this.#changed(changes));
-    this.head = new Header(run, () => this.#edit());
+    this.head = new Header(run, () => this.#edit().catch(() => {}));
     const onZoom = (from, to) => this.selection.zoom(from, to);
     const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
     this.selection.tools.append(workspaceTools(workspace));
@@ -148,6 +148,7 @@ class RunPage {
   }
 
   async #reload() {
+    this.isStale = this.loading; // What is being loaded may be older than what was changed now.
     if (this.loading) return;
     this.loading = true;
     try {
@@ -158,6 +159,7 @@ class RunPage {
     }
     this.loadedAt = performance.now();
     this.loading = false;
+    if (this.isStale) await this.#reload();
   }
 
   async #loadMarks() {

@@ -52,7 +52,7 @@ class Runs {
       curve: (run) => this.curves.get(run),
       onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
       onSort: (id) => this.#sort(id),
-      onEdit: (run) => this.#edit(run),
+      onEdit: (run) => this.#edit(run).catch(() => {}), // The page may be left meanwhile.
       onTag: (tag) => this.#filter(`tag:${tag.replace(/[\s"|]/g, "?")}`),
       onWidth: (id, width) => this.#width(id, width),
     });
