@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { betterDirection } from "/static/compare/key_summaries.js";
+import { betterDirection } from "/static/compare/results.js";
 import { columnOf, grouped, matcher, prepared, sorted, summarized } from "/static/runs/columns.js";
 
 const RUNS = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) =>
