@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trackside.packing import writable
-from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest, read_yaml
 from trackside_daemon.bridges.mlflow.tracked_run import STATUSES, TrackedRun
-from trackside_daemon.bridges.yaml_file import read_yaml
 from trackside_daemon.history.files.left_out import DAMAGED_LINE, TORN_LINE
 from trackside_daemon.linux.foreign_file import open_foreign
 
