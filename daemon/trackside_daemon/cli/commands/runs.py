@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from datetime import datetime, timedelta
-from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
