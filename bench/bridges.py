@@ -26,8 +26,7 @@ from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.target import Row
 from trackside_daemon.bridges.mirrors.worker import Mirror
-from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
-from trackside_daemon.bridges.tensorboard.event_file import EventFile
+from trackside_daemon.bridges.tensorboard.event_file import EventFile, masked_crc
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles, encoded_event, encoded_record
 from trackside_daemon.history.files.importing import import_run
 from trackside_daemon.history.files.left_out import LeftOut

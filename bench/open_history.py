@@ -25,7 +25,7 @@ import trackside
 from bench.history import BEGIN, SECOND, Filling, floats
 from bench.table import head, machine, row, verdict
 from trackside_daemon.bridges.parquet.fleet import ask, prepared
-from trackside_daemon.bridges.parquet.schema import schemas
+from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.parquet.store import FileStore
 from trackside_daemon.model.records import RunState
 

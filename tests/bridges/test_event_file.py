@@ -17,8 +17,7 @@ from processes import require
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges import record_file
 from trackside_daemon.bridges.mirrors.target import Row
-from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
-from trackside_daemon.bridges.tensorboard.event_file import EventFile
+from trackside_daemon.bridges.tensorboard.event_file import EventFile, masked_crc
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
 from trackside_daemon.history.files.left_out import LeftOut
 

@@ -18,8 +18,8 @@ from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.worker import RunMirror
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
+from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.parquet.mirror import make_target
-from trackside_daemon.bridges.parquet.schema import schemas
 from trackside_daemon.bridges.parquet.store import UNFINISHED, FileStore
 from trackside_daemon.bridges.parquet.verification import Verification
 from trackside_daemon.http_client.errors import SendError, SettingError

@@ -30,7 +30,7 @@ from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import worker
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
-from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.mirrors.target import make_target
 from trackside_daemon.bridges.mirrors.worker import Mirror
 from trackside_daemon.bridges.settings import BridgesSection, WandbSection
 from trackside_daemon.bridges.wandb import mirror as wandb_mirror

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -193,3 +194,13 @@ def _mend(file: Path, text: bytes) -> None:
 
 def _lines(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     return [text for text in caplog.messages if text.startswith(f"collector {name} ") and "works again" not in text]
+
+
+def test_a_system_without_proc_has_no_collectors_unless_it_is_linux(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = PathSection(procfs=str(tmp_path))
+    assert host_collectors(CollectorsSection(), path, ()), "on Linux, a missing procfs is an error of the collectors"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert host_collectors(CollectorsSection(), path, ()) == []
+    assert host_collectors(CollectorsSection(), PathSection(), ())

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 LIKE_MACOS = str(Path(__file__).parent / "like_macos")
-FAMILIES = (
-    'host_cpu_seconds_total{mode="user"}',
-    "host_cpus",
-    "host_load1",
-    "host_memory_bytes",
-    "host_memory_available_bytes",
-    "host_swap_bytes",
-    "host_boot_time_seconds",
-)
 PUSHES = "import trackside\nrun = trackside.init(name='portable')\nrun.push({'loss': 1.5}, step=1)\nrun.finish()"
 
 
@@ -35,19 +26,15 @@ def healthy(daemon: Daemon) -> dict[str, dict[str, str]]:
     return {} if any(state["state"] in {"fails", "hangs"} for state in states.values()) else states
 
 
-def test_the_daemon_serves_the_host_and_accepts_pushes(
+def test_the_daemon_accepts_pushes_and_collects_nothing_of_the_host(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
 ) -> None:
     path = os.pathsep.join([LIKE_MACOS, *filter(None, [os.environ.get("PYTHONPATH")])])
-    daemon = start_daemon("--collector.disk.exclude=", environ={"PYTHONPATH": path})
-    page = eventually(lambda: {**daemon.series()} if "trackside_host_cpus" in daemon.series() else {})
-    assert [name for name in FAMILIES if f"trackside_{name}" not in page] == []
-    assert page["trackside_host_memory_bytes"] > 0
-    for start in ("host_network_receive_bytes_total{", "host_filesystem_avail_bytes{", "host_disk_read_bytes_total{"):
-        assert any(name.startswith(f"trackside_{start}") for name in page), start
+    daemon = start_daemon(environ={"PYTHONPATH": path})
     states = eventually(lambda: healthy(daemon))
-    assert states.keys() >= {"cpu", "memory", "disk", "network", "filesystem", "load", "time", "gpu"}
-    assert {"cgroup", "process", "pressure"}.isdisjoint(states)
+    assert "gpu" in states
+    assert {"cpu", "memory", "network", "cgroup", "process", "pressure"}.isdisjoint(states)
+    assert not [name for name in daemon.series() if name.startswith("trackside_host_")]
     training = start_training(daemon, "-c", PUSHES, PYTHONPATH=path)
     assert training.wait(DEADLINE) == 0
     eventually(lambda: [run for run in daemon.api("runs").json()["runs"] if run["name"] == "portable"])

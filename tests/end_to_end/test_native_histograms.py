@@ -17,8 +17,7 @@ from trackside.totals.session_totals import empty, observe
 from trackside.wire import DURATION_BUCKETS, Histogram
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
-from trackside_daemon.web.exposition import process_registry, render
-from trackside_daemon.web.exposition_protobuf import render_protobuf
+from trackside_daemon.web.exposition import process_registry, render, render_protobuf
 from trackside_daemon.web.http.negotiation import negotiate_format
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from fuzz.mutation import mutants
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.bridges.mirrors.target import Row
-from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
-from trackside_daemon.bridges.tensorboard.event_file import EventRecords
+from trackside_daemon.bridges.tensorboard.event_file import EventRecords, masked_crc
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
 from trackside_daemon.bridges.wandb import log_run
 from trackside_daemon.bridges.wandb.log_run import MAGIC, LogFile

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { betterDirection } from "/static/compare/key_summaries.js";
+import { betterDirection } from "/static/compare/results.js";
 import { keyFilter } from "/static/run/keys.js";
 import { columnOf, completions, grouped, prepared, sorted, summarized } from "/static/runs/columns.js";
 

@@ -16,8 +16,7 @@ from trackside_daemon.captures.summary import request as summary
 from trackside_daemon.checkpoints.audit import request as audit
 from trackside_daemon.documents import request as report
 from trackside_daemon.history.salvage import salvage
-from trackside_daemon.linux.child_process import ChildProcess
-from trackside_daemon.linux.own_module import import_warnings, own_module
+from trackside_daemon.linux.child_process import ChildProcess, import_warnings, own_module
 from trackside_daemon.linux.worker_call import CallWorker
 from trackside_daemon.linux.worker_process import WorkerFailed
 

@@ -35,12 +35,11 @@ def loaded(script: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc, and need psutil")
 def test_a_daemon_with_the_defaults_loads_no_library_of_a_feature_that_is_off() -> None:
     modules = loaded(DAEMON)
     assert "trackside_daemon.service.assembly" in modules
     optional = {"apprise", "bcrypt", "encodings.idna", "psutil", "textual", "yaml"}
-    own = {"history.files.importing", "http_client.http_request", "collectors.host.portable"}
+    own = {"history.files.importing", "http_client.http_request"}
     assert not modules & {*optional, *(f"trackside_daemon.{name}" for name in own)}
 
 

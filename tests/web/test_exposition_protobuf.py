@@ -14,8 +14,7 @@ from trackside.wire import DURATION_BUCKETS, Histogram
 from trackside_daemon.bridges.protobuf import double, integer, message, messages, signed, text, varint
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
-from trackside_daemon.web.exposition import process_registry, render
-from trackside_daemon.web.exposition_protobuf import render_protobuf
+from trackside_daemon.web.exposition import process_registry, render, render_protobuf
 from trackside_daemon.web.http.negotiation import negotiate_format
 
 if TYPE_CHECKING:

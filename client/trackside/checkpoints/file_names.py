@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _UNFINISHED = (".tmp", ".part", ".partial", ".new", ".incomplete")  # what writers append until they rename
 # Names of the parts of a checkpoint that is a folder.

@@ -10,10 +10,8 @@ import random
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import IO, Any
 
 TORCH, PLAIN = "state.pt", "state.zip"  # the file of a state with tensors, and of one without
 MEMBER = "state.pkl"

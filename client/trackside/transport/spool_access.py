@@ -6,11 +6,8 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20  # tags of an access control list
 _NO_ID = 2**32 - 1

@@ -7,8 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of
-from trackside_daemon.bridges.yaml_file import read_yaml
+from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, read_yaml
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.export import COLUMNS
 from trackside_daemon.history.files.formats import parse

@@ -14,7 +14,7 @@ import trackside
 from trackside.log_once import LogOnce
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
-from trackside_daemon.history.files.items import EventItem
+from trackside_daemon.history.files.items import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ class _FollowedRun:
             self.run.left_out.clear()
         pushed = 0
         for item in self.run.read(final=final):
-            if isinstance(item, EventItem):
+            if isinstance(item, Entry):
                 if self._session is not None:
                     self._session.event(str(item.fields["kind"]), **item.fields["fields"])
                 continue

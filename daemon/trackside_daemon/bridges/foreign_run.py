@@ -1,4 +1,4 @@
-"""A run that another tool has recorded, as the items that an import writes."""
+"""A run that another tool has recorded, as the items that an import writes; and its small YAML files, which may be hostile."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from math import inf
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from trackside.os_errors import os_error_text
 from trackside.packing import writable
-from trackside_daemon.history.files.items import EventItem, Push, RunHeader, microseconds
+from trackside_daemon.history.files.items import Entry, Push, microseconds
 from trackside_daemon.history.files.left_out import LeftOut
+from trackside_daemon.linux.foreign_file import open_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +75,7 @@ class ForeignRun(ABC):
         self._texts = 0
 
     @abstractmethod
-    def read(self, *, final: bool = True) -> Iterator[Push | EventItem]:
+    def read(self, *, final: bool = True) -> Iterator[Push | Entry]:
         """Yield what is new since the last call; everything if the run is not `live`.
 
         Args:
@@ -135,7 +137,7 @@ class ForeignRun(ABC):
             self._spans[attempt] = min(first, at), max(last, at)
         return Push(attempt, 0, step, moment, tuple(values), tuple(values.values()))
 
-    def text(self, attempt: int, at: float, step: int, name: str, content: str) -> EventItem | None:
+    def text(self, attempt: int, at: float, step: int, name: str, content: str) -> Entry | None:
         """Return the event of a text; None, and count it, if there are too many."""
         self._texts += 1
         if self._texts > MAX_TEXTS or not content or not abs(at) < 1e10:
@@ -143,7 +145,9 @@ class ForeignRun(ABC):
             return None
         step = max(-(2**63), min(2**63 - 1, step))
         fields = {"name": name, "text": content}
-        return EventItem({"attempt": attempt, "rank": 0, "step": step, "time": at, "kind": "text", "fields": fields})
+        return Entry(
+            "event", {"attempt": attempt, "rank": 0, "step": step, "time": at, "kind": "text", "fields": fields}
+        )
 
     def _register(self, values: Mapping[str, float]) -> bool:
         if len(self._keys) + len(values) > MAX_KEYS:
@@ -152,7 +156,7 @@ class ForeignRun(ABC):
         self._keys.update(values)
         return True
 
-    def _header(self) -> RunHeader:
+    def _header(self) -> Entry:
         last = max(self._spans)
         attempts = [
             {
@@ -166,7 +170,7 @@ class ForeignRun(ABC):
             }
             for number, (started, ended) in sorted(self._spans.items())
         ]
-        return RunHeader({"id": "", "name": "", "attempt_list": attempts, "tags": list(self.tags)})
+        return Entry("run", {"id": "", "name": "", "attempt_list": attempts, "tags": list(self.tags)})
 
 
 def id_of(tool: str, path: Path) -> str:
@@ -187,3 +191,29 @@ def newest(paths: Iterable[Path]) -> float:
         with suppress(OSError):
             times.append(path.stat().st_mtime)
     return max(times, default=0.0)
+
+
+def read_yaml(path: Path, most: int) -> dict[str, Any]:
+    """Return the mapping in the first *most* bytes of a file; empty if it has another value.
+
+    Raises:
+        ForeignRunError: It cannot be read, needs classes of Python, or has aliases.
+    """
+    import yaml
+
+    try:
+        with open_foreign(path) as file:
+            text = file.read(most).decode("utf-8", "replace")
+        # A few aliases of aliases can stand for more than fits into memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ForeignRunError(f"{path}: has aliases")
+        values = yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ForeignRunError(f"{path}: cannot be read: {_line(error)}") from None
+    return values if isinstance(values, dict) else {}
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return os_error_text(error)
+    return next(iter(str(error).splitlines()), type(error).__name__)

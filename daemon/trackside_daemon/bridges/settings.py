@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from trackside_daemon.bridges.mirrors.targets import TARGETS
+from trackside_daemon.bridges.mirrors.target import TARGETS
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import setting
 

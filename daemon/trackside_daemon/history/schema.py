@@ -21,13 +21,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from trackside_daemon.history.directory import HistoryError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 BLOCK_BITS = 24
 LOG_BITS = 32

@@ -14,15 +14,12 @@ import os
 import re
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.environment import keys
 from trackside.environment.keys import KeyFileError
 from trackside.log_once import LogOnce
 from trackside.os_errors import os_error_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 

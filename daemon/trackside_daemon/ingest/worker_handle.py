@@ -17,7 +17,7 @@ from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.connection import Connection, Peer
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind, pair
-from trackside_daemon.linux.own_module import own_module
+from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.worker_process import end_text
 
 if TYPE_CHECKING:

@@ -7,12 +7,9 @@ import os
 import select
 import signal
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.environment.identity import stat
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PIDFD_INFO_EXIT = 1 << 3
 _INFO_BYTES = 64

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from trackside_daemon.linux.own_module import own_module
+from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process, limit_time
 from trackside_daemon.linux.signals import end_with_parent, reset_signals
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess

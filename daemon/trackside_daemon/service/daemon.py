@@ -21,7 +21,7 @@ from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import mode_warnings
-from trackside_daemon.linux.own_module import import_warnings
+from trackside_daemon.linux.child_process import import_warnings
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable

@@ -16,8 +16,7 @@ from starlette.routing import Match, Route
 
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.endpoints import ENDPOINTS
-from trackside_daemon.web.exposition import process_registry, render
-from trackside_daemon.web.exposition_protobuf import render_protobuf
+from trackside_daemon.web.exposition import process_registry, render, render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 from trackside_daemon.web.rank_statistics import RankStatistics

@@ -1,12 +1,16 @@
-"""The protocol of a target: one place that samples are mirrored to."""
+"""The protocol of a target, one place that samples are mirrored to; and the list of them.
+
+Add a line to the list and one in `settings` for a new one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from trackside.buckets import Buckets
@@ -152,3 +156,21 @@ class RunTarget(Protocol):
     def close(self) -> None:
         """Release everything."""
         ...
+
+
+TARGETS = ("tensorboard", "mlflow", "wandb", "otlp", "parquet")
+
+
+def make_target(name: str, settings: dict[str, Any]) -> Target | RunTarget:
+    """Return a target.
+
+    Args:
+        name: One of `TARGETS`; its module ``mirror`` has a function ``make_target``.
+        settings: Its section of the configuration.
+
+    Raises:
+        SettingError: A setting cannot be used, or a library is not installed.
+    """
+    # Only the module of the target is imported, since some need large libraries.
+    module = import_module(f"trackside_daemon.bridges.{name}.mirror")
+    return cast("Callable[[dict[str, Any]], Target | RunTarget]", module.make_target)(settings)

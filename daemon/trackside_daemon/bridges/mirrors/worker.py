@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
 from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media, waiting_media
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
-from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State
-from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State, make_target
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
 from trackside_daemon.history.database import open_reader
 from trackside_daemon.history.media import index

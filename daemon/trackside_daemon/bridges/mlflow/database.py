@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside_daemon.bridges.foreign_run import MAX_KEYS, MAX_RUNS
 from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, restored
 from trackside_daemon.bridges.sqlite_file import reading, rows, tables
 from trackside_daemon.history.files.left_out import DAMAGED_ROW
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TABLES = {"runs", "metrics", "params", "tags", "experiments"}
 

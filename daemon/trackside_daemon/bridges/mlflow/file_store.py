@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.packing import writable
-from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest, read_yaml
 from trackside_daemon.bridges.mlflow.tracked_run import STATUSES, TrackedRun
-from trackside_daemon.bridges.yaml_file import read_yaml
 from trackside_daemon.history.files.left_out import DAMAGED_LINE, TORN_LINE
 from trackside_daemon.linux.foreign_file import open_foreign
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 META = "meta.yaml"
 META_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from trackside_daemon.bridges.parquet.schema import VERSION
+from trackside_daemon.bridges.parquet.layout import VERSION
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.frames.optional_library import library

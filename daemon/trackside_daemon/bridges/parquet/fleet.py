@@ -8,7 +8,7 @@ from glob import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.bridges.parquet import layout
-from trackside_daemon.bridges.parquet.schema import schemas
+from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.model.records import ENDS

@@ -1,10 +1,12 @@
-"""Places of the files of runs: names, the parts of a run that one history has, and those that a reader leaves out.
+"""Columns of the files of runs, and their places: names, the parts of a run that one history has, and what a reader leaves out.
 
 A file is ``KIND/date=DATE/name=NAME/RUN@PART.NUMBER.parquet``. Everything between the kind and the suffix is its place: the
 three kinds of one writing of a run have the same. The histories of several machines may have ranks of one run, each as a
 part of its own, named by host and digest of the sessions, since a session pushes to one daemon. No file is ever replaced,
 as readers may have read its footer: a run that goes on is written with the next number, and then the files before are
 deleted. Versions before had no ``@PART.NUMBER``, and no sessions in the footers.
+
+The columns are of version 1; docs/fleet.md describes them. Only ever append columns.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from trackside_daemon.bridges.parquet.store import SUFFIX, FileError
 from trackside_daemon.history.files.jsonl import folder
+from trackside_daemon.history.frames.optional_library import library
 
 if TYPE_CHECKING:
     import sqlite3
@@ -189,3 +192,62 @@ def dates(starts: Iterable[float]) -> set[str]:
 def _date(started: float) -> str:
     seconds = min(max(started, -62_135_596_800.0), _LATEST)  # of the year 1
     return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)).strftime("%Y-%m-%d")
+
+
+VERSION = 1
+
+
+def schemas() -> dict[str, Any]:
+    """Return the ``pyarrow.Schema`` of each kind of file."""
+    arrow = library("pyarrow")
+    text, number, integer = arrow.string(), arrow.float64(), arrow.int64()
+    moment = arrow.timestamp("us", "UTC")
+    cause = arrow.struct([("cause", text), ("summary", text), ("lost_seconds", number), ("gpu_hours", number)])
+    fields = {
+        "runs": {
+            "version": arrow.int32(),
+            "run": text,
+            "name": text,
+            "user": text,
+            "host": text,
+            "state": text,
+            "cause": text,
+            "started": moment,
+            "ended": moment,
+            "attempts": arrow.int32(),
+            "ranks": arrow.int32(),
+            "step": integer,
+            "loss": number,
+            "tags": arrow.list_(text),
+            "config": text,
+            "summary": text,
+            "git_commit": text,
+            "framework": text,
+            "wall_seconds": number,
+            "gpu_hours": number,
+            "lost_gpu_hours": number,
+            "energy_kwh": number,
+            "ledger": arrow.map_(text, number),
+            "causes": arrow.list_(cause),
+        },
+        "samples": {
+            "run": text,
+            "attempt": arrow.int32(),
+            "rank": arrow.int32(),
+            "key": text,
+            "step": integer,
+            "time": moment,
+            "value": number,
+        },
+        "alerts": {
+            "run": text,
+            "alert": text,
+            "severity": text,
+            "started": moment,
+            "ended": moment,
+            "summary": text,
+            "description": text,
+            "labels": text,
+        },
+    }
+    return {kind: arrow.schema(list(columns.items())) for kind, columns in fields.items()}

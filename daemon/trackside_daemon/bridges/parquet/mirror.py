@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.bridges.parquet import layout
 from trackside_daemon.bridges.parquet.contents import SampleTables, alert_row, run_row
-from trackside_daemon.bridges.parquet.layout import STAMP
-from trackside_daemon.bridges.parquet.schema import VERSION, schemas
+from trackside_daemon.bridges.parquet.layout import STAMP, VERSION, schemas
 from trackside_daemon.bridges.parquet.store import SUFFIX, FileError, FileStore, Unfinished, failed
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.frames.optional_library import library

@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.bridges.parquet import layout
-from trackside_daemon.bridges.parquet.schema import schemas
+from trackside_daemon.bridges.parquet.layout import schemas
 from trackside_daemon.bridges.parquet.store import MISSING, SUFFIX, FileError
 from trackside_daemon.history.files.jsonl import folder
 

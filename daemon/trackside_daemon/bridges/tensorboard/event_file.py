@@ -1,7 +1,8 @@
 """Read event files of TensorBoard without its libraries: TFRecord files of Event messages.
 
 Nearly all events of a training are a step, a time and one float, and differ from an earlier event in nothing else. So the
-bytes around these three are looked up in those of earlier events, and only new ones are decoded.
+bytes around these three are looked up in those of earlier events, and only new ones are decoded. The checksum is CRC-32C (Castagnoli),
+masked as TFRecord does it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from trackside_daemon.bridges.protobuf import (
     varint,
 )
 from trackside_daemon.bridges.record_file import PIECE_BYTES, RecordFile
-from trackside_daemon.bridges.tensorboard.crc32c import BITS, MASK, masked, masked_crc, remainder, turned
 from trackside_daemon.bridges.tensorboard.values import METADATA, OTHER_KINDS, TAG, NonScalar, Number, decode
 from trackside_daemon.history.files.left_out import DAMAGED
 
@@ -345,3 +345,39 @@ class EventFile(EventRecords):
                 raise ProtobufError("a field is cut off")
             yield key >> 3, key & 7, begin + at, begin + at + size
             begin += at + size
+
+
+_POLYNOMIAL = 0x82F63B78  # bits in reverse order
+MASK = 0xA282EAD8
+BITS = 0xFFFFFFFF
+
+
+def _row(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_row(byte) for byte in range(256)]
+
+
+def remainder(data: bytes, begin: int = 0) -> int:
+    """Return the remainder of the polynomial of some bytes, without the inversions of a checksum."""
+    for byte in data:
+        begin = _TABLE[(begin ^ byte) & 0xFF] ^ begin >> 8
+    return begin
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the masked checksum."""
+    return masked(remainder(data, BITS))
+
+
+def masked(found: int) -> int:
+    """Return the masked checksum of bytes that leave a remainder: `turned`, and `MASK` added."""
+    return (turned(found ^ BITS) + MASK) & BITS
+
+
+def turned(crc: int) -> int:
+    """Return a remainder with its bits turned, as masking does first."""
+    return (crc >> 15 | crc << 17) & BITS

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.os_errors import file_error_text
 from trackside.packing import encoded_varint
 from trackside_daemon.bridges.mirrors.target import Target
-from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
-from trackside_daemon.bridges.tensorboard.event_file import WRITER
+from trackside_daemon.bridges.tensorboard.event_file import WRITER, masked_crc
 from trackside_daemon.history.read.layers import cells
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.text import cut_bytes, markdown_rows

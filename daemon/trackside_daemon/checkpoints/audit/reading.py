@@ -7,15 +7,13 @@ import mmap
 import os
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from trackside_daemon.linux.foreign_file import open_checked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PIECE = 1 << 20  # bytes of a read
 SMALL = 1 << 16  # shorter reads are those of headers and directories

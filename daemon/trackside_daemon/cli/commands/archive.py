@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,10 +13,6 @@ from trackside_daemon.cli.errors import CommandError, errors_reported, fail, war
 from trackside_daemon.cli.options import StoragePath, argument, flag
 from trackside_daemon.cli.output import print_lines
 from trackside_daemon.model.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def archive(

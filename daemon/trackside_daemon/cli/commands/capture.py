@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path  # noqa: TC003  typer needs it at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec

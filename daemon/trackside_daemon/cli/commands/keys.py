@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from pathlib import Path
 from typing import Annotated
 
 import typer

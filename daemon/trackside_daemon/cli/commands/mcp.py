@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 from trackside_daemon.agents.fitting import MESSAGE_BYTES
 from trackside_daemon.cli.errors import errors_reported
 from trackside_daemon.cli.options import StoragePath, Url, flag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MOST_MESSAGES = 64  # calls of tools that are answered at once: some of them wait for an event
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from enum import Enum
-from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from pathlib import Path
 from typing import Annotated
 
 import typer

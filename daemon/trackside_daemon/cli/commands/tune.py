@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from pathlib import Path  # noqa: TC003  typer reads it
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn

@@ -9,10 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 POLL_SECONDS = 0.05
 HANDOVER_SECONDS = 0.2  # time for the daemon to get the lock that the last command has released

@@ -258,7 +258,7 @@ def _samples(labels: tuple[str], columns: list[bytes]) -> list[Sample]:
 
 
 def host_collectors(on: CollectorsSection, path: PathSection, paths: Sequence[str]) -> list[Collector]:
-    """Return the collectors that the configuration enables; those of psutil on systems without /proc.
+    """Return the collectors that the configuration enables; none on systems without /proc, such as macOS.
 
     Args:
         on: The enabled collectors and their settings.
@@ -269,9 +269,7 @@ def host_collectors(on: CollectorsSection, path: PathSection, paths: Sequence[st
     sysfs = Path(path.sysfs)
     root = Path(path.rootfs)
     if not has_procfs(proc):
-        from trackside_daemon.collectors.host.portable import portable_collectors  # imports psutil, which costs 1 MiB
-
-        return portable_collectors(on, paths)
+        return []
     every: list[tuple[bool, Collector]] = [
         (on.cpu.enabled, CpuCollector(proc, per_cpu=on.cpu.per_cpu)),
         (on.load.enabled, LoadCollector(proc)),

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.model.families.infiniband import FILES, INFO, PHYSICAL_STATE, RATE, STATE
 from trackside_daemon.model.metric import Metric, Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Value = TypeVar("Value")
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.kernel_files import read, read_base
 from trackside_daemon.model.families import host
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
 Counts = dict[str, list[bytes]]
 """The columns after a device's name, by the name."""

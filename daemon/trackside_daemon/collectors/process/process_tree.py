@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.kernel_files import read
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
 
 
 class ProcessKey(NamedTuple):

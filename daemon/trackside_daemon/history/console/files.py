@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
+from pathlib import Path
+from typing import IO
 
 DIRECTORY = "console"  # of all output, in that of the history
 KEPT_BYTES = 10 * 1024 * 1024  # of a command's output, the newest

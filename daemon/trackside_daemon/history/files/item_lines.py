@@ -9,17 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trackside_daemon.history.files.items import (
-    AlertItem,
-    CaptureItem,
-    EventItem,
-    Item,
-    LayersItem,
-    MachineValues,
-    MediaLine,
-    Push,
-    RunHeader,
-)
+from trackside_daemon.history.files.items import Entry, Item, MachineValues, Push
 
 CHUNK_LINES = 1000
 
@@ -46,20 +36,12 @@ def _push(push: Push) -> bytes:
     return _encode(fields)
 
 
-def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine) -> bytes:
+def _other(item: MachineValues | Entry) -> bytes:
     if isinstance(item, MachineValues):
         values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
         fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}
-    elif isinstance(item, RunHeader):
-        fields = {"kind": "run", **item.run}
-    elif isinstance(item, EventItem):
+    elif item.kind == "event":
         fields = {**item.fields, "kind": "event", "event": item.fields["kind"]}
-    elif isinstance(item, CaptureItem):
-        fields = {"kind": "capture", "capture": item.fields}
-    elif isinstance(item, LayersItem):
-        fields = {"kind": "layers", **item.fields}
-    elif isinstance(item, MediaLine):
-        fields = {"kind": "media", **item.fields}
     else:
-        fields = {"kind": "alert", **item.fields}
+        fields = {"kind": item.kind, **({"capture": item.fields} if item.kind == "capture" else item.fields)}
     return json.dumps(fields).encode()

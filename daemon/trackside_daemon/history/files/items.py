@@ -23,13 +23,6 @@ class FormatError(Exception):
     """The file cannot be read; the message has the file, the line, and what is expected there."""
 
 
-class RunHeader(NamedTuple):
-    """The run's data, as `reader.run` returns them, and their line."""
-
-    run: Mapping[str, Any]
-    line: int = 0
-
-
 class Push(NamedTuple):
     """Values that were pushed together; the time in Unix microseconds."""
 
@@ -48,42 +41,23 @@ class MachineValues(NamedTuple):
     values: Mapping[str, float]
 
 
-class EventItem(NamedTuple):
-    """An event, as `reader.events` returns it, and its line."""
+EntryKind = Literal["run", "event", "alert", "capture", "layers", "media"]
 
+
+class Entry(NamedTuple):
+    """What a file has of a run besides samples, and its line.
+
+    The fields of a ``run`` are those of `reader.run`, of an ``event`` those of `reader.events`, of an ``alert`` those of
+    `alert_reader.alerts`, and of a ``capture`` those of `model.capture.as_json`. Distributions of the ``layers`` of a rank at a
+    step have those of `layer_lines`, and an image, a text or a table those of `media_lines`.
+    """
+
+    kind: EntryKind
     fields: Mapping[str, Any]
     line: int = 0
 
 
-class AlertItem(NamedTuple):
-    """An alert, as `alert_reader.alerts` returns it, and its line."""
-
-    fields: Mapping[str, Any]
-    line: int = 0
-
-
-class CaptureItem(NamedTuple):
-    """A capture, as `model.capture.as_json` returns it, and its line."""
-
-    fields: Mapping[str, Any]
-    line: int = 0
-
-
-class LayersItem(NamedTuple):
-    """Distributions of layers of a rank at a step, as `layer_lines` has them, and their line."""
-
-    fields: Mapping[str, Any]
-    line: int = 0
-
-
-class MediaLine(NamedTuple):
-    """An image, a text or a table of a rank, as `media_lines` has it, and its line."""
-
-    fields: Mapping[str, Any]
-    line: int = 0
-
-
-Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine"
+Item: TypeAlias = "Push | MachineValues | Entry"
 
 
 class ItemClock:

@@ -6,23 +6,19 @@ import json
 import re
 from array import array
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from trackside_daemon.history.files.items import (
     STEP,
     TIME,
-    AlertItem,
-    CaptureItem,
-    EventItem,
+    Entry,
+    EntryKind,
     Item,
     ItemClock,
-    LayersItem,
     MachineValues,
-    MediaLine,
     Push,
-    RunHeader,
     check_keys,
     checked_position,
     microseconds,
@@ -33,7 +29,7 @@ from trackside_daemon.history.files.merging import Chunk, merge
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from trackside_daemon.history.files.left_out import LeftOut
 
@@ -101,7 +97,7 @@ def _items(member: str, value: Any, line: int) -> Iterator[Item]:
         if member == "resources":
             yield _machine(msgspec.convert(value, _Samples))
         else:
-            yield RunHeader(value, line) if member == "run" else _MEMBERS[member](value, line)
+            yield Entry(_MEMBERS.get(member, "run"), value, line)
 
 
 def _read_series(scanner: Scanner, fields: dict[str, Any], left_out: LeftOut) -> None:
@@ -240,8 +236,8 @@ def _line(line: bytes, clock: ItemClock, left_out: LeftOut) -> Item | None:
         samples = msgspec.convert(fields, _Samples)
         check_keys(samples.values or ())
         return _push(samples, clock)
-    if (item_type := _KINDS.get(fields.get("kind", ""))) is not None:
-        return item_type({name: value for name, value in fields.items() if name != "kind"})
+    if fields.get("kind", "") in _KINDS:
+        return _entry(fields.pop("kind"), fields)
     return _other_tools_push(fields, clock, left_out)
 
 
@@ -301,35 +297,16 @@ def number(value: float | str) -> float:
 _NONFINITE = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity"))
 
 
-def _event(fields: dict[str, Any], line: int = 0) -> EventItem:
-    return EventItem({**fields, "kind": fields.pop("event", "")}, line)
+def _entry(kind: EntryKind, fields: dict[str, Any]) -> Entry:
+    if kind == "event":
+        fields = {**fields, "kind": fields.pop("event", "")}
+    elif kind == "capture" and not isinstance(fields := fields.get("capture", ()), dict):
+        raise ValueError('"capture" is expected to be an object')
+    return Entry(kind, fields)
 
 
-def _capture(fields: dict[str, Any]) -> CaptureItem:
-    capture = fields.get("capture")
-    if not isinstance(capture, dict):
-        raise ValueError('"capture" is expected to be an object')  # noqa: TRY004  one error for all that a line can be
-    return CaptureItem(capture)
-
-
-_KINDS: dict[
-    str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine]
-] = {
-    "run": RunHeader,
-    "event": _event,
-    "alert": AlertItem,
-    "capture": _capture,
-    "layers": LayersItem,
-    "media": MediaLine,
-}
-_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
-    "events": EventItem,
-    "alerts": AlertItem,
-    "captures": CaptureItem,
-    "media": MediaLine,
-}
-
-
+_KINDS = frozenset(get_args(EntryKind))
+_MEMBERS: dict[str, EntryKind] = {"events": "event", "alerts": "alert", "captures": "capture", "media": "media"}
 _LISTS = frozenset((*_MEMBERS, "series", "resources"))
 
 

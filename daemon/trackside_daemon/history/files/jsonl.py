@@ -17,6 +17,7 @@ import json
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,12 @@ from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.checkpoint import Checkpoint, as_json
 from trackside_daemon.model.families import gpu
 from trackside_daemon.model.records import (
-    AccountUpdated,
     Alert,
     AlertNote,
     BatchIngested,
     Event,
     MachineSample,
+    Notified,
     RunState,
     SessionOpened,
     Silence,
@@ -43,7 +44,6 @@ from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.text import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from trackside.wire import Hello
@@ -225,28 +225,18 @@ class JsonLines:
         """Close the files; a later write opens them again."""
         self._files.close()
 
-    def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:  # noqa: PLR0911  one for each kind
+    def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:
         """Return the run of a record, or None for the machine; the kind of its file; its lines."""
         if isinstance(record, BatchIngested):
             return record.session.run, "samples", list(_rows(record))
         if isinstance(record, SessionOpened):
             return record.hello.identity.run, "runs", self._run_lines(record)
-        if isinstance(record, RunState):
-            return record.run, "runs", [_line(_state(record))]
-        if isinstance(record, Event):
-            return record.run, "events", [_line(_event(record))]
-        if isinstance(record, Alert | AlertNote):
-            fields = _alert(record) if isinstance(record, Alert) else _note(record)
-            return record.run or None, "alerts", [_line(fields)]
         if isinstance(record, Capture):
             return record.run, "captures", [_line(msgspec.to_builtins(record))]
         if isinstance(record, Checkpoint):
             return record.run, "checkpoints", [_line(as_json(record))]
-        if isinstance(record, Silence):
-            return None, "silences", [_line(_silence(record))]
-        if isinstance(record, AccountUpdated):
-            return record.run, "", []  # renewed every few seconds: too much for a log
-        return None, "samples", [_line(_machine_sample(record))]
+        run, (kind, names) = getattr(record, "run", "") or None, _FIELDS.get(type(record), ("", ""))
+        return run, kind, [_line(_fields(record, names))] if kind else []
 
     def _run_lines(self, record: SessionOpened) -> list[bytes]:
         """Return a line if the session is new: a client sends hello again after each reconnect."""
@@ -269,90 +259,40 @@ def folder(run: str) -> str:
     return f"{shown}-{hashlib.sha256(run.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
+# The kind of the file and the fields of records that are written as they are. Accounts are renewed every few seconds: too much
+# for a log.
+_FIELDS: dict[type, tuple[str, str]] = {
+    RunState: ("runs", "run attempt state cause ended"),
+    Event: ("events", "run attempt rank step time kind fields"),
+    Alert: ("alerts", "alert severity run labels started ended summary description evidence"),
+    AlertNote: ("alerts", "alert run labels started evidence notified"),
+    Silence: ("silences", "id labels started until comment"),
+    MachineSample: ("samples", "time values"),
+}
+_TIMES = frozenset(("time", "started", "ended", "until"))
+
+
+def _fields(record: object, names: str) -> dict[str, Any]:
+    """Return the fields of a record with these names, its times rounded to microseconds."""
+    values = {name: getattr(record, name) for name in names.split()}
+    return {name: round(value, 6) if name in _TIMES and value is not None else value for name, value in values.items()}
+
+
 def _run(record: SessionOpened, hello: Hello) -> dict[str, Any]:
     identity, about = hello.identity, hello.about
     line: dict[str, Any] = {
         "run": identity.run,
         "name": record.session.name,
         "attempt": record.session.attempt,
-        "rank": identity.rank,
-        "time": _round(record.time),
+        **_fields(identity, "rank"),
+        **_fields(record, "time"),
         "started": _microseconds(hello.started),
         "clock_offset": record.offset,
-        "world": identity.world,
-        "host": identity.host,
-        "pid": identity.pid,
-        "gpus": identity.gpus,
-        "job_id": identity.job_id,
-        "git_commit": identity.git_commit,
-        "framework": identity.framework,
-        "tags": hello.tags,
-        "total_steps": hello.total_steps,
+        **_fields(identity, "world host pid gpus job_id git_commit framework"),
+        **_fields(hello, "tags total_steps"),
         "config": json.loads(hello.config) if hello.config else None,
     }
-    if about is not None:
-        line |= {"git_dirty": about.git_dirty, "command": about.command}
-        line |= {"directory": about.directory, "python": about.python, "platform": about.platform}
-        line |= {"packages": about.packages}
-    return line
-
-
-def _state(record: RunState) -> dict[str, Any]:
-    ended = None if record.ended is None else _round(record.ended)
-    line = {"run": record.run, "attempt": record.attempt, "state": record.state, "cause": record.cause}
-    return {**line, "ended": ended}
-
-
-def _event(record: Event) -> dict[str, Any]:
-    return {
-        "run": record.run,
-        "attempt": record.attempt,
-        "rank": record.rank,
-        "step": record.step,
-        "time": _round(record.time),
-        "kind": record.kind,
-        "fields": dict(record.fields),
-    }
-
-
-def _alert(record: Alert) -> dict[str, Any]:
-    ended = None if record.ended is None else _round(record.ended)
-    return {
-        "alert": record.alert,
-        "severity": record.severity,
-        "run": record.run,
-        "labels": dict(record.labels),
-        "started": _round(record.started),
-        "ended": ended,
-        "summary": record.summary,
-        "description": record.description,
-        "evidence": dict(record.evidence),
-    }
-
-
-def _note(record: AlertNote) -> dict[str, Any]:
-    return {
-        "alert": record.alert,
-        "run": record.run,
-        "labels": dict(record.labels),
-        "started": _round(record.started),
-        "evidence": dict(record.evidence),
-        "notified": {sink: sent._asdict() for sink, sent in record.notified.items()},
-    }
-
-
-def _silence(record: Silence) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "labels": dict(record.labels),
-        "started": _round(record.started),
-        "until": _round(record.until),
-        "comment": record.comment,
-    }
-
-
-def _machine_sample(record: MachineSample) -> dict[str, Any]:
-    return {"time": _round(record.time), "values": record.values}
+    return line if about is None else line | _fields(about, "git_dirty command directory python platform packages")
 
 
 def _gpu_lines(record: MachineSample) -> Iterator[bytes]:
@@ -402,13 +342,11 @@ def _plain(value: Any) -> Any:
     """Return *value* with NaN and infinities as texts: JSON has none, and msgspec would write null."""
     if isinstance(value, float):
         return value if isfinite(value) else str(float(value))
-    if isinstance(value, dict):
+    if isinstance(value, Notified):
+        value = value._asdict()
+    if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _round(seconds: float) -> float:
-    return round(seconds, 6)
 
 
 def _microseconds(nanoseconds: int) -> float:

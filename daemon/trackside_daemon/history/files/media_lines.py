@@ -5,16 +5,14 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from trackside.wire import MediaItem
 from trackside_daemon.history.files.items import checked_position, microseconds
 from trackside_daemon.history.media import index
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 
 def media_lines(history: Path, run: str) -> Iterator[dict[str, Any]]:

@@ -26,18 +26,13 @@ from trackside_daemon.history.files.items import (
     FAR_SECONDS,
     NO_RUN,
     AlertFields,
-    AlertItem,
     AttemptFields,
-    CaptureItem,
+    Entry,
     EventFields,
-    EventItem,
     FormatError,
-    LayersItem,
     MachineValues,
-    MediaLine,
     Push,
     RunFields,
-    RunHeader,
     checked_position,
 )
 from trackside_daemon.history.files.layer_lines import frame_of
@@ -49,7 +44,7 @@ from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineS
 from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.model.capture import Capture
@@ -219,15 +214,15 @@ class RunFile:
                 )
             self.samples += len(item.values)
             yield MachineSample(item.time / 1e6, item.values, self.run)
-        elif isinstance(item, EventItem):
+        elif item.kind == "event":
             event = self._convert(item.fields, EventFields, item.line)
             yield Event(self.run, **msgspec.structs.asdict(event))
-        elif isinstance(item, AlertItem):
+        elif item.kind == "alert":
             alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
-        elif isinstance(item, LayersItem | MediaLine):
-            yield self._layers(item) if isinstance(item, LayersItem) else self._media(item)
-        elif isinstance(item, CaptureItem):
+        elif item.kind in {"layers", "media"}:
+            yield self._of_rank(item)
+        elif item.kind == "capture":
             yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         elif self._header is None:
             self._read_header(item)
@@ -255,26 +250,17 @@ class RunFile:
         if (message := session.add(push)) is not None:
             yield message
 
-    def _layers(self, item: LayersItem) -> BatchIngested:
-        ref, frame = self._of_rank(item, "layers", frame_of)
-        return BatchIngested(ref, 0, distributions=[frame])
-
-    def _media(self, item: MediaLine) -> BatchIngested:
-        ref, media = self._of_rank(item, "media", item_of)
-        return BatchIngested(ref, 0, media=[media])
-
-    def _of_rank(
-        self, item: LayersItem | MediaLine, name: str, read: Callable[[Mapping[str, Any]], T]
-    ) -> tuple[SessionRef, T]:
-        """Return the session that a line belongs to, and what *read* finds in its fields."""
+    def _of_rank(self, item: Entry) -> BatchIngested:
+        """Return the message of a line with distributions of layers, or with an image, a text or a table."""
         try:
             attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
-            found = read(item.fields)
+            frames = [frame_of(item.fields)] if item.kind == "layers" else []
+            media = [item_of(item.fields)] if item.kind == "media" else []
         except ValueError as error:
-            raise _InvalidItemError(f"{name}: {error}", item.line) from None
+            raise _InvalidItemError(f"{item.kind}: {error}", item.line) from None
         if (session := self._sessions.get((attempt, rank))) is None:
-            raise _InvalidItemError(f"{name}: samples of their rank are expected before them", item.line)
-        return session.ref, found
+            raise _InvalidItemError(f"{item.kind}: samples of their rank are expected before them", item.line)
+        return BatchIngested(session.ref, 0, distributions=frames, media=media)
 
     def _capture(self, capture: CaptureJson) -> Capture:
         """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""
@@ -305,7 +291,7 @@ class RunFile:
         """Read the header, if the items begin with it."""
         for first in self._items:
             try:
-                if isinstance(first, RunHeader):
+                if isinstance(first, Entry) and first.kind == "run":
                     self._read_header(first)
                 else:
                     self._items = chain([first], self._items)
@@ -322,8 +308,8 @@ class RunFile:
     def _leave_out(self, error: _InvalidItemError) -> None:
         self._left_out.add(DAMAGED_LINE, f"line {error.line}", reason=f"line {error.line}: {error}")
 
-    def _read_header(self, item: RunHeader) -> None:
-        header = self._convert(item.run, RunFields, item.line)
+    def _read_header(self, item: Entry) -> None:
+        header = self._convert(item.fields, RunFields, item.line)
         self._attempts = self._read_attempts(header, item.line)
         self._header = header
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.os_errors import os_error_text
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, is_damage, open_reader
 from trackside_daemon.history.directory import OPTION, HistoryError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 class Offline:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 PAGE_BYTES = 4096
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from trackside_daemon.history.directory import create_private
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUFFIXES = ("-wal", "-shm", "")
 TARGET, IMAGE = ".salvage", ".image"

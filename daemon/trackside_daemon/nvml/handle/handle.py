@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trackside_daemon.linux.own_module import own_module
+from trackside_daemon.linux.child_process import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity

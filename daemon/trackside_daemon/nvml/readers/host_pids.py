@@ -6,10 +6,7 @@ A driver once reported wrong ones because the layout of its answer had changed: 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 PROC = "/proc"
 

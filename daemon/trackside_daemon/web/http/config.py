@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from trackside_daemon.config.near import explain, near_name
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.text import seconds
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_BCRYPT_COST = 15  # highest bcrypt cost; at this cost a password check takes seconds
 

@@ -2,8 +2,7 @@
 
 import { getJson, post } from "/static/api.js";
 import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
-import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
-import { endButton } from "/static/alerts/silence_list.js";
+import { openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
 import { coalesce } from "/static/polling.js";
 import { matchesSilence, silenceLabels, displayName, runLink, since, state,
   displayValue } from "/static/alerts/format.js";

@@ -1,10 +1,54 @@
-// The dialog that adds a silence: its labels, duration and comment, and the firing alerts that it matches.
+// The active silences, each with a button that ends it; and the dialog that adds one: its labels, duration and comment,
+// and the firing alerts that it matches.
 
-import { getJson, post } from "/static/api.js";
+import { getJson, post, remove } from "/static/api.js";
 import { openDialog } from "/static/confirm.js";
-import { matchesSilence } from "/static/alerts/format.js";
-import { h, setText, choices } from "/static/dom.js";
+import { matchesSilence, silenceLabels } from "/static/alerts/format.js";
+import { h, setText, choices, syncRows, table, unseen } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
+
+// Explicit roles: on a phone the cells of a row are stacked, which removes the table's implicit roles.
+const CELL = { role: "cell" };
+
+// `onEnded(text)` is called with the result after a silence was ended.
+export function silenceList(onEnded) {
+  const body = h("tbody");
+  const columns = ["Alerts", "Until", "Comment", unseen("End")];
+  const list = h("div.scroll", {}, table(columns, body, "table.stacked", { role: "table", "aria-label": "Silences" }));
+  const emptyText = h("p.quiet", {}, "No active silences.");
+  const update = (silences) => {
+    emptyText.hidden = silences.length > 0;
+    list.hidden = !silences.length;
+    syncRows(body, silences, (item) => item.id, (item) => row(item, onEnded));
+  };
+  update([]);
+  return { root: h("div", {}, emptyText, list), update };
+}
+
+function row(silence, onEnded) {
+  const until = h("td", CELL);
+  const element = h("tr", { role: "row" }, h("td.text", CELL, silenceLabels(silence.labels)), until,
+    h("td.text", CELL, silence.comment), h("td.number", CELL, endButton(silence, onEnded)));
+  element.update = (newest) => setText(until, when(newest.until));
+  return element;
+}
+
+export function endButton(silence, onEnded) {
+  const about = Object.values(silence.labels).join(" ") || "all alerts";
+  const end = async () => {
+    button.disabled = true;
+    try {
+      const { kept, why } = await remove(`silences/${encodeURIComponent(silence.id)}`);
+      const later = kept ? "" : ` It becomes active again when the daemon restarts: ${why}.`;
+      onEnded(`The silence has ended. Notifications of its firing alerts are sent now.${later}`);
+    } catch (problem) {
+      button.disabled = false;
+      onEnded(problem.message);
+    }
+  };
+  const button = h("button", { "aria-label": `End the silence of ${about}`, onclick: end }, "End");
+  return button;
+}
 
 const DURATIONS = { 1800: "30 minutes", 7200: "2 hours", 28800: "8 hours", 86400: "1 day" };
 const UNITS = { 60: "minutes", 3600: "hours", 86400: "days" };

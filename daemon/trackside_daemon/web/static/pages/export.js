@@ -3,8 +3,8 @@
 import { oneOf } from "/static/address.js";
 import { UnreachableError, getJson, runPath } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
-import { Preview } from "/static/export/preview.js";
-import { FORMATS, MAX_BROWSER_BYTES, countSamples, estimate, fetchFile, fileName } from "/static/export/file.js";
+import { Preview, FORMATS, MAX_BROWSER_BYTES, countSamples,
+  estimate, fetchFile, fileName } from "/static/export/preview.js";
 import { Picker } from "/static/picker.js";
 import { COUNT_MS, isDue } from "/static/polling.js";
 import { bytes, runAddress, number, plural } from "/static/format.js";

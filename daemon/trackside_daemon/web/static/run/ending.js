@@ -1,10 +1,105 @@
 // How a run ended, as established from outside and as its exceptions state; and what its command printed last.
 
 import { exceptionText } from "/static/alerts/evidence.js";
-import { getJson, query } from "/static/api.js";
-import { h, ENDED, badge, facts, rerender, fold } from "/static/dom.js";
-import { span, when } from "/static/format.js";
-import { ConsoleView } from "/static/run/console.js";
+import { getJson, query, runPath } from "/static/api.js";
+import { h, ENDED, badge, facts, rerender, fold, setText } from "/static/dom.js";
+import { span, when, bytes, plural } from "/static/format.js";
+
+const LINES = 400; // Lines of a request.
+// Others are shown as plain text.
+const STYLES = new Set(["red", "green", "yellow", "blue", "magenta", "cyan", "bold"]);
+
+class ConsoleView {
+  constructor(/** @type {Run} */ run, signal) {
+    this.id = run.id;
+    this.signal = signal;
+    this.present = false;
+    this.first = 0;
+    this.count = h("span.quiet");
+    this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console",
+      onchange: () => this.#load() });
+    this.earlier = h("button.small", { onclick: () => this.#loadEarlier() }, "Earlier lines");
+    this.status = h("p.quiet", { role: "status" });
+    this.lines = h("ol.console-lines");
+    const frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
+    this.frame = frame;
+    this.root = h("details.run-section", { hidden: true, ontoggle: () => this.root.open && this.#load() },
+      h("summary", {}, h("h2", {}, "Console"), this.count), h("div.tools", {}, this.search, this.earlier), this.status,
+      frame);
+  }
+
+  async update() {
+    try {
+      const { bytes: size, total } = await getJson(`${runPath(this.id)}/console?lines=0`, this.signal);
+      this.present = total > 0;
+      setText(this.count, `${plural(total, "line")}, ${bytes(size)}`);
+      if (this.root.open && this.size !== size && !this.search.value) await this.#load();
+      this.size = size;
+    } catch {
+      // The frame reports the outage; a run without a console has none.
+    }
+    this.root.hidden = !this.present;
+  }
+
+  // Shows the last lines, for a link elsewhere on the page.
+  open() {
+    this.root.open = true;
+    this.root.scrollIntoView();
+    this.search.focus();
+  }
+
+  async #load() {
+    await this.#show({ search: this.search.value.trim() }, (rows) => {
+      this.lines.replaceChildren(...rows);
+      this.frame.scrollTop = this.frame.scrollHeight;
+    });
+  }
+
+  async #loadEarlier() {
+    await this.#show({ search: this.search.value.trim(), before: this.first }, (rows) => this.lines.prepend(...rows));
+  }
+
+  async #show(selection, place) {
+    try {
+      const { lines, more } = await getJson(
+        `${runPath(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, this.signal);
+      place(lines.map(([number, text, parts]) =>
+        h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
+      this.first = lines[0]?.[0] ?? 0;
+      this.earlier.hidden = !more;
+      setText(this.status, selection.search && !lines.length ? `No line contains ${selection.search}.` : "");
+    } catch (problem) {
+      setText(this.status, problem.message);
+    }
+  }
+}
+
+// Returns a line whose parts [begin, end, styles] have the classes of their styles.
+function colored(text, parts) {
+  const letters = parts.length ? [...text] : []; // The places count code points.
+  const children = [];
+  let from = 0;
+  for (const [begin, end, styles] of parts) {
+    const classes = styles.split(" ").filter((style) => STYLES.has(style)).map((style) => `.sgr-${style}`);
+    children.push(letters.slice(from, begin).join(""),
+      h(`span${classes.join("")}`, {}, letters.slice(begin, end).join("")));
+    from = end;
+  }
+  return children.length ? [...children, letters.slice(from).join("")] : text || " ";
+}
+
+// Returns a line with each occurrence of the search marked.
+function marked(text, search) {
+  const parts = [];
+  const [lower, wanted] = [text.toLowerCase(), search.toLowerCase()];
+  if (lower.length !== text.length) return text; // Of some letters the lower case is longer.
+  let from = 0;
+  for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {
+    parts.push(text.slice(from, at), h("mark", {}, text.slice(at, at + wanted.length)));
+    from = at + wanted.length;
+  }
+  return [...parts, text.slice(from)];
+}
 
 const EVENTS = 300; // The newest events, among which those of the end are.
 const SHOWN = 8; // Ranks with their exception.

@@ -1,11 +1,62 @@
-// A run's header: its name, state, progress, speed and firing alerts.
+// A run's header: its name, state, progress, speed, firing alerts, and the stacks of its ranks.
 
-import { query } from "/static/api.js";
+import { query, getJson, runPath } from "/static/api.js";
 import { h, rerender, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
-import { isLoss } from "/static/run/keys.js";
+import { isLoss, ranges } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
-import { Stacks } from "/static/run/stacks.js";
 import { number, percent, plural, short, span, when, plain } from "/static/format.js";
+
+class Stacks {
+  constructor(/** @type {Run} */ run) {
+    this.id = run.id;
+    this.button = h("button", { hidden: true, onclick: () => this.#load() }, "Show stacks");
+    this.status = h("p.quiet", { role: "status" });
+    this.list = h("div");
+    const close = h("button.small", { onclick: () => this.#close() }, "Close");
+    const bar = h("div.run-bar", {}, h("h2", {}, "Stacks"), close);
+    this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.status, this.list);
+  }
+
+  update(live) {
+    this.button.hidden = !live;
+  }
+
+  #close() {
+    this.root.hidden = true;
+    this.button.focus();
+  }
+
+  async #load() {
+    this.root.hidden = false;
+    this.button.disabled = true;
+    setText(this.status, "Loading…");
+    try {
+      const { ranks, silent } = await getJson(`${runPath(this.id)}/stacks`);
+      const silentText = silent.length
+        ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
+      setText(this.status, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${silentText}`);
+      this.list.replaceChildren(...ranks.map((item, index) => rankDetails(item, index === 0)));
+    } catch (problem) {
+      setText(this.status, problem.message);
+      this.list.replaceChildren();
+    }
+    this.button.disabled = false;
+  }
+}
+
+// Lists the main thread first, since it runs the training, and leaves out the client's own threads.
+function rankDetails({ rank: number, threads }, open) {
+  const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
+  const names = Object.keys(threads).filter((name) => !name.startsWith("trackside")).sort((a, b) => main(a) - main(b));
+  const stack = (name) => {
+    const calls = threads[name];
+    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` },
+      calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
+  };
+  const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
+  return h("details", { open },
+    h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
+}
 
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
