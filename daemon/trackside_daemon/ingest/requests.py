@@ -49,13 +49,7 @@ class RankQuestion:
     """
 
     def __init__(
-        self,
-        kind: str,
-        run: str,
-        ranks: frozenset[int] | None = None,
-        body: Body = None,
-        *,
-        number: int | None = None,
+        self, kind: str, run: str, ranks: frozenset[int] | None = None, body: Body = None, *, number: int | None = None
     ) -> None:
         self.kind = kind
         self.run = run
