@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
 
 # Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event.
-LEAST_SECONDS = 120.0
+MIN_SECONDS = 120.0
 
 LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
 
@@ -19,7 +19,7 @@ LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible 
 # that. So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
 AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
 
-REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
+MAX_REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
 
 
 def longer(seconds: float) -> float:
@@ -34,7 +34,7 @@ class MinFiringTimes:
         least: Least seconds that an alert fires.
     """
 
-    def __init__(self, least: float = LEAST_SECONDS) -> None:
+    def __init__(self, least: float = MIN_SECONDS) -> None:
         self._least = least
         self._recent: dict[Hashable, tuple[float, float]] = {}
 
@@ -52,7 +52,7 @@ class MinFiringTimes:
         if 0 <= now - ended < AGAIN_SECONDS:
             seconds = max(seconds, longer(before))
         self._recent[key] = seconds, inf
-        if len(self._recent) > REMEMBERED:
+        if len(self._recent) > MAX_REMEMBERED:
             del self._recent[next(iter(self._recent))]
         return seconds
 
