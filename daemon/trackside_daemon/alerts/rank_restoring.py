@@ -171,9 +171,8 @@ class PastRanks:
         with self._stop_at_error():
             self._connection = self._snapshot.enter_context(history.reading())
             # The lowest rank of each run first, since the pace of the run follows from it.
-            self._left.extend(
-                sorted(live_streams(self._connection, MAX_RANKS), key=lambda stream: stream.identity.rank)
-            )
+            streams = live_streams(self._connection, MAX_RANKS)
+            self._left.extend(sorted(streams, key=lambda stream: stream.identity.rank))
         ranks = max(1, len(self._left))
         self._count = max(STEPS, min(MOST_STEPS, all_steps // ranks))
         self._frames = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // ranks))

@@ -52,7 +52,7 @@ TEXT_BYTES = 4 * BATCH_MESSAGES * TEXT_LENGTH  # limit of the texts of a batch's
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 # How many pairs of sender and reason of one owner are remembered, so that each is logged once; later ones are only counted.
-LOGGED = 1000
+MAX_LOGGED = 1000
 
 # New sessions of one owner: so many at once, and so many a second. A job of 1,024 ranks may restart three times at once.
 SESSIONS_BURST, SESSIONS_RATE = 4096.0, 16.0
@@ -154,7 +154,7 @@ class MessageLimits:
     """
 
     def __init__(
-        self, *, sessions: float = SESSIONS_BURST, event_bytes: float = EVENTS_BURST, logged: int = LOGGED
+        self, *, sessions: float = SESSIONS_BURST, event_bytes: float = EVENTS_BURST, logged: int = MAX_LOGGED
     ) -> None:
         self.duplicates = 0
         self.gaps = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-PATIENCE = 2.0  # seconds that a message waits while the service manager does not read
+PATIENCE_SECONDS = 2.0  # seconds that a message waits while the service manager does not read
 
 log = logging.getLogger("trackside")
 
@@ -40,7 +40,7 @@ class Notifier:
             return
         self._address = path.replace("@", "\0", 1) if path.startswith("@") else path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(PATIENCE_SECONDS)
         if watchdog.isdecimal() and int(watchdog) and pid in ("", str(os.getpid())):
             self.watchdog = int(watchdog) / 1e6
 
