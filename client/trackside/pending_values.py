@@ -11,7 +11,7 @@ from trackside.device_scalars import DeviceScalars
 # Internal key, which is never sent: nonzero if a gradient scaler skipped the step, so that its norms are discarded.
 STEP_SKIPPED = "\0skipped"
 
-CALLBACKS = 64  # limit of callbacks that wait for a push
+MAX_CALLBACKS = 64  # limit of callbacks that wait for a push
 
 
 class PendingValues:
@@ -45,7 +45,7 @@ class PendingValues:
 
     def after_push(self, callback: Callable[[], object]) -> None:
         """Run *callback* after the next push, so that what it reports belongs to that push's step."""
-        if len(self._callbacks) < CALLBACKS:
+        if len(self._callbacks) < MAX_CALLBACKS:
             self._callbacks.append(callback)
             self.is_waiting = True
 

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Device
 
-NESTED = 10_000  # limit of the values in a mapping among those of a push
+MAX_NESTED_VALUES = 10_000  # limit of the values in a mapping among those of a push
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `MAX_LIGHT_VALUES` values: about 30 MB
 MEDIA_BYTES_WAITING = 8 * 1024 * 1024  # limit of queued images, texts and tables
-WARNINGS = 1000  # number of keys that get a warning each
+MAX_WARNED_KEYS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 
 _NUMBERS = frozenset((float, int))
@@ -123,7 +123,7 @@ class RowQueue:
         self._between_cells = False
         self._device: DeviceScalars | None = None
         self._polled: tuple[DeviceScalars | StepTimer, ...] = ()
-        self._warned = LogOnce(WARNINGS)
+        self._warned = LogOnce(MAX_WARNED_KEYS)
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
         self._update_direct_rows()
 
@@ -455,9 +455,9 @@ class RowQueue:
         for key, value in values.items():
             if isinstance(value, Mapping):
                 try:
-                    found = dict(islice(flat(value, ".", f"{key}."), NESTED + 1))
-                    if len(found) > NESTED:
-                        self.refuse(1, key, f"{_shown(key)}: a mapping with more than {NESTED} values")
+                    found = dict(islice(flat(value, ".", f"{key}."), MAX_NESTED_VALUES + 1))
+                    if len(found) > MAX_NESTED_VALUES:
+                        self.refuse(1, key, f"{_shown(key)}: a mapping with more than {MAX_NESTED_VALUES} values")
                     else:
                         flattened.update(found)
                 except Exception:  # noqa: BLE001  the same; or it contains itself

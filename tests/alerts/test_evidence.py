@@ -13,7 +13,7 @@ from processes import DEADLINE, eventually
 
 from trackside.wire import Stacks
 from trackside_daemon.alerts.evidence import gathering
-from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, EvidenceGatherer
+from trackside_daemon.alerts.evidence.gathering import MAX_BYTES, MAX_QUEUED_ALERTS, EvidenceGatherer
 from trackside_daemon.alerts.evidence.ranks import CHARACTERS_OF_ALL
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
@@ -217,7 +217,7 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
     frames = found["stacks"][0]["threads"][0]["frames"]
     assert (len(frames), frames[-1][-5:]) == (64, ":63 f")
     assert "hunter2" not in to_json(found)
-    assert len(to_json(found).encode()) < MOST_BYTES
+    assert len(to_json(found).encode()) < MAX_BYTES
     assert any("more threads of rank 0 are omitted" in line for line in found["missing"])
     scene.threads = {0: {"MainThread 1": ["x" * 400] * 1000}}
     frames = scene.gather(about("TrainingStalled"))["stacks"][0]["threads"][0]["frames"]
@@ -228,7 +228,7 @@ def test_many_ranks_have_their_values_and_fewer_phases(scene: Scene) -> None:
     scene.ranks(list(range(100)))
     found = scene.gather(about(rank="70"))
     assert list(found["ranks"]) == ["70", *map(str, range(63))]
-    assert len(to_json(found).encode()) < MOST_BYTES
+    assert len(to_json(found).encode()) < MAX_BYTES
 
 
 def test_the_largest_part_is_dropped_if_there_is_too_much(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,11 +365,11 @@ def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: 
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
     assert holds.wait(DEADLINE)
-    evidence.accept(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
+    evidence.accept(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(MAX_QUEUED_ALERTS + 10)]))
     go_on.set()
-    eventually(lambda: len(scene.records) == WAITING + 1)
+    eventually(lambda: len(scene.records) == MAX_QUEUED_ALERTS + 1)
     evidence.stop()
-    assert [note.started for note in scene.records[1:]] == [NOW + n for n in range(10, WAITING + 10)]
+    assert [note.started for note in scene.records[1:]] == [NOW + n for n in range(10, MAX_QUEUED_ALERTS + 10)]
 
 
 def test_events_need_no_evidence(scene: Scene) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trackside_daemon.alerts.layer_norm_requests import AGAIN_SECONDS, RUNS, STEPS, LayerNormRequests
+from trackside_daemon.alerts.layer_norm_requests import AGAIN_SECONDS, MAX_RUNS, STEPS, LayerNormRequests
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -22,11 +22,11 @@ def test_requests_to_a_run_are_limited() -> None:
     now[0] += 1
     layers.accept(Batch("alerts", records=[spike]))
     assert asked == [("id-1", STEPS)] * 2
-    several = [replace(spike, run=f"run {number}") for number in range(RUNS + 1)]
+    several = [replace(spike, run=f"run {number}") for number in range(MAX_RUNS + 1)]
     layers.accept(Batch("alerts", records=several))
-    assert len(asked) == 2 + RUNS + 1
+    assert len(asked) == 2 + MAX_RUNS + 1
     layers.accept(Batch("alerts", records=[several[-1], several[0]]))
-    assert asked[2 + RUNS + 1 :] == [("run 0", STEPS)], "the first was forgotten for the last"
+    assert asked[2 + MAX_RUNS + 1 :] == [("run 0", STEPS)], "the first was forgotten for the last"
     again = LayerNormRequests(lambda run, steps: asked.append((run, steps)), [spike], clock=lambda: now[0])
     again.accept(Batch("alerts", records=[spike]))
-    assert len(asked) == 2 + RUNS + 2
+    assert len(asked) == 2 + MAX_RUNS + 2

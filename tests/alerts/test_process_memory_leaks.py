@@ -6,7 +6,7 @@ import random
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_memory_leaks import FORGET, ProcessLeaks
+from trackside_daemon.alerts.process_memory_leaks import FORGET_SECONDS, ProcessLeaks
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
@@ -93,7 +93,7 @@ def test_a_process_on_a_gpu() -> None:
 def test_a_leak_ends_when_the_ranks_are_gone_and_they_make_room_for_others() -> None:
     node = Node(most=2)
     node.run(2, own_0=2 * GIB, own_1=2 * GIB)
-    assert [reported[:2] for reported in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
+    assert [reported[:2] for reported in node.run(FORGET_SECONDS / 3600 + 0.1)] == [("HostMemoryLeak", True)]
     node.process = "2"
     assert [reported[:2] for reported in node.run(2, own_0=2 * GIB)] == [("HostMemoryLeak", False)]
 

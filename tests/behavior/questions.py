@@ -183,7 +183,7 @@ def answering(place: Path) -> Iterator[Asked]:
         alerts = daemon.firing.now()
         daemon.close()
         patch.setattr(time, "monotonic", lambda: daemon.now.monotonic)
-        patch.setattr(history_access, "MOST_REST", 0.0)  # seconds that a thread rests after a question
+        patch.setattr(history_access, "MAX_REST_SECONDS", 0.0)  # seconds that a thread rests after a question
         site = Site(place / "history", daemon.state)
         site.firing.accept(Batch("alerts", records=alerts))
         try:

@@ -303,7 +303,7 @@ def test_a_repository_that_is_too_large_or_takes_too_long_is_not_known(repositor
         assert dirty(script(repository)) is known
     index.write_bytes(content)
     blob = repository.git("rev-parse", f"HEAD:{TRAIN}")
-    add(repository, "".join(f"100644 {blob}\tx{number}\n" for number in range(git.ENTRIES - 9)))
+    add(repository, "".join(f"100644 {blob}\tx{number}\n" for number in range(git.MAX_FILES - 9)))
     assert dirty(script(repository)) is True
     add(repository, f"100644 {blob}\tx\n")
     assert dirty(script(repository)) is None

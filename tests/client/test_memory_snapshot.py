@@ -7,7 +7,7 @@ import tracemalloc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from trackside.captures.memory import SITES, TRACES_BYTES, memory
+from trackside.captures.memory import MAX_SITES, TRACES_BYTES, memory
 
 if TYPE_CHECKING:
     import pytest
@@ -75,7 +75,7 @@ def test_tracemalloc_is_read_where_it_is_on(monkeypatch: pytest.MonkeyPatch) -> 
         kept = [bytearray(1000) for _ in range(2000)]
         (found,) = memory().allocators
         assert found.name == "tracemalloc"
-        assert len(found.sites) <= SITES
+        assert len(found.sites) <= MAX_SITES
         largest = found.sites[0]
         assert largest.bytes > 2_000_000
         assert f"{__file__}:" in largest.frames[0]

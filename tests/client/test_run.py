@@ -27,7 +27,7 @@ from trackside.environment.config import CONFIG_BYTES, as_json
 from trackside.integrations.run_adapter import RunAdapter
 from trackside.limits import ROWS_WAITING
 from trackside.redact import REDACTED
-from trackside.row_queue import VALUES_WAITING, WARNINGS
+from trackside.row_queue import MAX_WARNED_KEYS, VALUES_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,10 +158,10 @@ def test_what_is_dropped_is_warned_about_once_per_key(run: trackside.Run, caplog
 
 
 def test_there_is_an_end_of_warnings(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(WARNINGS + 10):
+    for number in range(MAX_WARNED_KEYS + 10):
         run.push({f"key{number}": None})
-    assert len(warnings(caplog)) == WARNINGS
-    assert unsent_rows(run)[1].dropped == WARNINGS + 10
+    assert len(warnings(caplog)) == MAX_WARNED_KEYS
+    assert unsent_rows(run)[1].dropped == MAX_WARNED_KEYS + 10
 
 
 @pytest.mark.parametrize("key", [7, None, "\ud800", ("a", 1), frozenset(), Scalar(1.0)], ids=repr)

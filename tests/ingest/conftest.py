@@ -15,7 +15,7 @@ from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.client_sessions import ClientSessions
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.greeting import SESSIONS
+from trackside_daemon.ingest.greeting import MAX_SESSIONS
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.end_state import Exit
@@ -52,7 +52,7 @@ class SessionsHarness:
         receipts: Receipts of messages that are accepted and not yet committed.
     """
 
-    def __init__(self, messages: MessageLimits | None = None, *, most: int = SESSIONS, **limits: int) -> None:
+    def __init__(self, messages: MessageLimits | None = None, *, most: int = MAX_SESSIONS, **limits: int) -> None:
         self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers

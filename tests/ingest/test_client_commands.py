@@ -10,7 +10,7 @@ from processes import DEADLINE
 from wire_messages import FakeSession
 
 from trackside.wire import Envelope, Profile, Stacks, encode, open_envelope
-from trackside_daemon.ingest.requests import UNANSWERED, Questions, RankQuestion
+from trackside_daemon.ingest.requests import MAX_UNANSWERED, Questions, RankQuestion
 from trackside_daemon.model.session import SessionRef
 
 ASKED = SessionRef(bytes(16))
@@ -50,7 +50,7 @@ def test_an_answer_that_is_late_of_another_kind_or_to_nothing_is_none() -> None:
 def test_so_many_questions_wait_for_answers_and_no_more() -> None:
     questions, question = Questions(), RankQuestion("ping", "run")
     first = questions.number(question, ASKED)
-    for _ in range(UNANSWERED):
+    for _ in range(MAX_UNANSWERED):
         questions.number(question, ASKED)
     question.begin(frozenset((0,)))
     questions.answered("pong", first, ASKED.id, None)

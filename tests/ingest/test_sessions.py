@@ -16,7 +16,7 @@ from wire_messages import WALL, FakeSession, clock
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Skip, Totals, encode
 from trackside_daemon.history.read.attempts import StoredSession
 from trackside_daemon.ingest.connection import Connection
-from trackside_daemon.ingest.messages import KINDS, LOGGED
+from trackside_daemon.ingest.messages import KINDS, MAX_LOGGED
 from trackside_daemon.model.families import daemon
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
@@ -270,7 +270,7 @@ def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
         for _ in range(2):
             desk.receive(b"trackside/9", peer=b"%d" % number)
             desk.receive(b"nonsense", peer=b"%d" % number)
-    assert len(caplog.messages) == LOGGED
+    assert len(caplog.messages) == MAX_LOGGED
     assert caplog.messages[0] == (
         "a message was refused: version: got b'trackside/9', this side reads b'trackside/1';"
         " further ones from this sender are only counted"

@@ -24,7 +24,7 @@ from trackside_daemon.ingest.worker import worker as worker_module
 from trackside_daemon.ingest.worker.connections import Connections
 from trackside_daemon.ingest.worker.worker import IngestWorker, ServeError
 from trackside_daemon.ingest.worker_channel import Channel, ChannelClosed, RecordKind, pair
-from trackside_daemon.ingest.worker_handle import PEERS, WorkerHandle
+from trackside_daemon.ingest.worker_handle import MAX_PEERS, WorkerHandle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,10 +201,10 @@ def test_no_more_pidfds_than_a_few_wait_for_a_hello(
 ) -> None:
     connect().send(b"no hello")
     peers = [served.receive()[0].peer]
-    for _ in range(PEERS):
+    for _ in range(MAX_PEERS):
         connect().send(b"no hello")
-    peers += [served.receive()[0].peer for _ in range(PEERS)]
-    assert [peer is not None and peer.pidfd >= 0 for peer in peers] == [False, *[True] * PEERS]
+    peers += [served.receive()[0].peer for _ in range(MAX_PEERS)]
+    assert [peer is not None and peer.pidfd >= 0 for peer in peers] == [False, *[True] * MAX_PEERS]
 
 
 def test_after_the_end_of_a_worker_the_same_connection_continues_with_the_next(
@@ -479,8 +479,8 @@ def test_without_descriptors_to_spare_few_connections_are_allowed(monkeypatch: p
     for limit, most in (
         (1024, 256),
         (1, 1),
-        (10**6, worker_module.CONNECTIONS),
-        (resource.RLIM_INFINITY, worker_module.CONNECTIONS),
+        (10**6, worker_module.MAX_CONNECTIONS),
+        (resource.RLIM_INFINITY, worker_module.MAX_CONNECTIONS),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert worker_module.most_connections() == most

@@ -13,7 +13,7 @@ from processes import DEADLINE
 
 from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.events import LINGER, MAX_BACKOFF, GpuEvents
+from trackside_daemon.nvml.worker.events import LINGER_SECONDS, MAX_BACKOFF, GpuEvents
 from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def test_another_gpu_is_watched_although_events_never_cease(
     events.watch(handles(0, 1))
     reports.end((0, XID, 13), (0, XID, 13))
     assert len(reports.registered) == 1
-    seconds.now += LINGER
+    seconds.now += LINGER_SECONDS
     reports.end((0, XID, 13))
     assert events.xids()["GPU-0"][13][0] == 3
     assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]

@@ -23,7 +23,7 @@ from trackside_daemon.model.records import BatchIngested, MachineSample, RunStat
 from trackside_daemon.questions.diagnosis import SIZE
 from trackside_daemon.service.assembly import _reports
 from trackside_daemon.service.config import Config
-from trackside_daemon.service.reports import LAST_SECONDS, WAITING, WRITTEN_SECONDS, Reports
+from trackside_daemon.service.reports import LAST_SECONDS, MAX_WAITING, WRITTEN_SECONDS, Reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_stop_does_not_wait_for_long(place: Path, caplog: pytest.LogCaptureFix
 def test_runs_that_ended_come_before_those_that_live_of_which_the_first_give_way(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = [f"live{number}" for number in range(WAITING)]
+    live = [f"live{number}" for number in range(MAX_WAITING)]
     runs, order = experiments(place, every=1), list[str]()
     monkeypatch.setattr(runs, "_write", lambda run, *_: order.append(run))
     for run in live:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trackside.wire import AllocationSite, Allocator, MemorySnapshot
 
-SITES = 50  # largest ones that are sent of each allocator
+MAX_SITES = 50  # largest ones that are sent of each allocator
 FRAMES = 16
 CHARACTERS = 200
 TRACES_BYTES = 64 << 20  # memory of traces above which tracemalloc would hold the GIL for seconds
@@ -83,5 +83,5 @@ def _largest(blocks: Iterable[tuple[Stack, int, int]]) -> list[AllocationSite]:
     for stack, size, number in blocks:
         known, count = sums.get(stack, (0, 0))
         sums[stack] = known + size, count + number
-    largest = sorted(sums.items(), key=lambda item: -item[1][0])[:SITES]
+    largest = sorted(sums.items(), key=lambda item: -item[1][0])[:MAX_SITES]
     return [AllocationSite(list(stack), size, count) for stack, (size, count) in largest]

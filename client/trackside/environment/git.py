@@ -18,8 +18,8 @@ import msgspec
 from trackside.environment.paths import open_regular
 from trackside.wire import is_commit
 
-ENTRIES = 20_000  # limit of tracked files; the state of a larger repository is unknown
-SECONDS = 0.5  # limit of the time for the comparison
+MAX_FILES = 20_000  # limit of tracked files; the state of a larger repository is unknown
+COMPARE_SECONDS = 0.5  # limit of the time for the comparison
 INDEX_BYTES = 16 * 1024 * 1024  # limit of the index's size
 HASHED_BYTES = 1024 * 1024  # limit of a file that is read to compare its content, if its time is new
 
@@ -57,7 +57,7 @@ def commit(script: str) -> str:
         return ""
 
 
-def dirty(script: str, seconds: float = SECONDS) -> bool | None:
+def dirty(script: str, seconds: float = COMPARE_SECONDS) -> bool | None:
     """Return whether a tracked file of the repository around *script* differs from the index: ``git diff --quiet``.
 
     Staged changes are not detected, since that requires reading objects, nor are untracked files, submodules and changed
@@ -65,7 +65,7 @@ def dirty(script: str, seconds: float = SECONDS) -> bool | None:
     Git LFS, counts as changed.
 
     Returns:
-        None if there is no repository, or if the answer is unknown: more than `ENTRIES` files, more than *seconds* of
+        None if there is no repository, or if the answer is unknown: more than `MAX_FILES` files, more than *seconds* of
         work, a large file with a new time, a sparse or split index, SHA-256, a damaged index.
     """
     deadline = monotonic() + seconds
@@ -184,7 +184,7 @@ def _entries(index: bytes) -> list[_Entry]:
         IndexError, ValueError, struct.error: It is not an index, or one of another kind.
     """
     signature, version, count = _HEADER.unpack_from(index)
-    if signature != b"DIRC" or version not in {2, 3, 4} or count > ENTRIES:
+    if signature != b"DIRC" or version not in {2, 3, 4} or count > MAX_FILES:
         raise ValueError(f"an index of version {version} with {count} entries")
     entries = []
     path, start = b"", _HEADER.size

@@ -53,7 +53,7 @@ _namespace = vars(ModuleType)["__dict__"].__get__
 def process_info() -> ProcessInfo:
     """Return this process's `ProcessInfo`, which the first call determines.
 
-    That takes a few ms, and at most `trackside.environment.git.SECONDS`. It never raises: unknown fields are left out.
+    That takes a few ms, and at most `trackside.environment.git.COMPARE_SECONDS`. It never raises: unknown fields are left out.
     """
     return _process_info(os.getpid())
 

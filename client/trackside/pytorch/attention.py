@@ -18,7 +18,7 @@ from trackside.packing import pack
 from trackside.wire import LAYER_NAMES, DistributionFrame
 
 SEQUENCES, QUERIES = 2, 32  # sampled of a batch, and of each of its sequences
-LEAST_KEYS = 8  # queries that see fewer keys are left out
+MIN_KEYS = 8  # queries that see fewer keys are left out
 MASKED = -1e4  # lower logits are masked
 OPERATOR_SECONDS = 8e-6  # estimated cost of watching an operator
 
@@ -63,7 +63,7 @@ class AttentionWatch(TorchDispatchMode):  # type: ignore[misc]
         """Return a sample of attention scores of the shape batch, heads, queries, keys; None for other scores."""
         if logits.dim() == 3 and self._heads and logits.shape[0] % self._heads == 0:
             logits = logits.unflatten(0, (-1, self._heads))
-        return _rows(logits) if logits.dim() == 4 and logits.shape[-1] >= LEAST_KEYS else None
+        return _rows(logits) if logits.dim() == 4 and logits.shape[-1] >= MIN_KEYS else None
 
 
 def _rows(tensor: Any) -> Any:
@@ -74,7 +74,7 @@ def _rows(tensor: Any) -> Any:
 def _scores(call: Mapping[str, Any]) -> Any:
     """Return the logits of the sampled queries from the arguments of scaled dot-product attention."""
     query, key = call["query"], call["key"]
-    if query.dim() != 4 or key.shape[2] < LEAST_KEYS or type(query) not in (torch.Tensor, torch.nn.Parameter):
+    if query.dim() != 4 or key.shape[2] < MIN_KEYS or type(query) not in (torch.Tensor, torch.nn.Parameter):
         return None
     rows, key = _rows(query), key[:SEQUENCES]
     if key.shape[1] != query.shape[1]:  # several heads share their keys
@@ -98,7 +98,7 @@ def _statistics(logits: Any) -> tuple[Any, Any]:
     shares = torch.softmax(logits, -1)
     entropies = -torch.special.xlogy(shares, shares).sum(-1)
     keys = visible.sum(-1)
-    counts = keys >= LEAST_KEYS
+    counts = keys >= MIN_KEYS
     ratios = entropies / keys.clamp(min=2).log()
     largest = logits.masked_fill(~visible, 0.0).abs().amax((0, 2, 3))
     return (ratios * counts).sum((0, 2)) / counts.sum((0, 2)), largest

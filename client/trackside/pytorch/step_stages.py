@@ -43,7 +43,7 @@ _LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage 
 _TIMED = PhaseMark(enters=True, phase=TIMED, automatic=True)
 _UNTIMED = PhaseMark(enters=False, phase=TIMED, automatic=True)
 
-SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
+MARKS_SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
 
 # Cost of a mark: about 20 µs were measured with the caches in use by the training (bench/stages.py).
 MARK_SECONDS = 25e-6
@@ -107,7 +107,7 @@ class StepStages:
         self._backward_task = -1
         self._memory_due = 0
         self.stopped = False
-        self._sampler = StepSampler(SHARE, MARK_SECONDS)
+        self._sampler = StepSampler(MARKS_SHARE, MARK_SECONDS)
         self.is_timing = True
         self._was_called = False
         self._timed_steps = 0

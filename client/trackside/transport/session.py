@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 64 * 1024  # limit of a key
 MAX_LIGHT_VALUES = 8  # a row of more counts by its values in the queue's limits; other rows count as one
-NEWEST = 64  # limit of the rows that are searched for the newest step
+MAX_SEARCHED_ROWS = 64  # limit of the rows that are searched for the newest step
 MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 OPTIONAL = {"media": "images, texts, tables and histograms", "distributions": "distributions inside the model"}
 """Fields of `Pushes` that older daemons do not know, as people call them."""
 OLDER = "the daemon is older than this client and does not state that it knows them; install the same trackside in both places"
-FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
+MAX_FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
 class Session(Outbox):
@@ -182,7 +182,7 @@ class Session(Outbox):
     def newest_step(self) -> int | None:
         """Return the last step that was pushed; None before the first. Any thread may call this."""
         try:
-            newest = islice(reversed(self.rows), NEWEST)
+            newest = islice(reversed(self.rows), MAX_SEARCHED_ROWS)
             return next(step for _, step, values in newest if values is not None and type(step) is int)
         except (StopIteration, RuntimeError):  # none of them has a step, or the rows changed meanwhile
             return self._counts.step
@@ -290,7 +290,7 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
-                many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= FRAMES
+                many = len(self._events) + len(self._alerts) >= BATCH_MESSAGES or len(self._distributions) >= MAX_FRAMES
                 if many or self._media:
                     self._close(clock)
         except Exception:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
-NAMED = 8  # further ranks or keys that a summary names; the rest are counted
+MAX_NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
-LOCATIONS = 10_000  # most locations that an alert remembers
+MAX_LOCATIONS = 10_000  # most locations that an alert remembers
 OCCURRENCES = "occurrences"  # name of the evidence with number, time and summary of each time that the problem came
-LISTED = 20  # most occurrences that the evidence lists: the first, and the newest ones
+MAX_LISTED = 20  # most occurrences that the evidence lists: the first, and the newest ones
 
 Location = tuple[str, ...]
 """Values of the merged labels of a finding: its rank, and for some alerts its key."""
@@ -106,7 +106,7 @@ class ActiveAlert:
         again = self.alert in STALLS and before is None and self.recorded and place in self.locations
         critical_again = (place in self.locations or not finding.once) and self._return(finding, fires_until)
         # The next tick writes the longer list of ranks to the history.
-        if place not in self.locations and len(self.locations) < LOCATIONS:
+        if place not in self.locations and len(self.locations) < MAX_LOCATIONS:
             self.locations[place] = None
             self.recorded = False
         # No finding reports the end of an event, so it fires for a fixed time.
@@ -154,7 +154,7 @@ class ActiveAlert:
         self.fires_until = max(self.fires_until, fires_until)
         listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
         new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary}
-        self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - LISTED :], new]}
+        self.evidence |= {**finding.evidence, OCCURRENCES: [listed[0], *listed[1:][2 - MAX_LISTED :], new]}
         self.recorded = False  # the next tick writes it to the history
         if finding.severity != "critical" or over < self.min_seconds / 2:
             return False
@@ -230,7 +230,7 @@ def location(finding: Finding) -> Location:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
 
 
 def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> ActiveAlert:
@@ -313,7 +313,7 @@ def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
 
 
 # Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event.
-LEAST_SECONDS = 120.0
+MIN_FIRING_SECONDS = 120.0
 
 LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
 
@@ -321,7 +321,7 @@ LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible 
 # that. So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
 AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
 
-REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
+MAX_REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
 
 
 def longer(seconds: float) -> float:
@@ -336,7 +336,7 @@ class MinFiringTimes:
         least: Least seconds that an alert fires.
     """
 
-    def __init__(self, least: float = LEAST_SECONDS) -> None:
+    def __init__(self, least: float = MIN_FIRING_SECONDS) -> None:
         self._least = least
         self._recent: dict[Hashable, tuple[float, float]] = {}
 
@@ -354,7 +354,7 @@ class MinFiringTimes:
         if 0 <= now - ended < AGAIN_SECONDS:
             seconds = max(seconds, longer(before))
         self._recent[key] = seconds, inf
-        if len(self._recent) > REMEMBERED:
+        if len(self._recent) > MAX_REMEMBERED:
             del self._recent[next(iter(self._recent))]
         return seconds
 

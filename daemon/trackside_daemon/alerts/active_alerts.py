@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import (
-    LEAST_SECONDS,
+    MIN_FIRING_SECONDS,
     ActiveAlert,
     MinFiringTimes,
     finding_of,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert, AlertNote, Silence
 
-MOST_SUPPRESSED = 1000  # most findings that are kept; with more, the oldest of the least severe is dropped
+MAX_SUPPRESSED = 1000  # most findings that are kept; with more, the oldest of the least severe is dropped
 
 _Identity = tuple[str, str, tuple[tuple[str, str], ...]]
 SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
@@ -52,7 +52,7 @@ Key = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 class SuppressedFindings:
     """Findings that are inhibited, turned off or without room, until they end or may fire."""
 
-    def __init__(self, most: int = MOST_SUPPRESSED) -> None:
+    def __init__(self, most: int = MAX_SUPPRESSED) -> None:
         self._most = most
         self._by_severity: dict[str, dict[_Identity, Finding]] = {severity: {} for severity in SEVERITIES}
 
@@ -105,7 +105,7 @@ class ActiveAlerts:
         disabled: DisabledAlerts | None = None,
         silences: Silences | None = None,
         *,
-        least: float = LEAST_SECONDS,
+        least: float = MIN_FIRING_SECONDS,
         postpones: Callable[[Finding], bool] = lambda _: False,
         host: str = "",
         url: str = "",

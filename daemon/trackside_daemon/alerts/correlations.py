@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
-RUNS = 4096  # most runs that are remembered
+MAX_RUNS = 4096  # most runs that are remembered
 
 PROGRAMS = frozenset(("trackside", "trackside_daemon"))  # script and module of our commands
 START = 4  # words of a command in which they stand: the interpreter, -m and an option may come before
@@ -37,7 +37,7 @@ class Correlations:
             if _is_own(record.hello):
                 self._own[record.session.run] = None
             for known in (self._ids, self._own):
-                if len(known) > RUNS:
+                if len(known) > MAX_RUNS:
                     del known[next(iter(known))]
         return ()
 

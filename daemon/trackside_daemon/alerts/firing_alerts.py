@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.metric import Batch
 
-REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
+MAX_REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 
 
 class FiringAlerts:
@@ -57,6 +57,6 @@ class Escalation:
         if alert.ended is not None:
             return None
         self._known[key] = now = alert.severity, alert.evidence.get("since")
-        if len(self._known) > REMEMBERED:
+        if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
         return "begun" if before is None else "worse" if before != now else None

@@ -17,7 +17,7 @@ AFTER_SECONDS = 120.0
 # on it.
 SOON_SECONDS = 60.0
 
-REMEMBERED = 10_000  # most inhibiting alerts that are remembered; with more, the oldest are dropped
+MAX_REMEMBERED = 10_000  # most inhibiting alerts that are remembered; with more, the oldest are dropped
 
 
 class InhibitionRule(NamedTuple):
@@ -137,7 +137,7 @@ class Inhibitions:
         else:
             until = now + AFTER_SECONDS if finding.once else inf
             self._sources[key] = _Source(until, severity, finding.time, finding.attempt)
-        if len(self._sources) > REMEMBERED:
+        if len(self._sources) > MAX_REMEMBERED:
             del self._sources[next(iter(self._sources))]
 
     def inhibits(self, finding: Finding, now: float) -> bool:

@@ -17,7 +17,7 @@ ALERTS = frozenset(("LossSpike", "LossDiverging", "GradientExplosion", "Gradient
 
 STEPS = 100  # steps for which a run pushes the norms
 AGAIN_SECONDS = 600.0  # least seconds between two requests to one run
-RUNS = 1024  # most runs that are remembered
+MAX_RUNS = 1024  # most runs that are remembered
 
 
 class LayerNormRequests:
@@ -57,6 +57,6 @@ class LayerNormRequests:
         self._requested[run] = now
         # The run with the oldest request is dropped first.
         self._requested.move_to_end(run)
-        if len(self._requested) > RUNS:
+        if len(self._requested) > MAX_RUNS:
             self._requested.popitem(last=False)
         self._command(run, STEPS)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
-EVERY = 1.0  # seconds between two samples
-FORGET = 600.0  # seconds without a sample after which a rank is dropped and its alert ends
-CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
+SAMPLE_SECONDS = 1.0  # seconds between two samples
+FORGET_SECONDS = 600.0  # seconds without a sample after which a rank is dropped and its alert ends
+CONFIRM_SECONDS = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
 MAX_PROCESSES = 1024  # most ranks and processes on GPUs that are followed
 
 ANONYMOUS, SHMEM = process.ANONYMOUS, process.SHARED
@@ -95,7 +95,7 @@ class ProcessLeaks:
         self._most = most
         self._clock = clock
         self._wall = wall
-        self._next = -FORGET
+        self._next = -FORGET_SECONDS
         self._followed: dict[tuple[str, RankLabels, str, str], _FollowedMemory] = {}
         self._reported: dict[tuple[str, str], Finding] = {}
         self._to_restore: list[Alert] = []
@@ -103,7 +103,7 @@ class ProcessLeaks:
         self._context = Context()
 
     def restore(self, alert: Alert) -> None:
-        """Continue an alert that fired when an earlier daemon ended, until it is confirmed or `CONFIRM` is over."""
+        """Continue an alert that fired when an earlier daemon ended, until it is confirmed or `CONFIRM_SECONDS` is over."""
         if alert.alert in {HOST, GPU}:
             self._to_restore.append(alert)
 
@@ -113,7 +113,7 @@ class ProcessLeaks:
         if batch.source != TICK or now < self._next:
             return []
         # Ticks have jitter; without this margin a sample could be skipped until the next tick.
-        self._next = now + EVERY - 0.5
+        self._next = now + SAMPLE_SECONDS - 0.5
         return list(self._sample(now))
 
     def _sample(self, now: float) -> Iterator[Finding]:
@@ -127,7 +127,7 @@ class ProcessLeaks:
             step = int(_number(steps.get((use.rank.run, use.rank.rank), 0.0)))
             yield from self._evaluate(use, step, available_per_rank, now)
         for key, followed in [*self._followed.items()]:
-            if now - followed.seen > FORGET:
+            if now - followed.seen > FORGET_SECONDS:
                 del self._followed[key]
                 yield from self._resolve(followed, GONE)
 
@@ -144,7 +144,7 @@ class ProcessLeaks:
                 alert.description,
                 run=alert.run,
             )
-            self._unconfirmed[key] = now + CONFIRM
+            self._unconfirmed[key] = now + CONFIRM_SECONDS
             yield self._reported[key]
         self._to_restore.clear()
         for key in [key for key, until in self._unconfirmed.items() if until <= now]:

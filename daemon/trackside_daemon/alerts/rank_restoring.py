@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trackside")
 
-RANKS = 2048  # most ranks that are read
+MAX_RANKS = 2048  # most ranks that are read
 
 # Steps that are read of each rank at least and at most. Most windows of the detectors have 128 samples or fewer, the longest some 500.
 STEPS, MOST_STEPS = 256, 2048
@@ -171,7 +171,8 @@ class PastRanks:
         with self._stop_at_error():
             self._connection = self._snapshot.enter_context(history.reading())
             # The lowest rank of each run first, since the pace of the run follows from it.
-            self._left.extend(sorted(live_streams(self._connection, RANKS), key=lambda stream: stream.identity.rank))
+            streams = live_streams(self._connection, MAX_RANKS)
+            self._left.extend(sorted(streams, key=lambda stream: stream.identity.rank))
         ranks = max(1, len(self._left))
         self._count = max(STEPS, min(MOST_STEPS, all_steps // ranks))
         self._frames = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // ranks))

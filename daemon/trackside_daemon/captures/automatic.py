@@ -44,10 +44,10 @@ AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
 WARM_UP_SECONDS = 120.0
 REFERENCES: tuple[KindName, ...] = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
 APART_SECONDS = 60.0
-RUNS = 1024  # most runs that are remembered
-CHANGES = 5  # changes that an alert gets
+MAX_RUNS = 1024  # most runs that are remembered
+MAX_CHANGES = 5  # changes that an alert gets
 
-NOTED = 1024  # most runs whose plan the log names
+MAX_NOTED_RUNS = 1024  # most runs whose plan the log names
 
 log = logging.getLogger("trackside")
 
@@ -131,7 +131,7 @@ class AutomaticCaptures:
         if now - self._captured.get((run, cause), -AGAIN_SECONDS) < AGAIN_SECONDS:
             return
         self._captured[run, cause] = now
-        if len(self._captured) > RUNS:
+        if len(self._captured) > MAX_RUNS:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
@@ -177,7 +177,7 @@ def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Ba
         changes = kind.difference(reference.summary, capture.summary)
         capture = replace(capture, summary={**capture.summary, "difference": changes, "reference": reference.id})
     if capture.cause is not None and kind.changes:
-        texts = [change["text"] for change in capture.summary.get(kind.changes, ())][:CHANGES]
+        texts = [change["text"] for change in capture.summary.get(kind.changes, ())][:MAX_CHANGES]
         evidence = {"capture": {"id": capture.id, "changes": texts}}
         link = capture.cause
         publish(Batch("captures", records=[AlertNote(link.alert, link.started, capture.run, link.labels, evidence)]))
@@ -214,7 +214,7 @@ class PlannedCaptures:
         self._state = state
         self._default = default
         self._of_others = of_others
-        self._refused = LogOnce(NOTED)
+        self._refused = LogOnce(MAX_NOTED_RUNS)
         self._plans: dict[tuple[str, int], tuple[str, ProfilePlan]] = {}  # of the runs that live, with their names
         # Steps when an epoch of the plan had begun, by run, attempt and epoch; None once profiled, infinity if missed.
         self._begun: dict[tuple[str, int], dict[int, float | None]] = {}

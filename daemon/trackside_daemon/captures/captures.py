@@ -31,7 +31,7 @@ DISTURBED_SECONDS = 5.0
 STOP_SECONDS = 5.0  # the longest delay of the daemon's end
 AT_ONCE = 4  # captures that run at the same time
 AUTOMATIC = frozenset(("alert", "plan"))  # the triggers of captures that no person asked for
-REMEMBERED = 64  # ended captures that are kept here until the history surely has them
+MAX_REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NO_PROCESS_CONNECTED = "no process of the run is connected to this daemon"
 ENDED = "only a run that trains can be recorded"
 NOT_CONNECTED = "it is not connected to this daemon"
@@ -268,7 +268,7 @@ class Captures:
         with self._lock:
             self._known[capture.id] = capture
             ended = [id_ for id_, known in self._known.items() if known.state in FINAL]
-            for id_ in ended[:-REMEMBERED]:
+            for id_ in ended[:-MAX_REMEMBERED]:
                 del self._known[id_]
             if capture.state in FINAL and stored:
                 self._ended[capture.trigger, capture.state] += 1

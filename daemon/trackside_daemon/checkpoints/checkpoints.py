@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 TICK_SECONDS = 1.0
-EACH = 256  # most checkpoints of a run that are followed, the newest ones
-NOTICES = 10_000  # most records that wait for the thread
+MAX_CHECKPOINTS_OF_RUN = 256  # most checkpoints of a run that are followed, the newest ones
+MAX_NOTICES = 10_000  # most records that wait for the thread
 SCAN_SECONDS = 30.0  # the longest scan
-SCANS = 16  # most scans of a tick, each of which may be waited for
+MAX_SCANS = 16  # most scans of a tick, each of which may be waited for
 PATIENCE_SECONDS = 0.1  # for this long
 FOUND = "directory"  # `Checkpoint.found` of one that only a scan has found
 AUDIT_SECONDS = 300.0  # the longest audit, in addition to the time that its rate needs
@@ -75,7 +75,7 @@ class CheckpointFollower:
         self._section, self._processes, self._publish = section, processes, publish
         self._auditing, self._scanning = auditing, scanning
         self._waits, self._clock, self._wall, self._proc = waits, clock, wall, proc
-        self._notices: deque[Any] = deque(maxlen=NOTICES)
+        self._notices: deque[Any] = deque(maxlen=MAX_NOTICES)
         self._findings: deque[Finding] = deque()
         self._runs = RunsHere(boot)
         self._directories = Directories(section.directories)
@@ -194,7 +194,7 @@ class CheckpointFollower:
             attempt = 0 if here is None else here.attempt
             record = Checkpoint(run, path, attempt, self._wall(), found, step=step_of(Path(path).name))
             one = self._tracked[run, path] = Tracked(record, self._clock())
-            for old in self._of(run)[:-EACH]:
+            for old in self._of(run)[:-MAX_CHECKPOINTS_OF_RUN]:
                 del self._tracked[run, old.record.path]
             self._scans.hurry(run)
             for other in self._others(run, path) if found != FOUND else ():
@@ -229,7 +229,7 @@ class CheckpointFollower:
         places = self._directories.places(self._tracked, self._runs.all())
         self._scans.keep(places)
         try:
-            for _ in range(SCANS):
+            for _ in range(MAX_SCANS):
                 answer = self._scanning.poll(PATIENCE_SECONDS)
                 if answer is not None:
                     self._scans.succeed()

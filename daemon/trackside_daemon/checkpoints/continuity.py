@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trackside_daemon.model.robust import middle_and_spread
 from trackside_daemon.model.text import factor, number
 
-WINDOW = 32  # steps of the new attempt that are judged
+WINDOW_STEPS = 32  # steps of the new attempt that are judged
 BEFORE = 256  # steps before the checkpoint that are read
 MIN_STEPS = 8  # steps without which nothing is judged
 BEGIN = 4  # first steps, in which new weights and a fresh optimizer show
@@ -248,7 +248,7 @@ def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 def _pairs(one: TrainingQuantity) -> list[tuple[float, float]]:
     """Return the values before and after of the steps that both attempts made."""
-    return [(one.before[step], value) for step, value in sorted(one.after.items())[:WINDOW] if step in one.before]
+    return [(one.before[step], value) for step, value in sorted(one.after.items())[:WINDOW_STEPS] if step in one.before]
 
 
 def _reference(one: TrainingQuantity, step: int) -> list[float]:
@@ -256,7 +256,7 @@ def _reference(one: TrainingQuantity, step: int) -> list[float]:
 
 
 def _first(values: Mapping[int, float]) -> list[float]:
-    return [value for _, value in sorted(values.items())[:WINDOW]]
+    return [value for _, value in sorted(values.items())[:WINDOW_STEPS]]
 
 
 def _noise(values: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import RunState, SessionOpened
 
 
-RUNS = 256  # most runs that are followed
+MAX_RUNS = 256  # most runs that are followed
 KEPT_SECONDS = 86400.0  # how long an ended run is followed
 RETURN_SECONDS = 60.0  # time in which the processes of a run come back to a new daemon
 
@@ -80,7 +80,7 @@ class RunsHere:
         directory = "" if hello.about is None else hello.about.directory
         began = run.started if run is not None and run.attempt == session.attempt else record.time
         self._runs[session.run] = RunHere(session.name, session.attempt, directory, _other(owner), began)
-        while len(self._runs) > RUNS:
+        while len(self._runs) > MAX_RUNS:
             del self._runs[next(iter(self._runs))]
 
     def end(self, state: RunState, now: float) -> None:

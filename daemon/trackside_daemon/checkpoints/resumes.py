@@ -12,7 +12,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.roles import usable
-from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW, TrainingQuantity, judge
+from trackside_daemon.checkpoints.continuity import BEFORE, WINDOW_STEPS, TrainingQuantity, judge
 from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.history.read import reader, series
 from trackside_daemon.history.read.charts import chart
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import Readable
     from trackside_daemon.model.records import Record
 
-SAMPLES = 8192  # most samples of a series in a window; a window has some hundred steps
-KEYS = 4096  # most keys of a rank that are searched
-FIRST = 8  # first values of the run
-LAST = 64  # last values of the earlier attempt
+MAX_SAMPLES = 8192  # most samples of a series in a window; a window has some hundred steps
+MAX_KEYS = 4096  # most keys of a rank that are searched
+FIRST_VALUES = 8  # first values of the run
+LAST_VALUES = 64  # last values of the earlier attempt
 ROLES = ("loss", "gradient", "rate", "update")
 
 Points = list[tuple[int, float, float]]
@@ -44,7 +44,7 @@ Points = list[tuple[int, float, float]]
 ALERT = "LossDiscontinuity"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 1800.0  # after that the steps that are there have to do
-RUNS = 256  # most attempts that wait for their verdict
+MAX_ATTEMPTS = 256  # most attempts that wait for their verdict
 
 log = logging.getLogger("trackside")
 
@@ -87,7 +87,7 @@ def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: K
         ValueError: A block is damaged.
     """
     by_role: dict[str, dict[int, RunSeries]] = {}
-    for _, one in zip(range(KEYS), reader.series(connection, uid), strict=False):  # of the lowest rank
+    for _, one in zip(range(MAX_KEYS), reader.series(connection, uid), strict=False):  # of the lowest rank
         role = roles.of(one.series.key)
         known = by_role.get(role, {})
         key = next((other.series.key for other in known.values()), one.series.key)
@@ -98,14 +98,14 @@ def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: K
     if attempt not in losses or not earlier:
         return None
     first, before = losses[min(earlier)], losses[max(earlier)]
-    begins, ends = series.first(connection, *losses[attempt][3:]), series.last(connection, *before[3:], LAST)
+    begins, ends = series.first(connection, *losses[attempt][3:]), series.last(connection, *before[3:], LAST_VALUES)
     first_steps, _, first_values = series.first(connection, *first[3:])
     if not (begins[0] and first_steps and ends[0]):
         return None
     step, reached = begins[0][0] - 1, max(ends[0])
-    window = Window("step", step - BEFORE, max(reached, step + WINDOW))
+    window = Window("step", step - BEFORE, max(reached, step + WINDOW_STEPS))
     quantities = {role: _quantity(connection, own, attempt, window) for role, own in by_role.items()}
-    quantities["loss"] = quantities["loss"]._replace(first=list(filter(isfinite, first_values[:FIRST])))
+    quantities["loss"] = quantities["loss"]._replace(first=list(filter(isfinite, first_values[:FIRST_VALUES])))
     quantities["duration"] = _durations(connection, losses, attempt, window)
     saved = _points(connection, before, Window("step", step - BEFORE, step))
     ended = ends[1][-1] / 1e6
@@ -115,7 +115,7 @@ def read_resume(connection: sqlite3.Connection, uid: str, attempt: int, roles: K
 
 
 def _points(connection: sqlite3.Connection, one: RunSeries, window: Window) -> Points:
-    points = chart(connection, one.series, one.tail, window, SAMPLES).points
+    points = chart(connection, one.series, one.tail, window, MAX_SAMPLES).points
     return [(int(step), then, value) for step, then, _, _, value in points if isfinite(value)]
 
 
@@ -164,7 +164,7 @@ class _Pending:
             self.steps += sum(len(columns.steps) for columns in record.columns)
 
     def is_due(self, now: float) -> bool:
-        return self.over or self.steps >= WINDOW or now - self.since > PATIENCE_SECONDS
+        return self.over or self.steps >= WINDOW_STEPS or now - self.since > PATIENCE_SECONDS
 
 
 class Resumes:
@@ -192,7 +192,7 @@ class Resumes:
         self._history, self._flush, self._publish, self._roles = history, flush, publish, roles
         self._clock, self._wall = clock, wall
         self._pending: dict[str, _Pending] = {}
-        self._due: deque[_Pending] = deque(maxlen=RUNS)
+        self._due: deque[_Pending] = deque(maxlen=MAX_ATTEMPTS)
         self._findings: deque[Finding] = deque()
         self._failed = False
         self._stopping = threading.Event()
@@ -225,7 +225,7 @@ class Resumes:
             if session.attempt > 0 and (known is None or known.attempt < session.attempt):
                 roles = self._roles if about is None else self._roles.of_run(usable(about.roles))
                 self._pending[session.run] = _Pending(session.run, session.name, session.attempt, roles, self._clock())
-                while len(self._pending) > RUNS:
+                while len(self._pending) > MAX_ATTEMPTS:
                     del self._pending[next(iter(self._pending))]
         elif isinstance(record, RunState) and record.state in ENDED:
             one = self._pending.get(record.run)

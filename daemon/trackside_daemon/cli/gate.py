@@ -118,11 +118,7 @@ class Condition:
         return self._test(read)
 
     def _condition(self, node: ast.expr, values: list[GateValue]) -> Test:
-        """Return what tests a part that is a condition, and add the values that it reads.
-
-        Raises:
-            ExpressionError: It is none.
-        """
+        """Return what tests a part that is a condition, and add the values that it reads; raise `ExpressionError` for another."""
         if isinstance(node, ast.BoolOp):
             combine = all if isinstance(node.op, ast.And) else any
             parts = [self._condition(part, values) for part in node.values]

@@ -9,18 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.limits import IN_FLIGHT
-from trackside.wire import (
-    GATHER_SECONDS,
-    HOOK_FAILED,
-    Bye,
-    Clock,
-    Envelope,
-    Nack,
-    Pushes,
-    Skip,
-    Totals,
-    encode,
-)
+from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Bye, Clock, Envelope, Nack, Pushes, Skip, Totals, encode
 from trackside_daemon.ingest.client_clock import ClientClock
 from trackside_daemon.ingest.messages import CAUSE_BYTES, events
 from trackside_daemon.model.metric import Batch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trackside.wire import VERSION, Envelope, Refused, WireError, open_envelope
 from trackside_daemon.ingest.client_clock import SET_SECONDS
 from trackside_daemon.ingest.client_session import Consequences, Shared
-from trackside_daemon.ingest.greeting import SESSIONS, Greetings
+from trackside_daemon.ingest.greeting import MAX_SESSIONS, Greetings
 from trackside_daemon.ingest.messages import ANSWERS, KINDS, UNNUMBERED, MessageLimits, read
 from trackside_daemon.ingest.requests import Pacing, Questions
 from trackside_daemon.ingest.run_owners import RunOwners
@@ -53,7 +53,7 @@ class ClientSessions:
         rejected: Returns, by reason, what was refused before it reached the protocol.
         owners: Binds runs to their owners.
         restarts: Returns how often the worker was replaced.
-        most: The most sessions; see `SESSIONS`.
+        most: The most sessions; see `MAX_SESSIONS`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ClientSessions:
         owners: RunOwners | None = None,
         limits: MessageLimits | None = None,
         restarts: Callable[[], int] = lambda: 0,
-        most: int = SESSIONS,
+        most: int = MAX_SESSIONS,
     ) -> None:
         self._runs = runs
         self._rejected_before = rejected

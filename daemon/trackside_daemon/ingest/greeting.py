@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.session import Owner
     from trackside_daemon.training.moment import Moment
 
-SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
+MAX_SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
 STORES = ("distributions", "media")  # what is stored of `Pushes` besides rows, events and alerts
 
 QUIET_SECONDS = 4.0  # a client that has sent nothing for longer is not live: each sends something every 2.4 s at least
-ENDED = 10_000  # runs that the history is not asked for again
+MAX_ENDED_RUNS = 10_000  # runs that the history is not asked for again
 KIND = "second_process"  # the event of both runs
 DISTINCT = "give each process an id of its own (TRACKSIDE_RUN_ID), or its rank (RANK)"
 
@@ -111,7 +111,7 @@ class Rivals:
             if self._find(peers, entry, hello, now) is not None:
                 return False
         if not hello.late and (run in self._ended or self._runs.has_ended(run)):
-            self._ended = self._ended if len(self._ended) < ENDED else set()
+            self._ended = self._ended if len(self._ended) < MAX_ENDED_RUNS else set()
             self._ended.add(run)
             return False
         return self._owners.bind(run, entry.owner.id, now.monotonic)

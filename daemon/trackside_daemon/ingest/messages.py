@@ -44,18 +44,15 @@ ANSWERS = {
 UNNUMBERED = ("beat", *ANSWERS)
 KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
 
-# What a hello may hold besides its identity, in bytes of msgpack, and what replaces more: a client has far less of each.
-# Only it limits its configuration; its text has a header of 5 bytes.
-MOST: dict[str, tuple[int, Any]] = {
-    "config": (CONFIG_BYTES + 5, ""),
-    "tags": (64 * 1024, ()),
-    "about": (256 * 1024, None),
-}
+# What fields of a hello may hold besides its identity, in bytes of msgpack: a client has far less of each. Only it limits its
+# configuration; its text has a header of 5 bytes. Empty ones replace those that hold more.
+HELLO_FIELD_LIMITS = {"config": CONFIG_BYTES + 5, "tags": 64 * 1024, "about": 256 * 1024}
+EMPTY_HELLO_FIELDS = {"config": "", "tags": (), "about": None}
 TEXT_BYTES = 4 * BATCH_MESSAGES * TEXT_LENGTH  # limit of the texts of a batch's events and alerts
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 # How many pairs of sender and reason of one owner are remembered, so that each is logged once; later ones are only counted.
-LOGGED = 1000
+MAX_LOGGED = 1000
 
 # New sessions of one owner: so many at once, and so many a second. A job of 1,024 ranks may restart three times at once.
 SESSIONS_BURST, SESSIONS_RATE = 4096.0, 16.0
@@ -70,7 +67,7 @@ log = logging.getLogger("trackside")
 def read(kind: str, frame: bytes) -> tuple[Any, list[Columns]]:
     """Return the body of a message of a kind, and the rows of a batch as columns; other kinds have none.
 
-    Totals are within their limits. The texts of a bye are as they may be in the log, in alerts and in a session that keeps it: short, and without secrets.
+    Totals are within their limits. The texts of a bye are short and without secrets, since the log, alerts and its session have them.
 
     Raises:
         WireError: It cannot be decoded, or breaks a rule of its kind.
@@ -101,11 +98,11 @@ def family(hello: Hello) -> Family:
 
 
 def checked(hello: Hello, identity: Identity) -> Hello:
-    """Return the hello with its bounded *identity*, and without what is larger than `MOST`: a session keeps parts of both."""
+    """Return the hello with its bounded *identity*, and without what is over `HELLO_FIELD_LIMITS`: a session keeps parts of both."""
     # Older clients send any text that a planted .git leads to.
     commit = identity.git_commit if is_commit(identity.git_commit) else ""
-    sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in MOST}
-    over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
+    sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in HELLO_FIELD_LIMITS}
+    over = {name: EMPTY_HELLO_FIELDS[name] for name, most in HELLO_FIELD_LIMITS.items() if sizes[name] > most}
     found = replace(hello, identity=replace(identity, git_commit=commit), **over)
     if found.about is not None:  # a label, as of the client that cuts it
         found = replace(found, about=replace(found.about, correlation=cut_bytes(found.about.correlation, CAUSE_BYTES)))
@@ -157,7 +154,7 @@ class MessageLimits:
     """
 
     def __init__(
-        self, *, sessions: float = SESSIONS_BURST, event_bytes: float = EVENTS_BURST, logged: int = LOGGED
+        self, *, sessions: float = SESSIONS_BURST, event_bytes: float = EVENTS_BURST, logged: int = MAX_LOGGED
     ) -> None:
         self.duplicates = 0
         self.gaps = 0

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 3.0  # how long `ask` waits by default: a client answers as soon as its sender thread gets the GIL
 CANCEL_SECONDS = 1.0  # how long clients may take to answer a question that is cancelled
 CHECK_SECONDS = 0.1  # between two checks whether a question is cancelled
-UNANSWERED = 1024  # the most questions that wait for answers
+MAX_UNANSWERED = 1024  # the most questions that wait for answers
 
 BATCHES_A_SECOND = 16.0  # of all clients together, as far as they may collect so long
-BUSY = 0.5  # share of a core from which clients collect for longer than their number requires
+BUSY_SHARE = 0.5  # share of a core from which clients collect for longer than their number requires
 SLOWER, FASTER = 1.25, 0.9  # factors of the time, each second, while the daemon is busy and while it is not
-SLOWEST = 8.0  # limit of the product of these factors
+MAX_FACTOR = 8.0  # limit of the product of these factors
 
 
 class RankQuestion:
@@ -49,13 +49,7 @@ class RankQuestion:
     """
 
     def __init__(
-        self,
-        kind: str,
-        run: str,
-        ranks: frozenset[int] | None = None,
-        body: Body = None,
-        *,
-        number: int | None = None,
+        self, kind: str, run: str, ranks: frozenset[int] | None = None, body: Body = None, *, number: int | None = None
     ) -> None:
         self.kind = kind
         self.run = run
@@ -233,7 +227,7 @@ class Questions:
             return question.number
         self._number += 1
         self._waiting[self._number] = question, session.id, session.rank
-        if len(self._waiting) > UNANSWERED:  # clients that have ended never answer
+        if len(self._waiting) > MAX_UNANSWERED:  # clients that have ended never answer
             del self._waiting[next(iter(self._waiting))]
         return self._number
 
@@ -265,8 +259,8 @@ class Pacing:
 
     def update(self, sessions: int, load: float) -> None:
         """Choose the time once a second, by the live sessions and the share of a core that the daemon uses."""
-        change = SLOWER if load > BUSY else FASTER
-        self._factor = min(SLOWEST, max(1.0, self._factor * change))
+        change = SLOWER if load > BUSY_SHARE else FASTER
+        self._factor = min(MAX_FACTOR, max(1.0, self._factor * change))
         seconds = min(LONGEST_GATHER, max(GATHER_SECONDS, self._factor * sessions / BATCHES_A_SECOND))
         self.milliseconds = 100 * round(10 * seconds)  # in steps, so that small changes send no messages
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.connection import Connection
 
 MARK = "~"  # begins the end of a run's id that names its owner
-RUNS = 10_000  # runs whose owner is remembered; it may take long until the history has it
+MAX_RUNS = 10_000  # runs whose owner is remembered; it may take long until the history has it
 NAME_SECONDS = 0.2  # how long the ingest thread waits for the name of a user; until it is known, the number is shown
 
 
@@ -117,7 +117,7 @@ class RunOwners:
             raise WireError("rate", f"{limits}, of {owner or 'one port'}")
         self._owners[run] = owner
         self._owners.move_to_end(run)
-        if len(self._owners) > RUNS:
+        if len(self._owners) > MAX_RUNS:
             self._owners.popitem(last=False)
 
     def _holder(self, run: str) -> str | None:

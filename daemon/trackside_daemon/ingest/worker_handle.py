@@ -38,7 +38,7 @@ REAP_SECONDS = 1.0  # a process whose channel is closed has ended, or is about t
 CLOSE_SECONDS = 2.0  # how long `close` waits for the last answers to be sent
 
 ANSWER_BYTES = 4 << 20  # answers that wait for the worker; a client asks again for one that is dropped
-PEERS = 64  # processes whose pidfds wait for a hello
+MAX_PEERS = 64  # processes whose pidfds wait for a hello
 
 log = logging.getLogger("trackside")
 
@@ -258,7 +258,7 @@ class WorkerHandle:
         if peer is not None:
             self._peers.append(peer)
             # A connection's first message is its hello, after which the process is followed or its pidfd is of no use.
-            if len(self._peers) > PEERS:
+            if len(self._peers) > MAX_PEERS:
                 self._peers.popleft().close()
 
     def _end(self) -> None:

@@ -90,7 +90,7 @@ class BatchQueue:
 
 
 STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
-LOGGED = 64  # most kinds of failures that are logged
+MAX_LOGGED = 64  # most kinds of failures that are logged
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
 # Seconds after the start in which no rank is restored: then a thousand clients connect anew, and wait for acknowledgements.
@@ -147,7 +147,7 @@ class Pipeline:
         self._findings: list[Finding] = []
         self._began = 0.0
         self.failures = dict.fromkeys(STAGES, 0)
-        self._logged = LogOnce(LOGGED)
+        self._logged = LogOnce(MAX_LOGGED)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
     def start(self) -> None:

@@ -103,16 +103,14 @@ class Alerting:
     ) -> None:
         now = time.time()
         kept = history.firing(now)
-        ended = usable(history.ended(now - GIVE_UP_SECONDS, now))
-        since = min((alert.started for alert in [*kept, *ended]), default=now)
+        stored_ends = usable(history.ended(now - GIVE_UP_SECONDS, now))
+        since = min((alert.started for alert in [*kept, *stored_ends]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         disabled = _disabled(section)
-        fired = self.silences.mark(usable(kept), now)
-        known = alert_names(section)
-        removed = [alert for alert in fired if alert.alert not in known]
-        fired = [alert for alert in fired if alert not in removed]
+        marked, known = self.silences.mark(usable(kept), now), alert_names(section)
+        fired = [alert for alert in marked if alert.alert in known]
         # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
-        history.writer.put([replace(alert, ended=now) for alert in removed])
+        history.writer.put([replace(alert, ended=now) for alert in marked if alert.alert not in known])
         correlations = Correlations()
         self.active = ActiveAlerts(
             disabled,
@@ -123,7 +121,7 @@ class Alerting:
             correlation=correlations.of,
             is_own=correlations.is_own,
         )
-        ended = [*map(self._as_it_ended, ended)]
+        ended = [*map(self._as_it_ended, stored_ends)]
         self.active.restore([alert for alert in (*ended, *fired) if now - (alert.ended or now) < SHOWN_SECONDS], now)
         self.tester = AlertTester()
         regressions = [*_regressions(section, history, fired)]

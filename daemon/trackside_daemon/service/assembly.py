@@ -128,23 +128,8 @@ class Parts:
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
         self.requests = IngestRequests()
-        self.nvml = Nvml(worker_settings(config.collector.gpu))
-        self.gpu = GpuCollector(self.nvml, reading_timeout(config.sample.interval), GpuEventLog())
-        self.nvml_calls = _nvml_calls(config, self.nvml, self.gpu)
-        sys = Path(config.path.sysfs)
-        self.process = ProcessCollector(self.ranks.get, PROC, sys, smaps=config.collector.process.smaps)
         directory = _directory(Path(config.storage.path) if config.storage.path else None)
-        self.collectors = collectors(
-            config.collector,
-            config.path,
-            directory,
-            self.ranks.get,
-            process=self.process,
-            gpu=self.gpu,
-            nvml=self.nvml_calls,
-        )
-        cpus = [collector for collector in self.collectors if isinstance(collector, CpuCollector)]
-        self.machine = MachineHistory(self.state, lambda: next((cpu.text for cpu in cpus), b""))
+        self._make_collectors(config, directory)
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)
@@ -220,8 +205,35 @@ class Parts:
             queue=queue,
             restore=self.alerting.restoring.step,
         )
+        self._make_ingest(config, push_socket, ingest_worker, liveness, boot)
+        self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
+        deliver = partial(_deliver_tick, self)
+        self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
+        self._set_interval(config.sample.interval)
+
+    def _make_collectors(self, config: Config, directory: Path) -> None:
+        self.nvml = Nvml(worker_settings(config.collector.gpu))
+        self.gpu = GpuCollector(self.nvml, reading_timeout(config.sample.interval), GpuEventLog())
+        self.nvml_calls = _nvml_calls(config, self.nvml, self.gpu)
+        process = config.collector.process
+        self.process = ProcessCollector(self.ranks.get, PROC, Path(config.path.sysfs), smaps=process.smaps)
+        self.collectors = collectors(
+            config.collector,
+            config.path,
+            directory,
+            self.ranks.get,
+            process=self.process,
+            gpu=self.gpu,
+            nvml=self.nvml_calls,
+        )
+        cpus = [collector for collector in self.collectors if isinstance(collector, CpuCollector)]
+        self.machine = MachineHistory(self.state, lambda: next((cpu.text for cpu in cpus), b""))
+
+    def _make_ingest(
+        self, config: Config, push_socket: PushSocket, ingest_worker: WorkerHandle, liveness: Liveness, boot: str
+    ) -> None:
         self.spools = OrphanedSpools(push_socket.endpoints)
-        watch = ProcessWatch(PROC, sys)
+        watch = ProcessWatch(PROC, Path(config.path.sysfs))
         rejected = partial(_rejected, ingest_worker, self.spools)
         owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
         sessions = ClientSessions(
@@ -252,10 +264,6 @@ class Parts:
             liveness=liveness,
             judge=self.alerting.judge,
         )
-        self.goodput = RunReadings(self.history.database, read_goodput, EVERY)
-        deliver = partial(_deliver_tick, self)
-        self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
-        self._set_interval(config.sample.interval)
 
     def reconfigure(self, config: Config, sinks: Sequence[Sink]) -> None:
         """Apply the settings that can change while the daemon runs; *sinks* are the alerting's of these settings."""

@@ -35,8 +35,8 @@ ALERTS = STALLS | {"TrainingProcessDied"}
 ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
-WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
-RANKS = 65_536  # most ranks of a run that are named as unseen
+MAX_WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
+MAX_UNSEEN_RANKS = 65_536  # most ranks of a run that are named as unseen
 
 log = logging.getLogger("trackside")
 
@@ -98,8 +98,8 @@ class Hangs:
         self._publish = publish
         self._escalation = Escalation()
         self._stopping = threading.Event()
-        self._room = threading.BoundedSemaphore(WAITING)
-        self._threads = ThreadPoolExecutor(WAITING, "trackside-hangs")
+        self._room = threading.BoundedSemaphore(MAX_WAITING)
+        self._threads = ThreadPoolExecutor(MAX_WAITING, "trackside-hangs")
         self._firing: dict[object, threading.Event] = {}  # by key; set if no verdict is wanted any more
 
     def stop(self) -> None:
@@ -206,7 +206,7 @@ class Hangs:
         ended = frozenset(rank for rank, state in known.items() if state in ENDED)
         size = int(self._info(hang.run).get("world_size", 0))
         silent = (asked | known.keys()) - dumps.keys() - ended  # those that have been silent for long are not asked
-        unseen = frozenset(range(min(size, RANKS))) - dumps.keys() - silent - ended
+        unseen = frozenset(range(min(size, MAX_UNSEEN_RANKS))) - dumps.keys() - silent - ended
         reasons = {
             process.rank: _STATES[process.state].format(pid=process.pid)
             for process in self._processes()

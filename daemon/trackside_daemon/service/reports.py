@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.model.metric import Batch
 
-SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
+REPORT_SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it
 WRITTEN_SECONDS = 5.0  # the longest wait for the history to write what is queued
 LAST_SECONDS = 60.0  # the same at the end of a run, whose report is not written again
 STOP_SECONDS = 20.0  # the longest delay of the daemon's end
 PAUSE_SECONDS = 60.0  # between two writes of the directory of a run that lives
-WAITING = 256  # most runs that wait; more end at once only when a cluster fails
+MAX_WAITING = 256  # most runs that wait; more end at once only when a cluster fails
 
 log = logging.getLogger("trackside")
 
@@ -91,12 +91,12 @@ class Reports:
                     self._due[run] = self._clock() + SETTLE_SECONDS
                     self._ended.add(run)
                     self._parts.pop(run, None)
-                while len(self._due) > WAITING:
+                while len(self._due) > MAX_WAITING:
                     gone = next((run for run in self._due if run not in self._ended), next(iter(self._due)))
                     del self._due[gone]
                     if gone in self._ended:
                         self._ended.remove(gone)
-                        log.warning("run %s gets no report: more than %d wait", gone, WAITING)
+                        log.warning("run %s gets no report: more than %d wait", gone, MAX_WAITING)
                 self._changed.notify_all()
         for record in batch.records if self._every else ():
             if isinstance(record, BatchIngested):
@@ -111,9 +111,9 @@ class Reports:
             with self._changed:
                 self._parts[run] = part
                 self._parts.move_to_end(run)
-                while len(self._parts) > WAITING:
+                while len(self._parts) > MAX_WAITING:
                     self._parts.popitem(last=False)
-                if len(self._due) < WAITING:
+                if len(self._due) < MAX_WAITING:
                     self._due.setdefault(run, max(self._clock(), self._begun.get(run, -inf) + PAUSE_SECONDS))
                 self._changed.notify_all()
 
@@ -166,7 +166,7 @@ class Reports:
         try:
             with CallWorker(MODULE, str, memory=self._memory, name="its process") as worker:
                 place = worker.ask(
-                    request, SECONDS, lambda: "the daemon stops" if self._clock() >= self._stop_by else ""
+                    request, REPORT_SECONDS, lambda: "the daemon stops" if self._clock() >= self._stop_by else ""
                 )
         except WorkerFailed as error:
             text = f"run {run} gets no {what}: {error}"

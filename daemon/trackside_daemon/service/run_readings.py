@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_RUNS = 1024  # runs that are remembered
-REST = 20.0  # times the duration of a reading for which the thread rests
+REST_FACTOR = 20.0  # times the duration of a reading for which the thread rests
 
 log = logging.getLogger("trackside")
 
@@ -61,7 +61,7 @@ class RunReadings(Generic[T]):
             log.debug("run id %s cannot be read: %r", uid, error)
             found = None
         now = time.monotonic()
-        self._rests_until = now + REST * (now - began)
+        self._rests_until = now + REST_FACTOR * (now - began)
         if len(self.read_at) >= MAX_RUNS:
             self.read_at.clear()
             self._found.clear()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 
-PATIENCE = 2.0  # seconds that a message waits while the service manager does not read
+PATIENCE_SECONDS = 2.0  # seconds that a message waits while the service manager does not read
 
 log = logging.getLogger("trackside")
 
@@ -37,7 +37,7 @@ class Notifier:
             return
         self._address = path.replace("@", "\0", 1) if path.startswith("@") else path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(PATIENCE)
+        self._socket.settimeout(PATIENCE_SECONDS)
         if watchdog.isdecimal() and int(watchdog) and pid in ("", str(os.getpid())):
             self.watchdog = int(watchdog) / 1e6
 

@@ -129,7 +129,7 @@ def redacted(text: str, size: int) -> str:
 
 
 # Series of keys in memory, of all runs, as a multiple of those that may be on the page: ranks that share statistics.
-STORED = 10
+STORED_FACTOR = 10
 
 
 class Admission:
@@ -199,7 +199,7 @@ class Admission:
         on_page = self._used(lambda one: 0 if one.forgotten else self._series(one))
         stored = self._used(lambda one: 0 if one.forgotten else one.value_series)
         is_new = key not in run.keys or not self._has_statistics(run)
-        is_over = _is_over(STORED * limits.series, stored, run.owner)
+        is_over = _is_over(STORED_FACTOR * limits.series, stored, run.owner)
         if is_over or (is_new and _is_over(limits.series, on_page, run.owner)):
             rejections.count("series", f"key {key} of run {run.name}", limits.series)
             return False

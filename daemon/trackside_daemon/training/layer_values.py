@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import DistributionFrame
 
-REFUSED = 10_000  # refused series that are remembered, so that each is counted once
+MAX_REFUSED = 10_000  # refused series that are remembered, so that each is counted once
 
 
 class LayerExport:
@@ -59,6 +59,6 @@ class LayerExport:
             return short in self._admitted
         if admitted := self._admit(key):
             self._admitted.add(short)
-        elif len(self._refused) < REFUSED:
+        elif len(self._refused) < MAX_REFUSED:
             self._refused.add(short)
         return admitted

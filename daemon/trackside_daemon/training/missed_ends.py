@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.rank import End
 
-RUNS = 64  # the most runs; with more, the one that was reported first is forgotten
+MAX_RUNS = 64  # the most runs; with more, the one that was reported first is forgotten
 
 
 class MissedRun(RunStatus):
@@ -60,7 +60,7 @@ class MissedEnds:
         marks.samples = [*marks.samples, *(Sample(f.DROPPED, labels, values) for labels, values in lost)]
         marks.records = ()  # the history has them already
         batches = [marks]
-        if len(self._runs) > RUNS:
+        if len(self._runs) > MAX_RUNS:
             batches += self._runs.pop(next(iter(self._runs))).forget()
         return batches
 

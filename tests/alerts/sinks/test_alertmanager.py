@@ -68,7 +68,7 @@ def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
     deliver: Callable[..., Delivery],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outbox, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "MIN_FIRING_SECONDS", 0.0)
     notes: list[AlertNote] = []
     delivery = deliver(alertmanager.url, notes=notes, labels="cluster=a")
     nan = alert(started=time.time() - 10.25)
@@ -110,7 +110,7 @@ def test_alertmanager_notifies_of_an_alert_that_ends_at_once(
     deliver: Callable[..., Delivery],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outbox, "LEAST_SECONDS", 2.0)  # longer than its group_wait of 0.1 s
+    monkeypatch.setattr(outbox, "MIN_FIRING_SECONDS", 2.0)  # longer than its group_wait of 0.1 s
     delivery = deliver(alertmanager.url)
     nan = alert(started=time.time() - 0.5)
     delivery.accept(batch(nan, replace(nan, ended=time.time())))

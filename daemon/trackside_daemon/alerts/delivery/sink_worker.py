@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 SEND_SECONDS = 60.0  # seconds after which a sink that has not returned is abandoned; the message is retried
-HANGING = 2  # most messages of a sink in flight at once; until one of them ends, no further one is sent
+MAX_IN_FLIGHT = 2  # most messages of a sink in flight at once; until one of them ends, no further one is sent
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
 LONGEST_SECONDS = 60.0  # Longest back-off. Each back-off is shortened by up to a half at random.
 
@@ -64,9 +64,9 @@ class SinkMessages:
         thread = SendThread(sink, message)
         with self._lock:
             self._in_flight = [other for other in self._in_flight if other.is_alive()]
-            if len(self._in_flight) >= HANGING:
+            if len(self._in_flight) >= MAX_IN_FLIGHT:
                 return SendError(
-                    f"{HANGING} messages hang in the sink; if they do not end, restart the daemon", "later"
+                    f"{MAX_IN_FLIGHT} messages hang in the sink; if they do not end, restart the daemon", "later"
                 )
             try:
                 thread.start()

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Sources
     from trackside_daemon.model.state import State
 
-EVENTS = 10  # most events
-RECENT = 600.0  # greatest age of an event, in seconds
-INTERVAL = 5.0  # seconds between two recorded values
-SERIES = 4096  # most series; phases of more ranks are not recorded
+MAX_EVENTS = 10  # most events
+MAX_EVENT_AGE_SECONDS = 600.0  # greatest age of an event, in seconds
+INTERVAL_SECONDS = 5.0  # seconds between two recorded values
+MAX_SERIES = 4096  # most series; phases of more ranks are not recorded
 
 
 def last_good_checkpoint(case: AlertCase) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def deaths(case: AlertCase) -> dict[str, Any]:
     if not case.alert.run:
         return errors
     with case.sources.history.reading() as connection:
-        latest = reader.events(connection, case.alert.run, EVENTS)
-    recent = [event for event in latest if case.wall - event["time"] <= RECENT]
+        latest = reader.events(connection, case.alert.run, MAX_EVENTS)
+    recent = [event for event in latest if case.wall - event["time"] <= MAX_EVENT_AGE_SECONDS]
     raised = [event for event in recent if event["kind"] == EXCEPTION and str(event["rank"]) in {*case.ranks(), "None"}]
     events = [
         {name: event[name] for name in ("time", "rank", "step", "kind", "fields")}
@@ -90,8 +90,8 @@ class RecentPhases:
         # Series that are gone are forgotten, so that ended runs do not accumulate.
         self._points = {labels: points for labels, points in self._points.items() if labels in values}
         for labels, value in values.items():
-            if isinstance(value, float) and (labels in self._points or len(self._points) < SERIES):
-                points = self._points.setdefault(labels, deque(maxlen=int(BEFORE / INTERVAL)))
+            if isinstance(value, float) and (labels in self._points or len(self._points) < MAX_SERIES):
+                points = self._points.setdefault(labels, deque(maxlen=int(BEFORE / INTERVAL_SECONDS)))
                 points.append((wall, value))
 
     def of(self, run: str) -> list[Resource]:
@@ -104,8 +104,8 @@ class RecentPhases:
         ]
 
 
-WAITING = 64  # most queued alerts; with more, the oldest get no evidence
-MOST_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON
+MAX_QUEUED_ALERTS = 64  # most queued alerts; with more, the oldest get no evidence
+MAX_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON
 
 _GATHERERS: dict[Part, Callable[[AlertCase], dict[str, Any]]] = {
     "ranks": ranks,
@@ -189,10 +189,10 @@ class EvidenceGatherer:
         with self._changed:
             self._queue.extend(requests)
             # In a flood the newest alerts are worth more, and the pipeline must not wait.
-            while len(self._queue) > WAITING:
+            while len(self._queue) > MAX_QUEUED_ALERTS:
                 self._queue.popleft()
                 if not self._has_overrun:
-                    log.warning("more than %d alerts wait for evidence; the oldest get none", WAITING)
+                    log.warning("more than %d alerts wait for evidence; the oldest get none", MAX_QUEUED_ALERTS)
                 self._has_overrun = True
             self._changed.notify_all()
 
@@ -205,7 +205,7 @@ class EvidenceGatherer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._stopping.is_set(), INTERVAL)
+                self._changed.wait_for(lambda: self._queue or self._stopping.is_set(), INTERVAL_SECONDS)
                 if self._stopping.is_set():
                     return
                 request = self._queue.popleft() if self._queue else None
@@ -256,7 +256,7 @@ def _bounded(evidence: dict[str, Any], case: AlertCase) -> dict[str, Any]:
     kept = dict(note.evidence) if isinstance(note, AlertNote) else {}
     sizes = {name: len(to_json(value).encode()) for name, value in kept.items()}
     # The reserve is for the list of missing parts.
-    while sum(sizes.values()) > MOST_BYTES - 2048:
+    while sum(sizes.values()) > MAX_BYTES - 2048:
         largest = max(sizes, key=lambda name: sizes[name])
         case.missing.append(f"{largest}: {byte_size(sizes.pop(largest))} is too large")
         del kept[largest]

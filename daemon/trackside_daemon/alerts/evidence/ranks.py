@@ -21,16 +21,16 @@ STACKS = 8
 # outermost calls.
 CHARACTERS_OF_ALL = 48_000
 
-CHARACTERS = 300  # most characters of a frame; paths are rarely that long
+MAX_FRAME_LENGTH = 300  # most characters of a frame; paths are rarely that long
 _CLIENT = "trackside"  # prefix of the names of the client's threads
-RANKS = 64  # most ranks of an alert with their values
-PHASES = 16  # most phases of a rank, with few ranks
+MAX_RANKS = 64  # most ranks of an alert with their values
+MAX_PHASES = 16  # most phases of a rank, with few ranks
 PHASES_OF_MANY = 4
 FEW = 8
 SAMPLES = 20
 NEWEST = 4096  # newest samples that are searched for those before the alert; a fast training has pushed more since
-MOST_SERIES = 1000  # series of the rank among which the times of the steps are looked for
-ROUNDING = 0.001  # tolerance of sample times, in seconds
+MAX_SERIES = 1000  # series of the rank among which the times of the steps are looked for
+ROUNDING_SECONDS = 0.001  # tolerance of sample times, in seconds
 
 # Key that is derived if it is not pushed, and then not stored: its samples come from the times of the steps.
 DURATION = "step_duration_seconds"
@@ -103,14 +103,14 @@ def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: AlertCase, r
     others.sort(key=lambda thread: thread[0] != "MainThread")
     kept: list[dict[str, Any]] = []
     for name, calls in others:
-        frames = [call[-CHARACTERS:] for call in calls]
+        frames = [call[-MAX_FRAME_LENGTH:] for call in calls]
         while not kept and sum(map(len, frames)) > room:
             del frames[0]
         room -= len(name) + sum(map(len, frames))
         if room < 0 and kept:
             case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are omitted")
             break
-        kept.append({"name": name[:CHARACTERS], "frames": frames})
+        kept.append({"name": name[:MAX_FRAME_LENGTH], "frames": frames})
     return kept
 
 
@@ -121,7 +121,7 @@ def ranks(case: AlertCase) -> dict[str, Any]:
     )
     evidence: dict[str, Any] = {}
     chosen = _chosen(case, states)
-    phases_of_each = PHASES if len(chosen) <= FEW else PHASES_OF_MANY
+    phases_of_each = MAX_PHASES if len(chosen) <= FEW else PHASES_OF_MANY
     for rank in chosen:
         labels_of_rank = (case.run, rank)
         values: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def samples(case: AlertCase) -> dict[str, Any]:
         return {}
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
-        stored = list(islice(reader.series(connection, case.alert.run, keys, [int(rank)]), MOST_SERIES))
+        stored = list(islice(reader.series(connection, case.alert.run, keys, [int(rank)]), MAX_SERIES))
         candidates = [entry for entry in stored if entry.series.key == key] or stored
         if not candidates:
             case.missing.append(f"samples: the history has none of {key}")
@@ -159,7 +159,7 @@ def samples(case: AlertCase) -> dict[str, Any]:
         last = max(candidates, key=lambda entry: entry.attempt or 0)
         steps, times, values = series.last(connection, last.series, last.tail, NEWEST)
     all_rows = ((step, time / 1e6, value) for step, time, value in zip(steps, times, values, strict=True))
-    rows = [row for row in all_rows if row[1] <= case.until + ROUNDING]
+    rows = [row for row in all_rows if row[1] <= case.until + ROUNDING_SECONDS]
     # The key is derived, so its samples are computed from the times of another key.
     if last.series.key != key:
         rows = _durations(rows)
@@ -180,7 +180,7 @@ def _chosen(case: AlertCase, states: Family) -> list[str]:
     """Return the ranks of the alert, then the other ranks of the run."""
     ranks_of_run = {labels[1] for labels in states if labels[0] == case.run}
     others = sorted(ranks_of_run, key=lambda rank: (len(rank), rank))
-    return list(dict.fromkeys([*case.ranks(), *others]))[:RANKS]
+    return list(dict.fromkeys([*case.ranks(), *others]))[:MAX_RANKS]
 
 
 def _by_phase(phases: Family, rank: tuple[str, str], most: int) -> dict[str, Any]:

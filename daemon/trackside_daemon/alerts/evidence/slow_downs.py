@@ -29,33 +29,33 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
     from trackside_daemon.model.records import Alert
 
-MOST_CHANGES = 16  # changes of one alert
-RUNS = 20  # newest runs among which the one before is searched
+MAX_CHANGES = 16  # changes of one alert
+MAX_RUNS = 20  # newest runs among which the one before is searched
 MAX_VALUE_LENGTH = 60  # characters of a value
 BEGAN_BEFORE = 60.0  # seconds before a slow-down in which the start of another run or process may have caused it
 BEGAN_AFTER = 30.0  # the same after it
 
 _FACTS = (*FACTS, "packages", "environ", "config", "hardware")  # what the start of an attempt chooses
 HEAVIEST = 3  # processes that are returned of those that use most CPU time, storage and memory each
-READ = 10_000  # most processes that are read, about 20 µs each
-LEAST_CPUS = 0.05
-LEAST_IO = 1e6  # bytes per second
-LEAST_RESIDENT = 1e9  # bytes
+MAX_PROCESSES = 10_000  # most processes that are read, about 20 µs each
+MIN_CPUS = 0.05
+MIN_IO_RATE = 1e6  # bytes per second
+MIN_RESIDENT_BYTES = 1e9  # bytes
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's <linux/sched.h>
 READING_GAP_SECONDS = 1.2  # seconds between two readings of the processes, in which a tick reads the machine again
-POINTS = 400  # most points of a series
+MAX_POINTS = 400  # most points of a series
 # Newest samples of the log that are read, those of half an hour by default: with `storage.interval` of 1 s the usual level
 # comes from a few minutes, but the search stays short.
 NEWEST = 2048
-PHASES = 32  # most phases of ranks that are evidence
-WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
+MAX_PHASES = 32  # most phases of ranks that are evidence
+WINDOW_SECONDS = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
 
 def changes(case: AlertCase, slow: SlowDown, run: str, neighbours: Sequence[Neighbour] = ()) -> list[str]:
     """Return, each in a line, the runs and processes that began with a slow-down, and how the run differs from before."""
     lines = [*_other_runs(case, slow, run), *_other_processes(case, slow, neighbours), *_of_run(case, slow)]
-    return lines[:MOST_CHANGES]
+    return lines[:MAX_CHANGES]
 
 
 def _other_runs(case: AlertCase, slow: SlowDown, run: str) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _of_run(case: AlertCase, slow: SlowDown) -> Iterator[str]:
 
 def _run_before(connection: sqlite3.Connection, case: AlertCase, started: float) -> str:
     """Return the id of the newest run of this name that began before; empty without any."""
-    runs = reader.runs(connection, reader.RunFilter(case.run, until=started, limit=RUNS))
+    runs = reader.runs(connection, reader.RunFilter(case.run, until=started, limit=MAX_RUNS))
     return next((str(run["id"]) for run in runs if run["name"] == case.run and run["id"] != case.alert.run), "")
 
 
@@ -127,7 +127,7 @@ class Seen(NamedTuple):
 def read_processes(proc: str) -> Seen:
     """Read the processes of the procfs at *proc*, without kernel threads."""
     with os.scandir(proc) as entries:
-        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()][:READ]
+        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()][:MAX_PROCESSES]
     found = [stat for pid in pids if (stat := read_stat(proc, pid)) is not None and not stat.flags & KERNEL_THREAD]
     moved = {stat.key: size for stat in found if (size := _moved(f"{proc}/{stat.pid}/io")) is not None}
     return Seen(time.clock_gettime(time.CLOCK_BOOTTIME), {stat.key: stat for stat in found}, moved)
@@ -156,9 +156,9 @@ def heaviest(before: Seen, after: Seen, own: Collection[int]) -> list[Neighbour]
         for key, stat in after.stats.items()
         if stat.pid not in own and (began := before.stats.get(key)) is not None
     ]
-    by_cpu = sorted((one for one in every if one.cpus >= LEAST_CPUS), key=lambda one: -one.cpus)[:HEAVIEST]
-    by_io = sorted((one for one in every if one.io >= LEAST_IO), key=lambda one: -one.io)[:HEAVIEST]
-    by_memory = sorted((one for one in every if one.resident >= LEAST_RESIDENT), key=lambda one: -one.resident)[
+    by_cpu = sorted((one for one in every if one.cpus >= MIN_CPUS), key=lambda one: -one.cpus)[:HEAVIEST]
+    by_io = sorted((one for one in every if one.io >= MIN_IO_RATE), key=lambda one: -one.io)[:HEAVIEST]
+    by_memory = sorted((one for one in every if one.resident >= MIN_RESIDENT_BYTES), key=lambda one: -one.resident)[
         :HEAVIEST
     ]
     return list(dict.fromkeys([*by_cpu, *by_io, *by_memory]))
@@ -202,10 +202,10 @@ def slow_down(alert: Alert, until: float) -> SlowDown | None:
     """Return the slow-down that an alert reports; None if the alert does not say how much is lost."""
     value, usual, since = (_number(alert.evidence.get(name)) for name in ("value", "usual", "since"))
     if alert.alert == UNDERUTILIZED and value is not None and value < 1:
-        return SlowDown(until - WINDOW, until, 1 - value, lasting=True)
+        return SlowDown(until - WINDOW_SECONDS, until, 1 - value, lasting=True)
     if not value or usual is None or value <= usual:
         return None
-    began = until - WINDOW if since is None else since
+    began = until - WINDOW_SECONDS if since is None else since
     return SlowDown(min(began, until), until, 1 - usual / value)
 
 
@@ -220,7 +220,7 @@ def _phases(readings: Readings) -> list[dict[str, Any]]:
         }
         for labels, level in readings.of(f.PHASE_SECONDS)
     ]
-    return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:PHASES]
+    return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:MAX_PHASES]
 
 
 def _number(value: object) -> float | None:
@@ -231,7 +231,7 @@ def _machine(case: AlertCase, slow: SlowDown) -> list[Resource]:
     """Return the machine's series, whose last point is the value now."""
     window = Window("time", slow.began - BEFORE, slow.ended + READING_GAP_SECONDS)
     with case.sources.history.reading() as connection:
-        resources = Resources(connection, window, POINTS, NEWEST)
+        resources = Resources(connection, window, MAX_POINTS, NEWEST)
         stored = [one for family in FAMILIES for one in resources.of(family)]
     points = {(one.family, frozenset(one.labels.items())): list(one.points) for one in stored}
     now = case.wall + READING_GAP_SECONDS

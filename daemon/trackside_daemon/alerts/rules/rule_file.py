@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.model.metric import Metric
 
-WIDTH = 100  # longest line, in characters
+MAX_LINE_LENGTH = 100  # longest line, in characters
 
 _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
 _BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)
@@ -54,7 +54,7 @@ _MORE = " `trackside alerts show {alert}` on {{{{ $labels.instance }}}} has the 
 
 def format_promql(expr: str, indent: str = "") -> str:
     """Return the expression, over several lines if it is too long for one."""
-    if "\n" in expr or len(indent) + len(expr) <= WIDTH:
+    if "\n" in expr or len(indent) + len(expr) <= MAX_LINE_LENGTH:
         return indent + expr
     # Operators with the lowest precedence are split first.
     if (lines := _operands(expr, _SET, indent)) is not None:

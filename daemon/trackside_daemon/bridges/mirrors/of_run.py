@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.unsent import RankStream
     from trackside_daemon.history.media.index import MediaFile
 
-PACE = 30  # seconds between two points of a curve
-SETTLE = 5  # seconds before the machine's newest sample, until which the history has those of all sources
+PACE_SECONDS = 30  # seconds between two points of a curve
+SETTLE_SECONDS = 5  # seconds before the machine's newest sample, until which the history has those of all sources
 AT_ONCE = 20  # points of a curve that are read at once
-SAMPLES = 2000  # most samples of a series in the time of these
+MAX_SAMPLES = 2000  # most samples of a series in the time of these
 CURVES, STEP = "\0curves", "\0step"  # keys of positions: the time that curves have reached, and the step then
 
 SENT_BYTES = 4_000_000  # of media that are sent at once, besides the first
@@ -57,15 +57,15 @@ def unsent_curves(
         return [], {}
     ended = run.ended if newest else pushes[1]
     # The clock of a training may be years behind.
-    begin = sent.get(CURVES) or int(max(pushes[0], machine[0] - PACE)) // PACE * PACE
-    whole = int(machine[1] - SETTLE) // PACE if ended is None else -int(-ended // PACE)
-    end = min(whole * PACE, begin + AT_ONCE * PACE)
+    begin = sent.get(CURVES) or int(max(pushes[0], machine[0] - PACE_SECONDS)) // PACE_SECONDS * PACE_SECONDS
+    whole = int(machine[1] - SETTLE_SECONDS) // PACE_SECONDS if ended is None else -int(-ended // PACE_SECONDS)
+    end = min(whole * PACE_SECONDS, begin + AT_ONCE * PACE_SECONDS)
     if end <= begin:
         return [], {}
     # From one point before on: the rate of a counter needs the sample before.
-    window = Window("time", begin - PACE, end if ended is None else min(end, ended))
+    window = Window("time", begin - PACE_SECONDS, end if ended is None else min(end, ended))
     facts = Facts(
-        {"id": run.id, "name": run.name}, (), (), Resources(connection, window, SAMPLES, only=is_read), window.high
+        {"id": run.id, "name": run.name}, (), (), Resources(connection, window, MAX_SAMPLES, only=is_read), window.high
     )
     points, moments = _points(facts, begin)
     step, pushed, rows = sent.get(STEP, 0), chart(connection, axis, tail, window).points, []
@@ -82,7 +82,7 @@ def _points(facts: Facts, begin: int) -> tuple[dict[int, dict[str, float]], dict
     moments: defaultdict[int, float] = defaultdict(float)
     for name, every in named_curves(facts).items():
         for values in every:
-            last = {-int(-moment // PACE): (moment, value) for moment, value in sorted(values.items())}
+            last = {-int(-moment // PACE_SECONDS): (moment, value) for moment, value in sorted(values.items())}
             for cell, (moment, value) in last.items():
                 if moment > begin:
                     points[cell][name] += value

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, MirrorStatus, Start
-from trackside_daemon.bridges.mirrors.of_run import PACE, unsent_curves, unsent_media, waiting_media
+from trackside_daemon.bridges.mirrors.of_run import PACE_SECONDS, unsent_curves, unsent_media, waiting_media
 from trackside_daemon.bridges.mirrors.positions import Positions, RankKey
 from trackside_daemon.bridges.mirrors.target import MirroredRun, RunTarget, State, make_target
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
@@ -174,7 +174,7 @@ class Mirror:
     def _send_extras(self, connection: sqlite3.Connection, run: MirroredRun, every: Sequence[RankStream]) -> None:
         """Send the curves of a run's machine and its media, of attempts whose first pushes the target has."""
         history = self._history.parent
-        now = int(time.time()) // PACE, run.end, len(every), index.version(history, run.id)
+        now = int(time.time()) // PACE_SECONDS, run.end, len(every), index.version(history, run.id)
         if self._extras.get(run.id) == now:
             return
         begun = [stream for stream in every if self._positions.sent(stream.place) or not stream.place.attempt]

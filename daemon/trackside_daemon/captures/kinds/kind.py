@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Summarize = Callable[[Mapping[int, Path]], dict[str, Any]]
 
-LEAST_BYTES = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 
 
 class AskRanks(Protocol):
@@ -76,7 +76,7 @@ class CaptureKind(RankRecorder):
 
     name: ClassVar[str]
     contents: ClassVar[str] = ""
-    least_bytes: ClassVar[int] = LEAST_BYTES
+    least_bytes: ClassVar[int] = MIN_FREE_BYTES
     changes: ClassVar[str] = ""
     is_compared: ClassVar[bool] = False
 

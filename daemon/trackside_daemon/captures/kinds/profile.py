@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import Capture
 
 ANSWER_SECONDS = 30.0  # how long a client may take from the end of its recording to its answer
-SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority
+SUMMARY_SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority
 LINES = 40  # of the text
 RANKS, OPERATORS, FUNCTIONS = 8, 12, 5  # lines of each table
 WIDTH = 44  # columns of a name
@@ -184,7 +184,7 @@ def summarize(
         distributed = {"rank": rank, "world_size": world_size or len(files)}
         try:
             with _one_at_a_time:
-                answer = worker.ask(SummaryRequest(str(path), str(output), distributed, steps, near), SECONDS)
+                answer = worker.ask(SummaryRequest(str(path), str(output), distributed, steps, near), SUMMARY_SECONDS)
         except WorkerFailed as error:
             summary["failed"][str(rank)] = str(error)
             continue

@@ -27,8 +27,8 @@ LATE_SECONDS = 0.15  # how late a process may ask when several start after a ste
 COUNTING_SECONDS = 0.1  # the shortest time in which optimizer steps are counted, for their rate
 WAIT_SECONDS = 1.0  # the longest time in which they are counted
 LEAD_SECONDS = 0.1  # how long before the first process asks the counting ends: the rate has to hold until then
-COUNTED = 4  # fewer steps in that time do not give a rate
-FASTER = 1.15  # steps may become faster than they were
+MIN_COUNTED_STEPS = 4  # fewer steps in that time do not give a rate
+MAX_SPEEDUP = 1.15  # steps may become faster than they were
 APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much time take them together
 
 # A window has to contain all steps, which take longer while they are recorded. The summary is cut to the steps asked for.
@@ -116,15 +116,15 @@ class Windows:
             return None
         counts = [now[rank].count for rank in ranks]
         made = max(now[rank].count - before[rank].count for rank in ranks)
-        rate = made / (time.monotonic() - began) if made >= COUNTED else 1 / step if step else 0.0
+        rate = made / (time.monotonic() - began) if made >= MIN_COUNTED_STEPS else 1 / step if step else 0.0
         apart = max(counts) - min(counts)
         if not rate or (apart > 1 and apart / rate > APART_SECONDS):
             return None
         delay = self._all_asked_in(pids)  # as of now: a process may have asked since
-        after = max(counts) + ceil((delay + LATE_SECONDS) * FASTER * rate) + 1
+        after = max(counts) + ceil((delay + LATE_SECONDS) * MAX_SPEEDUP * rate) + 1
         return RecordingWindow(steps, after=after, skipped={rank: now[rank].skipped for rank in ranks})
 
 
 def _longest(steps: int, delay: float, step: float | None) -> float:
     """Return how long optimizer steps take at most, from when a process has asked: they may begin *delay* later."""
-    return (steps * 2 * SLOWNESS + 1) * (step or SLOW_STEP_SECONDS) + 2 * FASTER * delay
+    return (steps * 2 * SLOWNESS + 1) * (step or SLOW_STEP_SECONDS) + 2 * MAX_SPEEDUP * delay

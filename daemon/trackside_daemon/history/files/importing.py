@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
-TIMEOUT = 600.0  # longest wait for a transaction, in seconds
+TIMEOUT_SECONDS = 600.0  # longest wait for a transaction, in seconds
 
 
 class ImportingError(Exception):
@@ -50,13 +50,13 @@ def import_run(writer: Writer, run_file: RunFile) -> ImportResult:
     try:
         for batch in _batches(iter(run_file)):
             work = partial(_apply, batch) if begun else partial(_begin, run_file, batch)
-            writer.call(work).result(TIMEOUT)
+            writer.call(work).result(TIMEOUT_SECONDS)
             begun = True
-        writer.call(partial(_publish, run_file)).result(TIMEOUT)
+        writer.call(partial(_publish, run_file)).result(TIMEOUT_SECONDS)
     except BaseException as error:
         if begun:
             with suppress(sqlite3.Error, FutureTimeoutError):
-                writer.call(partial(_discard, run_file.run)).result(TIMEOUT)
+                writer.call(partial(_discard, run_file.run)).result(TIMEOUT_SECONDS)
         if isinstance(error, (sqlite3.Error, FutureTimeoutError)):
             raise ImportingError(
                 f"{run_file.file}: the history cannot be written: {error or 'it takes too long'}"

@@ -31,8 +31,8 @@ STEP_BLOCKS = 16  # blocks that one step trims or deletes
 STEP_RUNS = 16  # runs whose bytes one step counts
 STEP_ROWS = 256  # rows of other tables that one step deletes, and pages that it returns to the file system
 LIVE_SECONDS = 3600.0  # the newest hour of live runs goes last
-SLACK = 0.97  # share of the size bound that trimming aims at, so that new samples fit
-FREE = 0.02  # share of the file that may stay free, for new rows
+TARGET_SHARE = 0.97  # share of the size bound that trimming aims at, so that new samples fit
+FREE_SHARE = 0.02  # share of the file that may stay free, for new rows
 
 # Largest size of the WAL that counts: it is larger only while somebody reads, and then deleting does not shrink it.
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
@@ -150,7 +150,7 @@ class Trimming:
                 if self.used() <= enough:
                     break
                 yield
-        self._set_excess(self.used() - round(self.bounds.size * SLACK))
+        self._set_excess(self.used() - round(self.bounds.size * TARGET_SHARE))
 
     def _works(self, now: float, owner: str | None) -> Iterator[None]:
         """Delete step by step what there is of an owner, or of all for None."""
@@ -358,7 +358,7 @@ class Trimming:
         while True:
             pages, free = self._pages()
             over = self.bounds.size and self.used() + free * self._page_bytes() > self.bounds.size
-            if not free or (free <= max(STEP_ROWS, pages * FREE) and not over):
+            if not free or (free <= max(STEP_ROWS, pages * FREE_SHARE) and not over):
                 return
             for _ in range(STEP_ROWS):  # the sqlite3 module stops after the first page, whatever the number
                 self._connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
@@ -382,7 +382,7 @@ class Trimming:
         }
 
     def _is_over(self) -> bool:
-        return bool(self.bounds.size) and self.used() > self.bounds.size * SLACK
+        return bool(self.bounds.size) and self.used() > self.bounds.size * TARGET_SHARE
 
     def _wal_is_pinned(self, now: float) -> bool:
         """Return whether a reader keeps the WAL from shrinking, so that deleting would make the file larger."""

@@ -52,7 +52,7 @@ FRAMES = 4  # of a message that are passed on; a valid one has three
 MEMORY_BYTES = 192 << 20
 LOOK_SECONDS = 0.1  # in which a flood of 1 GB/s needs half of what is left until the limit of this process; each costs 0.1 ms or more
 
-CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
+MAX_CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # an event of zmq_socket_monitor(3), and its value: here the descriptor
@@ -303,7 +303,7 @@ def most_connections() -> int:
     """Return how many connections leave enough descriptors: without any, ZeroMQ aborts this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     # ZeroMQ may accept many more before the first of a burst is shut down.
-    return CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, limit // 4))
+    return MAX_CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, limit // 4))
 
 
 class _Waiting(NamedTuple):

@@ -16,7 +16,7 @@ from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.handle.quarantine import Quarantine
-from trackside_daemon.nvml.handle.worker_protocol import SILENCE, WorkerClient
+from trackside_daemon.nvml.handle.worker_protocol import SILENCE_SECONDS, WorkerClient
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, WorkerSettings
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Nvml:
         now = self._clock()
         if self._silent_since is None:
             self._silent_since = now
-        return now - self._silent_since > max(SILENCE, 2 * self.interval)
+        return now - self._silent_since > max(SILENCE_SECONDS, 2 * self.interval)
 
     def _late_error(self, client: WorkerClient) -> NvmlUnavailable:
         self.skipped += client.is_request_old

@@ -130,7 +130,7 @@ INIT_DEADLINE = 60.0
 GPU_DEADLINE = 10.0
 # Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer.
 CYCLE_DEADLINE = 60.0
-SILENCE = 60.0  # seconds without a reading, for any reason, after which NVML counts as down; at least two intervals
+SILENCE_SECONDS = 60.0  # without a reading, for any reason, after which NVML counts as down; at least two intervals
 
 # Each retry that hangs costs all GPUs a worker.
 FIRST_QUARANTINE = 60.0  # seconds of quarantine after the first hang; doubled with each

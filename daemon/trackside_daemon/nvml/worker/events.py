@@ -27,7 +27,7 @@ WAIT_MS = 1000  # after each wait, a thread checks whether it should continue
 # Seconds after a first wait that failed, or after a GPU that could not be watched for a reason that may pass.
 FIRST_BACKOFF = 1.0
 MAX_BACKOFF = 60.0  # maximum of these seconds
-LINGER = 5.0  # seconds to watch the old GPUs after the set has changed: the Xid that explains a loss comes after it
+LINGER_SECONDS = 5.0  # to watch the old GPUs after the set has changed: the Xid that explains a loss comes after it
 
 
 class GpuEvents:
@@ -164,7 +164,7 @@ class GpuEvents:
                 backoff.reset()
                 self._record(event, uuids.get(_address(event.device), ""))
             if self._gpus_changed.is_set():
-                leave_at = min(leave_at, self._monotonic() + LINGER)
+                leave_at = min(leave_at, self._monotonic() + LINGER_SECONDS)
 
     def _record(self, event: Any, uuid: str) -> None:
         with self._lock:

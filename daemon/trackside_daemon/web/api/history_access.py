@@ -39,7 +39,7 @@ Q = TypeVar("Q", bound=Question)
 # Threads that read the history, each for half of the time at most. A chart over a thousand ranks computes for a second, and the
 # charts of a page would leave no time to the threads that accept pushes.
 THREADS = 2
-MOST_REST = 2.0  # seconds
+MAX_REST_SECONDS = 2.0  # seconds
 
 CHANGE_TIMEOUT = 15.0
 
@@ -135,7 +135,7 @@ class HistoryAccess:
         try:
             return work()
         finally:
-            self._rest.until = time.monotonic() + min(MOST_REST, time.thread_time() - began)
+            self._rest.until = time.monotonic() + min(MAX_REST_SECONDS, time.thread_time() - began)
 
     async def _translated(self, result: Awaitable[Any]) -> Any:
         try:

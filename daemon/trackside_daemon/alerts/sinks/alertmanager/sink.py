@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.active_alert import LEAST_SECONDS, series_labels
+from trackside_daemon.alerts.active_alert import MIN_FIRING_SECONDS, series_labels
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter, SinkMessage, notification_of
@@ -95,7 +95,7 @@ class AlertmanagerOutbox:
             if entry is not None:
                 entry.sent = sent
                 if sent is not None:
-                    entry.fires_until = now + LEAST_SECONDS - (self._wall() - alert.started)
+                    entry.fires_until = now + MIN_FIRING_SECONDS - (self._wall() - alert.started)
         elif sent is None or not sent.over:
             severity = alert.severity if sent is None else sent.severity
             entry = _Entry(replace(alert, severity=severity), sent=sent, ended=now)
@@ -154,7 +154,7 @@ class AlertmanagerOutbox:
             if entry is None or entry.sent == notification_of(alert):
                 continue
             if entry.sent is None:
-                entry.fires_until = now + LEAST_SECONDS
+                entry.fires_until = now + MIN_FIRING_SECONDS
             entry.sent = notification_of(alert)
             # The end of a former severity is not the end of the alert.
             if entry.until is None or not self._fires(alert.key):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
     from trackside_daemon.model.records import Alert
 
-NAMED = 3  # alert names in a title; further ones are counted
-SHOWN = 10  # alerts with their texts in a body; further ones are counted
+MAX_NAMES = 3  # alert names in a title; further ones are counted
+MAX_ALERTS = 10  # alerts with their texts in a body; further ones are counted
 MAX_TEXT_LENGTH = 1000  # characters of a summary or description
 
 ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
@@ -36,18 +36,18 @@ def title(message: SinkMessage, daemon: DaemonInfo) -> str:
     counted = [alert for alert in alerts if (alert.ended is None) is (state == "firing")]
     run = next((_without_markup(alert.labels["run"]) for alert in alerts if "run" in alert.labels), "")
     names = list(Counter(alert.alert for alert in counted))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:MAX_NAMES])}{more}"
 
 
 def body(message: SinkMessage, daemon: DaemonInfo) -> str:
     """Return the texts of the new alerts, then the names of those that still fire."""
-    parts = [_paragraph(alert, daemon) for alert in message.alerts[:SHOWN]]
-    if len(message.alerts) > SHOWN:
-        parts.append(f"and {len(message.alerts) - SHOWN} more alerts")
+    parts = [_paragraph(alert, daemon) for alert in message.alerts[:MAX_ALERTS]]
+    if len(message.alerts) > MAX_ALERTS:
+        parts.append(f"and {len(message.alerts) - MAX_ALERTS} more alerts")
     if message.others:
         names = list(Counter(alert.alert for alert in message.others))
-        parts.append(f"still firing: {', '.join(names[:SHOWN])}{', …' if len(names) > SHOWN else ''}")
+        parts.append(f"still firing: {', '.join(names[:MAX_ALERTS])}{', …' if len(names) > MAX_ALERTS else ''}")
     return "\n\n".join([*parts, f"on {daemon.instance}" + (f", {daemon.url}" if daemon.url else "")])
 
 
