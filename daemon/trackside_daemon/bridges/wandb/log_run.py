@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.history.files.items import Entry, Push
+    from trackside_daemon.history.files.items import Push, RunEntry
     from trackside_daemon.history.files.left_out import LeftOut
 
 
@@ -153,12 +153,12 @@ class LogRun(ForeignRun):
         self.paths = paths
         self._logs: list[LogFile] = []
         self._step = 0
-        self._readers: dict[int, Callable[[int, bytes], Iterator[Push | Entry]]] = {
+        self._readers: dict[int, Callable[[int, bytes], Iterator[Push | RunEntry]]] = {
             _HISTORY: self._history,
             _STATS: self._stats,
         }
 
-    def read(self, *, final: bool = True) -> Iterator[Push | Entry]:
+    def read(self, *, final: bool = True) -> Iterator[Push | RunEntry]:
         """See `ForeignRun`."""
         self._logs += [LogFile(path, self.left_out) for path in self.paths[len(self._logs) :]]
         for attempt, log in enumerate(self._logs):
@@ -179,7 +179,7 @@ class LogRun(ForeignRun):
             log.close()
         self._logs = []
 
-    def _record(self, attempt: int, record: bytes) -> Iterator[Push | Entry]:
+    def _record(self, attempt: int, record: bytes) -> Iterator[Push | RunEntry]:
         for field, kind, begin, end in protobuf.fields(record):
             if kind != protobuf.BYTES:
                 continue
@@ -199,7 +199,7 @@ class LogRun(ForeignRun):
                     *(part.decode("utf-8", "replace") for part in protobuf.messages(record[begin:end], 5)),
                 ]
 
-    def _history(self, attempt: int, history: bytes) -> Iterator[Push | Entry]:
+    def _history(self, attempt: int, history: bytes) -> Iterator[Push | RunEntry]:
         values = dict(_items(history, 1))
         time = values.pop("_timestamp", None)
         step = values.pop("_step", None)
@@ -209,7 +209,7 @@ class LogRun(ForeignRun):
         if numbers and isinstance(time, int | float) and (push := self.push(attempt, self._step, time, numbers)):
             yield push
 
-    def _stats(self, attempt: int, stats: bytes) -> Iterator[Push | Entry]:
+    def _stats(self, attempt: int, stats: bytes) -> Iterator[Push | RunEntry]:
         time = _seconds(protobuf.message(stats, 2))
         numbers = self._numbers({SYSTEM + key: value for key, value in _items(stats, 3)})
         if numbers and (push := self.push(attempt, self._step, time, numbers)):
