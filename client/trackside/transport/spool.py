@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
 SEGMENT_BYTES = 4 * 1024 * 1024
-SPOOL_BYTES = (
-    256 * 1024 * 1024
-)  # limit of all spools in one directory; above it the oldest segments go, except for messages that were sent
+# Limit of all spools in one directory; above it the oldest segments go, except for messages that were sent.
+SPOOL_BYTES = 256 * 1024 * 1024
 SEARCH_BYTES = SEGMENT_BYTES + 2 * MESSAGE_BYTES  # how far the next record is searched behind a damaged one
 
 

@@ -57,9 +57,8 @@ WAL_CHECK_BYTES = 64 * 1024**2  # largest size of a WAL that is checked: half a 
 AGAIN_SECONDS = 3600.0  # how long after salvaging a row that is damaged again costs all rows: it was copied
 
 QUICK_SECONDS = 3.0  # how long a daemon waits for a new file before it serves without a history
-SALVAGE_SECONDS = (
-    1800.0  # longest time of salvaging, while nothing can be stored: four times that of 10 GiB on a busy machine
-)
+# Longest time of salvaging, while nothing can be stored: four times that of 10 GiB on a busy machine.
+SALVAGE_SECONDS = 1800.0
 
 BUSY_SECONDS = 10.0
 WAL_PAGES = 1000  # SQLite's default

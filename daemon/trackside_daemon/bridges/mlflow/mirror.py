@@ -87,7 +87,7 @@ class MlflowServer(Target):
             if error.retry == "later" and error.code not in (
                 0,
                 UNAUTHORIZED,
-            ):  # as of a server that keeps none: metrics go on
+            ):  # a server that keeps none: metrics go on
                 raise SendError(str(error), "never") from None
             raise
 

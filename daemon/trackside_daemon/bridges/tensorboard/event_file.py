@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 LANES = 61
 LONG_BYTES = 4096  # a longer message is verified when something of it is imported: not for images and histograms
 LENGTHS = 16_384  # lengths to remember
-DOUBTED_BYTES = (
-    64 * 1024 * 1024
-)  # of records with a wrong checksum, besides twice what was read, before the search is given up
+# Of records with a wrong checksum, besides twice what was read, before the search is given up.
+DOUBTED_BYTES = 64 * 1024 * 1024
 
 HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")

@@ -100,9 +100,8 @@ class EventDirectory(ForeignRun):
     def _by_time(self, *, final: bool) -> Iterator[tuple[_File, EventChunk]]:
         """Yield what is new in the files, by time as far as the order in each file allows."""
         waiting = sorted(self._files.values(), key=attrgetter("begins"), reverse=True)
-        heads: list[
-            tuple[float, int, _File, EventChunk, Iterator[EventChunk]]
-        ] = []  # the number keeps files from being compared
+        # The number keeps files from being compared.
+        heads: list[tuple[float, int, _File, EventChunk, Iterator[EventChunk]]] = []
 
         def load(number: int, file: _File, rest: Iterator[EventChunk]) -> None:
             events = next(rest, None)

@@ -123,9 +123,8 @@ class FileReader:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), max(0, position - size), size, os.POSIX_FADV_DONTNEED)
         now = time.monotonic()
-        self._due = (
-            max(self._due, now - 1.0) + size / self._rate
-        )  # what was missed for more than a second is not made up
+        # What was missed for more than a second is not made up.
+        self._due = max(self._due, now - 1.0) + size / self._rate
         if self._due > now:
             time.sleep(self._due - now)
 

@@ -24,9 +24,8 @@ CHUNK = 65_536
 REST_SECONDS = 1.0  # time limit for the rest of the output after the command's end: its children may keep it open
 KEEPING_SECONDS = 10.0  # time limit until that is kept
 
-HEADER = struct.Struct(
-    "<BQI"
-)  # of a frame: stream, number of bytes of it that were dropped before, size of what follows
+# Of a frame: stream, number of bytes of it that were dropped before, size of what follows.
+HEADER = struct.Struct("<BQI")
 
 
 class ConsoleCopy:

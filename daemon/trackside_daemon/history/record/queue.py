@@ -235,6 +235,5 @@ def record_size(record: Record) -> int:
         return 64 + rows + sum(256 + len(item.data) for item in record.media)
     if isinstance(record, SessionOpened):
         return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags)) + 128 * len(record.hello.last)
-    return (
-        1024 + 16 * record.size if isinstance(record, Event) else 256
-    )  # an empty list of three characters has 64 bytes
+    # An empty list of three characters has 64 bytes.
+    return 1024 + 16 * record.size if isinstance(record, Event) else 256
