@@ -23,7 +23,7 @@ from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.bridges.mlflow.rest_client import RestClient
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
 from trackside_daemon.history.files.importing import import_run
-from trackside_daemon.history.files.items import Entry, Push
+from trackside_daemon.history.files.items import Push, RunEntry
 from trackside_daemon.history.files.run_file import RunFile
 from trackside_daemon.history.read import reader
 from trackside_daemon.http_client.errors import SendError
@@ -49,7 +49,7 @@ def samples(run: ForeignRun) -> list[tuple[int, int, str, float]]:
 
 def header(run: ForeignRun) -> dict[str, Any]:
     *_, last = run.items()
-    assert isinstance(last, Entry)
+    assert isinstance(last, RunEntry)
     return dict(last.fields)
 
 

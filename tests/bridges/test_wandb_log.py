@@ -11,7 +11,7 @@ from bridges.wandb_logs import MAKERS, expected, fragment, logged, offline, row
 from processes import require
 
 from trackside_daemon.bridges.wandb.log_run import MAGIC, LogRun
-from trackside_daemon.history.files.items import Entry, Push
+from trackside_daemon.history.files.items import Push, RunEntry
 
 if TYPE_CHECKING:
     from bridges.wandb_logs import Row
@@ -32,7 +32,7 @@ def test_a_log_is_read_with_everything_that_the_history_has_a_place_for() -> Non
     assert [(p.step, dict(zip(p.keys, p.values, strict=True))) for p in pushes if isinstance(p, Push)] == [
         (step, values) for step, values in found
     ]
-    assert isinstance(header, Entry)
+    assert isinstance(header, RunEntry)
     (attempt,) = header.fields["attempt_list"]
     assert (run.name, list(header.fields["tags"])) == ("first run", ["a", "b"])
     assert attempt["config"] == {"lr": 0.1, "model": {"depth": 3}}

@@ -309,7 +309,7 @@ interface MapLook {
   label?(place: number): string;
 }
 
-// What the charts of a run show; see run/controls.js.
+// What the charts of a run show; see run/workspace.js.
 interface RunSelection {
   by: AxisName;
   smooth?: Smoothing;

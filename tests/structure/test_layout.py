@@ -95,7 +95,7 @@ def test_one_function_alone_makes_the_command_that_runs_our_modules() -> None:
     }
     assert starts == set()
     [own] = [path for path in DAEMON.rglob("*.py") if '"-P", "-m"' in path.read_text(encoding="utf-8")]
-    assert own.name == "own_module.py"
+    assert own.name == "child_process.py"
 
 
 def test_the_layers_have_no_exceptions() -> None:

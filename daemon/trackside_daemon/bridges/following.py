@@ -14,7 +14,7 @@ import trackside
 from trackside.log_once import LogOnce
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
-from trackside_daemon.history.files.items import Entry
+from trackside_daemon.history.files.items import RunEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ class _FollowedRun:
             self.run.left_out.clear()
         pushed = 0
         for item in self.run.read(final=final):
-            if isinstance(item, Entry):
+            if isinstance(item, RunEntry):
                 if self._session is not None:
                     self._session.event(str(item.fields["kind"]), **item.fields["fields"])
                 continue

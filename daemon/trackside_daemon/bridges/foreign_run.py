@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.os_errors import os_error_text
 from trackside.packing import writable
-from trackside_daemon.history.files.items import Entry, Push, microseconds
+from trackside_daemon.history.files.items import Push, RunEntry, microseconds
 from trackside_daemon.history.files.left_out import LeftOut
 from trackside_daemon.linux.foreign_file import open_foreign
 
@@ -75,7 +75,7 @@ class ForeignRun(ABC):
         self._texts = 0
 
     @abstractmethod
-    def read(self, *, final: bool = True) -> Iterator[Push | Entry]:
+    def read(self, *, final: bool = True) -> Iterator[Push | RunEntry]:
         """Yield what is new since the last call; everything if the run is not `live`.
 
         Args:
@@ -137,7 +137,7 @@ class ForeignRun(ABC):
             self._spans[attempt] = min(first, at), max(last, at)
         return Push(attempt, 0, step, moment, tuple(values), tuple(values.values()))
 
-    def text(self, attempt: int, at: float, step: int, name: str, content: str) -> Entry | None:
+    def text(self, attempt: int, at: float, step: int, name: str, content: str) -> RunEntry | None:
         """Return the event of a text; None, and count it, if there are too many."""
         self._texts += 1
         if self._texts > MAX_TEXTS or not content or not abs(at) < 1e10:
@@ -145,7 +145,7 @@ class ForeignRun(ABC):
             return None
         step = max(-(2**63), min(2**63 - 1, step))
         fields = {"name": name, "text": content}
-        return Entry(
+        return RunEntry(
             "event", {"attempt": attempt, "rank": 0, "step": step, "time": at, "kind": "text", "fields": fields}
         )
 
@@ -156,7 +156,7 @@ class ForeignRun(ABC):
         self._keys.update(values)
         return True
 
-    def _header(self) -> Entry:
+    def _header(self) -> RunEntry:
         last = max(self._spans)
         attempts = [
             {
@@ -170,7 +170,7 @@ class ForeignRun(ABC):
             }
             for number, (started, ended) in sorted(self._spans.items())
         ]
-        return Entry("run", {"id": "", "name": "", "attempt_list": attempts, "tags": list(self.tags)})
+        return RunEntry("run", {"id": "", "name": "", "attempt_list": attempts, "tags": list(self.tags)})
 
 
 def id_of(tool: str, path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Texts, bound
+from trackside_daemon.model.setting_types import Texts, bound, setting
 from trackside_daemon.model.text import matches_wildcards
 
 if TYPE_CHECKING:
@@ -35,26 +35,18 @@ def _prices(entries: tuple[str, ...]) -> tuple[str, ...]:
 class CostSection(Section):
     """Prices, for the costs of runs. Without a price nothing is estimated."""
 
-    gpu_hour: Annotated[
-        Texts,
-        AfterValidator(_prices),
-        Field(
-            description="Price of a GPU for an hour by the GPU's name, its host or a tag of the run, with the wildcards * and ?; the first match counts.",
-            examples=["*H100*=2.5,*=1.2"],
-        ),
-    ] = ()
-    currency: Annotated[str, Field(max_length=8, description="Currency of the prices.", examples=["EUR"])] = ""
-    kwh: Annotated[float | None, bound("Price of a kilowatt hour.")] = None
-    carbon_grams_per_kwh: Annotated[
-        float | None, bound("Grams of CO2 for a kilowatt hour of your grid, such as 380.")
-    ] = None
-    pue: Annotated[
-        float,
-        bound("Power usage effectiveness: the energy of the whole site divided by that of its machines.", least=1.0),
-    ] = 1.0
-    source: Annotated[str, Field(max_length=200, description="Source of these numbers, such as: contract of 2026.")] = (
-        ""
+    gpu_hour: Annotated[Texts, AfterValidator(_prices)] = setting(
+        "Price of a GPU for an hour by the GPU's name, its host or a tag of the run, with the wildcards * and ?; the first match counts.",
+        (),
+        examples=["*H100*=2.5,*=1.2"],
     )
+    currency: str = setting("Currency of the prices.", "", max_length=8, examples=["EUR"])
+    kwh: float | None = bound("Price of a kilowatt hour.", None)
+    carbon_grams_per_kwh: float | None = bound("Grams of CO2 for a kilowatt hour of your grid, such as 380.", None)
+    pue: float = bound(
+        "Power usage effectiveness: the energy of the whole site divided by that of its machines.", 1.0, least=1.0
+    )
+    source: str = setting("Source of these numbers, such as: contract of 2026.", "", max_length=200)
 
     def price(self, names: Sequence[str]) -> float | None:
         """Return the price of a GPU for an hour, by names of GPUs, of their host, and tags; None if it has none."""
@@ -73,19 +65,13 @@ def _steps(value: object) -> object:
 class ReportsSection(Section):
     """Reports that the daemon writes at the end of each run."""
 
-    path: Annotated[
-        str,
-        Field(
-            description="Directory for a report of each run at its end, as RUN.html; the daemon deletes none of them. "
-            "Empty for no reports.",
-            examples=["/srv/trackside/reports"],
-        ),
-    ] = ""
-    every: Annotated[
-        int,
-        BeforeValidator(_steps),
-        Field(
-            ge=0,
-            description="Steps between two writes of a run's files in storage.experiment-directory, such as 1000; at most one a minute. 0 for its end alone.",
-        ),
-    ] = 0
+    path: str = setting(
+        "Directory for a report of each run at its end, as RUN.html; the daemon deletes none of them. "
+        "Empty for no reports.",
+        "",
+        examples=["/srv/trackside/reports"],
+    )
+    every: Annotated[int, BeforeValidator(_steps), Field(ge=0)] = setting(
+        "Steps between two writes of a run's files in storage.experiment-directory, such as 1000; at most one a minute. 0 for its end alone.",
+        0,
+    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.bridges.tensorboard.event_file import EventChunk
-    from trackside_daemon.history.files.items import Entry, Push
+    from trackside_daemon.history.files.items import Push, RunEntry
     from trackside_daemon.history.files.left_out import LeftOut
 
 MAX_FILES = 1000  # event files of a run that are open
@@ -81,7 +81,7 @@ class EventDirectory(ForeignRun):
         self._highest: dict[str, int] = {}
         self._attempts: dict[EventFolder, int] = {}
 
-    def read(self, *, final: bool = True) -> Iterator[Push | Entry]:
+    def read(self, *, final: bool = True) -> Iterator[Push | RunEntry]:
         """See `ForeignRun`."""
         for folder in self.folders:
             paths = event_files(folder.path) if self._only is None else [self._only]
@@ -133,7 +133,7 @@ class EventDirectory(ForeignRun):
             else:
                 heappush(heads, head._replace(begins=later.begins, events=later))
 
-    def _items(self, file: _File, events: EventChunk) -> Iterator[Push | Entry]:
+    def _items(self, file: _File, events: EventChunk) -> Iterator[Push | RunEntry]:
         prefix, highest = file.folder.prefix, self._highest
         for tag, step, time, value in events.scalars:
             key = prefix + tag

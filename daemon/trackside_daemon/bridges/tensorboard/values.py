@@ -7,20 +7,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
-from trackside_daemon.bridges.protobuf import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    double,
-    fields,
-    message,
-    messages,
-    signed,
-    single,
-    text,
-    varint,
-)
+from trackside_daemon.bridges import protobuf
 
 TAG, SIMPLE_VALUE, TENSOR, METADATA = 1, 2, 8, 9  # fields of Summary.Value
 OTHER_KINDS = {3: "histograms", 4: "images", 5: "histograms", 6: "audio"}
@@ -73,19 +60,19 @@ def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number
         ProtobufError: The bytes are no such message.
     """
     found: dict[tuple[int, int], tuple[int, int]] = {}
-    for field, kind, first, last in fields(data, begin, end):
+    for field, kind, first, last in protobuf.fields(data, begin, end):
         found[field, kind] = first, last
-    tag = _bytes(data, found.get((TAG, BYTES))).decode("utf-8", "replace")
-    metadata = _bytes(data, found.get((METADATA, BYTES)))
+    tag = _bytes(data, found.get((TAG, protobuf.BYTES))).decode("utf-8", "replace")
+    metadata = _bytes(data, found.get((METADATA, protobuf.BYTES)))
     other = next((OTHER_KINDS[field] for field, _ in found if field in OTHER_KINDS), "")
     if metadata and len(plugins) < 100_000:
-        plugins.setdefault(tag, text(message(metadata, 1), 1))
-    if (number := found.get((SIMPLE_VALUE, FIXED32))) is not None:
-        return Number(tag, single(data, number[0]), number[0])
+        plugins.setdefault(tag, protobuf.text(protobuf.message(metadata, 1), 1))
+    if (number := found.get((SIMPLE_VALUE, protobuf.FIXED32))) is not None:
+        return Number(tag, protobuf.single(data, number[0]), number[0])
     plugin = plugins.get(tag, "")
     if plugin == "hparams":
-        return NonScalar("hparams", tag, hyperparameters(message(message(metadata, 1), 2)))
-    if (tensor := found.get((TENSOR, BYTES))) is None:
+        return NonScalar("hparams", tag, hyperparameters(protobuf.message(protobuf.message(metadata, 1), 2)))
+    if (tensor := found.get((TENSOR, protobuf.BYTES))) is None:
         return NonScalar(other or plugin or "values of unknown kind", tag)
     return _tensor(tag, plugin, data, *tensor)
 
@@ -97,12 +84,12 @@ def _bytes(data: bytes, span: tuple[int, int] | None) -> bytes:
 def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number | NonScalar:
     dtype, content, place, texts = 0, None, None, []
     numbers: list[tuple[int, int, int]] = []
-    for field, kind, first, last in fields(data, begin, end):
-        if field == 1 and kind == VARINT:
-            dtype = varint(data, first)[0]
-        elif field == 4 and kind == BYTES:
+    for field, kind, first, last in protobuf.fields(data, begin, end):
+        if field == 1 and kind == protobuf.VARINT:
+            dtype = protobuf.varint(data, first)[0]
+        elif field == 4 and kind == protobuf.BYTES:
             content = first, last
-        elif field == 8 and kind == BYTES:
+        elif field == 8 and kind == protobuf.BYTES:
             texts.append(data[first:last][:TEXT_BYTES].decode("utf-8", "replace"))
         else:
             numbers.append((field, first, last))
@@ -131,10 +118,10 @@ def _typed(data: bytes, spans: list[tuple[int, int]], dtype: int) -> tuple[float
     first, last = spans[0]
     if dtype in (1, 2):
         size = 4 if dtype == 1 else 8
-        value = (single if dtype == 1 else double)(data, first) if last - first >= size else 0.0
+        value = (protobuf.single if dtype == 1 else protobuf.double)(data, first) if last - first >= size else 0.0
         return value, first, len(spans) == 1 and last - first == size
-    number, after = varint(data, first)
-    return float(signed(number)), None, len(spans) == 1 and after == last
+    number, after = protobuf.varint(data, first)
+    return float(protobuf.signed(number)), None, len(spans) == 1 and after == last
 
 
 def hyperparameters(content: bytes) -> dict[str, Any]:
@@ -143,19 +130,19 @@ def hyperparameters(content: bytes) -> dict[str, Any]:
     Raises:
         ProtobufError: The bytes are no such message.
     """
-    pairs = messages(message(content, 3), 1)
-    return {text(pair, 1): _plain(message(pair, 2)) for pair in pairs}
+    pairs = protobuf.messages(protobuf.message(content, 3), 1)
+    return {protobuf.text(pair, 1): _plain(protobuf.message(pair, 2)) for pair in pairs}
 
 
 def _plain(value: bytes) -> Any:
     """Return a google.protobuf.Value that is a number, a text or a boolean; others as None."""
     convert: dict[tuple[int, int], Callable[[int, int], Any]] = {
-        (2, FIXED64): lambda begin, _: _finite(double(value, begin)),
-        (3, BYTES): lambda begin, end: value[begin:end].decode("utf-8", "replace"),
-        (4, VARINT): lambda begin, _: value[begin] != 0,
+        (2, protobuf.FIXED64): lambda begin, _: _finite(protobuf.double(value, begin)),
+        (3, protobuf.BYTES): lambda begin, end: value[begin:end].decode("utf-8", "replace"),
+        (4, protobuf.VARINT): lambda begin, _: value[begin] != 0,
     }
     plain = None
-    for field, kind, begin, end in fields(value):
+    for field, kind, begin, end in protobuf.fields(value):
         if (field, kind) in convert:
             plain = convert[field, kind](begin, end)
     return plain

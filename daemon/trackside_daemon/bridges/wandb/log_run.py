@@ -14,20 +14,8 @@ import zlib
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.bridges import protobuf
 from trackside_daemon.bridges.foreign_run import ForeignRun
-from trackside_daemon.bridges.protobuf import (
-    BYTES,
-    FIXED64,
-    VARINT,
-    ProtobufError,
-    double,
-    fields,
-    integer,
-    message,
-    messages,
-    text,
-    varint,
-)
 from trackside_daemon.bridges.record_file import RecordFile
 from trackside_daemon.history.files.json_format import number
 from trackside_daemon.history.files.left_out import DAMAGED, NO_NUMBER
@@ -36,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from trackside_daemon.history.files.items import Entry, Push
+    from trackside_daemon.history.files.items import Push, RunEntry
     from trackside_daemon.history.files.left_out import LeftOut
 
 
@@ -165,19 +153,19 @@ class LogRun(ForeignRun):
         self.paths = paths
         self._logs: list[LogFile] = []
         self._step = 0
-        self._readers: dict[int, Callable[[int, bytes], Iterator[Push | Entry]]] = {
+        self._readers: dict[int, Callable[[int, bytes], Iterator[Push | RunEntry]]] = {
             _HISTORY: self._history,
             _STATS: self._stats,
         }
 
-    def read(self, *, final: bool = True) -> Iterator[Push | Entry]:
+    def read(self, *, final: bool = True) -> Iterator[Push | RunEntry]:
         """See `ForeignRun`."""
         self._logs += [LogFile(path, self.left_out) for path in self.paths[len(self._logs) :]]
         for attempt, log in enumerate(self._logs):
             for begin, record in log.read(final=final):
                 try:
                     yield from self._record(attempt, record)
-                except (ProtobufError, RecursionError, ValueError):
+                except (protobuf.ProtobufError, RecursionError, ValueError):
                     log.leave_out(DAMAGED, begin, len(record))
 
     def extend(self, other: ForeignRun) -> None:
@@ -191,9 +179,9 @@ class LogRun(ForeignRun):
             log.close()
         self._logs = []
 
-    def _record(self, attempt: int, record: bytes) -> Iterator[Push | Entry]:
-        for field, kind, begin, end in fields(record):
-            if kind != BYTES:
+    def _record(self, attempt: int, record: bytes) -> Iterator[Push | RunEntry]:
+        for field, kind, begin, end in protobuf.fields(record):
+            if kind != protobuf.BYTES:
                 continue
             if field in self._readers:
                 yield from self._readers[field](attempt, record[begin:end])
@@ -202,27 +190,27 @@ class LogRun(ForeignRun):
             elif field == _RUN:
                 self._describe(record[begin:end])
             elif field == _EXIT:
-                code = integer(record[begin:end], 1)
+                code = protobuf.integer(record[begin:end], 1)
                 self.ended = True
                 self.state, self.cause = ("failed", f"exit status {code}") if code else ("finished", "")
-            elif field == _ENVIRONMENT and (program := text(record[begin:end], 6)):
+            elif field == _ENVIRONMENT and (program := protobuf.text(record[begin:end], 6)):
                 self.about["command"] = [
                     program,
-                    *(part.decode("utf-8", "replace") for part in messages(record[begin:end], 5)),
+                    *(part.decode("utf-8", "replace") for part in protobuf.messages(record[begin:end], 5)),
                 ]
 
-    def _history(self, attempt: int, history: bytes) -> Iterator[Push | Entry]:
+    def _history(self, attempt: int, history: bytes) -> Iterator[Push | RunEntry]:
         values = dict(_items(history, 1))
         time = values.pop("_timestamp", None)
         step = values.pop("_step", None)
         values.pop("_runtime", None)
-        self._step = step if isinstance(step, int) else integer(message(history, 2), 1)
+        self._step = step if isinstance(step, int) else protobuf.integer(protobuf.message(history, 2), 1)
         numbers = self._numbers(values)
         if numbers and isinstance(time, int | float) and (push := self.push(attempt, self._step, time, numbers)):
             yield push
 
-    def _stats(self, attempt: int, stats: bytes) -> Iterator[Push | Entry]:
-        time = _seconds(message(stats, 2))
+    def _stats(self, attempt: int, stats: bytes) -> Iterator[Push | RunEntry]:
+        time = _seconds(protobuf.message(stats, 2))
         numbers = self._numbers({SYSTEM + key: value for key, value in _items(stats, 3)})
         if numbers and (push := self.push(attempt, self._step, time, numbers)):
             yield push
@@ -242,11 +230,11 @@ class LogRun(ForeignRun):
         self.config.update({key: value for key, value in _items(config, 1) if not key.startswith("_wandb")})
 
     def _describe(self, run: bytes) -> None:
-        self.name = text(run, 8) or self.name
-        self.tags = [tag.decode("utf-8", "replace") for tag in messages(run, 10)]
-        if host := text(run, 13):
+        self.name = protobuf.text(run, 8) or self.name
+        self.tags = [tag.decode("utf-8", "replace") for tag in protobuf.messages(run, 10)]
+        if host := protobuf.text(run, 13):
             self.about["host"] = host
-        self._configure(message(run, 4))
+        self._configure(protobuf.message(run, 4))
 
 
 def flattened(values: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -262,13 +250,13 @@ def flattened(values: dict[str, Any], prefix: str = "", depth: int = 0) -> Itera
 
 def _items(data: bytes, field: int) -> Iterator[tuple[str, Any]]:
     """Yield key and value of the items of a history row, a configuration or statistics."""
-    for item in messages(data, field):
+    for item in protobuf.messages(data, field):
         names: list[str] = []
         value: Any = None
-        for number_, kind, begin, end in fields(item):
-            if number_ in (_KEY, _NESTED_KEY) and kind == BYTES:
+        for number_, kind, begin, end in protobuf.fields(item):
+            if number_ in (_KEY, _NESTED_KEY) and kind == protobuf.BYTES:
                 names.append(item[begin:end].decode("utf-8", "replace"))
-            elif number_ in (_VALUE_JSON, _VALUE_JSON_TEXT) and kind == BYTES:
+            elif number_ in (_VALUE_JSON, _VALUE_JSON_TEXT) and kind == protobuf.BYTES:
                 value = json.loads(item[begin:end])
             else:
                 value = _typed(item, number_, kind, (begin, end))
@@ -278,13 +266,13 @@ def _items(data: bytes, field: int) -> Iterator[tuple[str, Any]]:
 def _typed(item: bytes, field: int, kind: int, span: tuple[int, int]) -> Any:
     """Return a value that is not written as JSON: a boolean, an integer (zigzag), a number or a text."""
     begin, end = span
-    if kind == VARINT and field in (4, 5):
-        value = varint(item, begin)[0]
+    if kind == protobuf.VARINT and field in (4, 5):
+        value = protobuf.varint(item, begin)[0]
         return value != 0 if field == 4 else value >> 1 ^ -(value & 1)
-    if kind == FIXED64 and field == 6:
-        return double(item, begin)
-    return item[begin:end].decode("utf-8", "replace") if kind == BYTES and field == 7 else None
+    if kind == protobuf.FIXED64 and field == 6:
+        return protobuf.double(item, begin)
+    return item[begin:end].decode("utf-8", "replace") if kind == protobuf.BYTES and field == 7 else None
 
 
 def _seconds(timestamp: bytes) -> float:
-    return integer(timestamp, 1) + integer(timestamp, 2) / 1e9
+    return protobuf.integer(timestamp, 1) + protobuf.integer(timestamp, 2) / 1e9

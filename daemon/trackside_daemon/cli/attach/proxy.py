@@ -19,7 +19,8 @@ from trackside.totals.resources import ResourceMonitor
 from trackside.transport.sender import Sender
 from trackside.transport.session import Session
 from trackside.wire import Flight, ProcessInfo, Stacks
-from trackside_daemon.cli.attach.target import PROC, stacks
+from trackside_daemon.cli.attach.stacks import stacks
+from trackside_daemon.cli.attach.target import PROC
 from trackside_daemon.linux.process_exit import exit_code, signal_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from trackside_daemon.history.files.items import Entry, Item, MachineValues, Push
+from trackside_daemon.history.files.items import Item, MachineValues, Push, RunEntry
 
 CHUNK_LINES = 1000
 
@@ -36,7 +36,7 @@ def _push(push: Push) -> bytes:
     return _encode(fields)
 
 
-def _other(item: MachineValues | Entry) -> bytes:
+def _other(item: MachineValues | RunEntry) -> bytes:
     if isinstance(item, MachineValues):
         values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
         fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}

@@ -44,8 +44,8 @@ class MachineValues(NamedTuple):
 EntryKind = Literal["run", "event", "alert", "capture", "layers", "media"]
 
 
-class Entry(NamedTuple):
-    """What a file has of a run besides samples, and its line.
+class RunEntry(NamedTuple):
+    """An entry of a run's file that is no samples, and its line.
 
     The fields of a ``run`` are those of `reader.run`, of an ``event`` those of `reader.events`, of an ``alert`` those of
     `alert_reader.alerts`, and of a ``capture`` those of `model.capture.as_json`. Distributions of the ``layers`` of a rank at a
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "Push | MachineValues | Entry"
+Item: TypeAlias = "Push | MachineValues | RunEntry"
 
 
 class ItemClock:

@@ -13,12 +13,12 @@ import msgspec
 from trackside_daemon.history.files.items import (
     STEP,
     TIME,
-    Entry,
     EntryKind,
     Item,
     ItemClock,
     MachineValues,
     Push,
+    RunEntry,
     check_keys,
     checked_position,
     microseconds,
@@ -97,7 +97,7 @@ def _items(member: str, value: Any, line: int) -> Iterator[Item]:
         if member == "resources":
             yield _machine(msgspec.convert(value, _Samples))
         else:
-            yield Entry(_MEMBERS.get(member, "run"), value, line)
+            yield RunEntry(_MEMBERS.get(member, "run"), value, line)
 
 
 def _read_series(scanner: Scanner, fields: dict[str, Any], left_out: LeftOut) -> None:
@@ -297,12 +297,12 @@ def number(value: float | str) -> float:
 _NONFINITE = frozenset(("nan", "inf", "-inf", "+inf", "infinity", "-infinity"))
 
 
-def _entry(kind: EntryKind, fields: dict[str, Any]) -> Entry:
+def _entry(kind: EntryKind, fields: dict[str, Any]) -> RunEntry:
     if kind == "event":
         fields = {**fields, "kind": fields.pop("event", "")}
     elif kind == "capture" and not isinstance(fields := fields.get("capture", ()), dict):
         raise ValueError('"capture" is expected to be an object')
-    return Entry(kind, fields)
+    return RunEntry(kind, fields)
 
 
 _KINDS = frozenset(get_args(EntryKind))

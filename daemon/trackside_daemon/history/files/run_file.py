@@ -27,11 +27,11 @@ from trackside_daemon.history.files.items import (
     NO_RUN,
     AlertFields,
     AttemptFields,
-    Entry,
     EventFields,
     FormatError,
     MachineValues,
     Push,
+    RunEntry,
     RunFields,
     checked_position,
 )
@@ -250,7 +250,7 @@ class RunFile:
         if (message := session.add(push)) is not None:
             yield message
 
-    def _of_rank(self, item: Entry) -> BatchIngested:
+    def _of_rank(self, item: RunEntry) -> BatchIngested:
         """Return the message of a line with distributions of layers, or with an image, a text or a table."""
         try:
             attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
@@ -291,7 +291,7 @@ class RunFile:
         """Read the header, if the items begin with it."""
         for first in self._items:
             try:
-                if isinstance(first, Entry) and first.kind == "run":
+                if isinstance(first, RunEntry) and first.kind == "run":
                     self._read_header(first)
                 else:
                     self._items = chain([first], self._items)
@@ -308,7 +308,7 @@ class RunFile:
     def _leave_out(self, error: _InvalidItemError) -> None:
         self._left_out.add(DAMAGED_LINE, f"line {error.line}", reason=f"line {error.line}: {error}")
 
-    def _read_header(self, item: Entry) -> None:
+    def _read_header(self, item: RunEntry) -> None:
         header = self._convert(item.fields, RunFields, item.line)
         self._attempts = self._read_attempts(header, item.line)
         self._header = header

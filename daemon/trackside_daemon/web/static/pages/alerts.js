@@ -1,9 +1,8 @@
 // The alerts page: firing alerts, active silences, past alerts, and the starts and ends of runs.
 
-import { alertPage } from "/static/alerts/detail.js";
+import { alertPage, alertHistory } from "/static/alerts/detail.js";
 import { getJson, query, post } from "/static/api.js";
 import { coalesce } from "/static/polling.js";
-import { alertHistory } from "/static/alerts/history.js";
 import { openSilenceDialog, silenceList } from "/static/alerts/silence_dialog.js";
 import { h, setText, ENDED, badge, rerender, syncRows } from "/static/dom.js";
 import { runAddress, span, when, number } from "/static/format.js";

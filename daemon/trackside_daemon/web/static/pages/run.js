@@ -18,8 +18,7 @@ import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
-import { controls } from "/static/run/controls.js";
-import { Workspace, workspaceTools } from "/static/run/workspace.js";
+import { controls, Workspace, workspaceTools } from "/static/run/workspace.js";
 import { h, ENDED } from "/static/dom.js";
 
 // `tabs` are [name, title, roots]. `select(name)` is called when the user opens one.
