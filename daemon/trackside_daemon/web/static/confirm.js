@@ -25,7 +25,8 @@ export function confirmDialog(question, explanation, verb, signal) {
   });
 }
 
-// `content` is the content of the form. `submit()` runs when the form is submitted; an error that it throws is shown.
+// `content` is the content of the form. `submit()` runs when the form is submitted; an error that it, or a call of
+// `attempt`, throws is shown.
 export function openDialog(title, { content, submit, action }, signal) {
   count += 1;
   const name = `dialog-${count}`;
@@ -33,22 +34,25 @@ export function openDialog(title, { content, submit, action }, signal) {
   const submitButton = h("button.strong", { type: "submit" }, action);
   const close = () => root.close();
   const cancel = h("button", { onclick: close }, "Cancel");
-  const onSubmit = async (event) => {
-    event.preventDefault();
+  const attempt = async (call) => {
     errorLine.textContent = "";
     submitButton.disabled = true;
     try {
-      await submit();
+      await call();
     } catch (problem) {
       errorLine.textContent = problem.message;
     }
     submitButton.disabled = false;
   };
-  const form = h("form", { onsubmit: onSubmit }, h("h2", { id: name }, title), content, errorLine,
+  const onsubmit = (event) => {
+    event.preventDefault();
+    attempt(submit);
+  };
+  const form = h("form", { onsubmit }, h("h2", { id: name }, title), content, errorLine,
     h("div.tools", {}, cancel, submitButton));
   const root = h("dialog.asking", { "aria-labelledby": name, onclose: () => root.remove() }, form);
   signal.addEventListener("abort", close, { once: true });
   document.body.append(root);
   root.showModal();
-  return { root, close, submitButton, cancel };
+  return { root, close, submitButton, cancel, attempt };
 }

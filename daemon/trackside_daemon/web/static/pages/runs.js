@@ -94,8 +94,7 @@ class Runs {
       await this.#search();
     } catch (problem) {
       if (this.signal.aborted || problem.status === 401) throw problem;
-      setText(this.error, problem.message);
-      this.error.hidden = false;
+      this.#fail(problem);
     }
   }
 
