@@ -54,7 +54,7 @@ LARGE = {
 """Libraries that scripts and code import, and what a server imports for them."""
 
 TORCHRUN = "torch.distributed.run"
-WITH_CHILDREN = (["-m", "trackside_daemon", "daemon"], ["-m", "trackside_daemon", "demo"])
+WITH_CHILDREN = [["-m", "trackside_daemon", name] for name in ("daemon", "demo", "doctor")]
 """Commands whose children, such as a daemon's workers, are forked: each would import for 50 to 300 ms."""
 
 _Popen = subprocess.Popen

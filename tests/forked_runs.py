@@ -27,8 +27,17 @@ if TYPE_CHECKING:
 _NUMBER = struct.Struct("=I")
 _CHROMIUM = ("dashboard",)
 _PYTORCH = (
+    "test_troubles.py",
+    "kineto",
+    "test_evidence.py",
+    "test_slow_ranks.py",
     "test_dataloaders.py",
+    "test_run_command.py",
+    "test_alert_chain.py",
+    "test_hangs.py",
     "test_torchrun.py",
+    "test_captures.py",
+    "test_saved_checkpoints.py",
     "test_data_waits.py",
     "test_examples.py",
     "test_public_scripts.py",

@@ -213,47 +213,6 @@ def test_the_argument_of_sys_exit_is_sent_for_a_process_with_an_unseen_end(
     assert (bye.status, bye.cause, bye.provisional, bye.requested) == ("finished", "", True, requested)
 
 
-def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> None:
-    process = start(
-        "interrupted",
-        """
-        import itertools, trackside
-        for step in itertools.count():
-            trackside.push(step=step, loss=0.5)
-            if step == 100:
-                print("training", flush=True)
-        """,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "training\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert errors.count("Traceback") == 1
-    comes_to(daemon, "interrupted", "stopped")
-
-
-def test_a_process_that_ends_without_a_word_is_shown_as_it_ended(daemon: Daemon, start: Callable[..., Process]) -> None:
-    code = """
-        import os, signal, time, trackside
-        trackside.push(step=7, loss=0.5)
-        while True:
-            if os.environ["HOW"] == "exit" and os.path.exists(os.environ["SEEN"]):
-                os._exit(0)
-            time.sleep(0.01)
-        """
-    seen = Path(daemon.directory) / "seen"
-    killed, gone = (start(how, code, HOW=how, SEEN=str(seen)) for how in ("kill", "exit"))
-    for how in ("kill", "exit"):
-        eventually(lambda how=how: number(daemon, "loss", how) == 0.5)  # type: ignore[misc]
-    killed.kill()
-    seen.touch()
-    assert (killed.wait(DEADLINE), gone.wait(DEADLINE)) == (-signal.SIGKILL, 0)
-    comes_to(daemon, "kill", "failed")
-    comes_to(daemon, "exit", "finished")
-    assert number(daemon, "step", "kill") == 7
-
-
 def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed_and_it_is_on_disk(
     finished: Callable[..., str], nowhere: str, spool: Path
 ) -> None:

@@ -46,7 +46,6 @@ class Needs(NamedTuple):
 
 Proof = Runs | Serves | Elsewhere | Needs
 
-RUN_COMMANDS = "tests/cli/test_runs.py"
 SILENCES = "tests/end_to_end/test_silences.py"
 RUN = "tests/end_to_end/test_run_command.py"
 README = "tests/documentation/test_pages.py::test_the_alert_in_the_readme_is_what_such_a_training_makes"

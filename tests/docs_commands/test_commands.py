@@ -1,22 +1,40 @@
-"""Every command on a page runs here or in another test, or the page states a requirement that is missing here."""
+"""Every command on a page runs here or in another test, or the page states a requirement that is missing here.
+
+Prometheus answers the queries of docs/prometheus.md and accepts its configurations.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import processes
 import pytest
 from docs_commands.blocks import PAGES, Command, commands, fences, programs
 from docs_commands.proofs import PROOFS, Elsewhere, Needs, Runs, Serves, proof
-from processes import ROOT, command
+from docs_commands.sandbox import Sandbox
+from processes import ROOT, command, eventually
 
 if TYPE_CHECKING:
-    from docs_commands.sandbox import Sandbox
+    from collections.abc import Iterator
 
 COMMANDS = [one for page in PAGES for one in commands(page)]
 SHOWN = {text: language for page in PAGES for language, text, _ in fences(page)}
+PROMETHEUS = [(language, text) for language, text, _ in fences(ROOT / "docs" / "prometheus.md")]
+QUERIES = [
+    re.sub(r"\s+#.*", "", line) for language, text in PROMETHEUS if language == "promql" for line in text.splitlines()
+]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """One sandbox for all commands, so that a command finds the results of the earlier ones."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, Sandbox(Path(place)) as made:
+        yield made
 
 
 def named(one: Command) -> str:
@@ -90,3 +108,17 @@ def test_it_runs(sandbox: Sandbox, one: Command) -> None:
     done = sandbox.run(one.text, one.page)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(how.prints, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_question_to_prometheus_has_an_answer(sandbox: Sandbox, query: str) -> None:
+    eventually(lambda: sandbox.prometheus.query(query))
+
+
+@pytest.mark.parametrize("block", [text for language, text in PROMETHEUS if language == "yaml"])
+def test_prometheus_accepts_what_the_page_shows_of_a_configuration(tmp_path: Path, block: str) -> None:
+    (tmp_path / "trackside.rules.yml").write_text("groups: []\n")
+    (tmp_path / "prometheus.yml").write_text(block)
+    check = ["promtool", "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

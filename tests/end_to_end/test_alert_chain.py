@@ -6,8 +6,6 @@ One daemon and one Prometheus serve the whole file, so each test uses a differen
 from __future__ import annotations
 
 import math
-import os
-import signal
 import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from end_to_end.conftest import finish
 from end_to_end.prometheus import Prometheus
 from end_to_end.queries import SCRAPED
 from processes import Daemon, eventually, http
@@ -23,7 +20,6 @@ from processes import Daemon, eventually, http
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from end_to_end.conftest import Process
 
 EXAMPLE = "examples/pytorch_loop.py"
 BATCH = 512
@@ -102,26 +98,6 @@ def test_a_loss_of_nan_is_nan_in_prometheus_and_is_counted(
     assert prometheus.value('trackside_training_nonfinite_total{run="far",key="learning_rate"}') == 0
 
 
-def test_two_ranks_of_one_run_are_apart(
-    daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
-) -> None:
-    launch = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    ranks = [
-        start_training(
-            daemon, "-c", LOOP, str(steps), "0", RANK=rank, LOCAL_RANK=rank, TRACKSIDE_RUN_NAME="ranks", **launch
-        )
-        for rank, steps in (("0", 30), ("1", 40))
-    ]
-    for rank in ranks:
-        finish(rank)
-    found = prometheus.shows('trackside_training_steps_total{run="ranks"}', 30, 40)
-    assert {point.labels["rank"]: point.value for point in found} == {"0": 30, "1": 40}
-    assert len(prometheus.query('trackside_training_loss{run="ranks"}')) == 2
-    [info] = prometheus.query('trackside_training_run_info{run="ranks"}')
-    assert info.labels["world_size"] == "2"
-    prometheus.shows('trackside_training_state{run="ranks",state="finished"}', 1)
-
-
 def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
@@ -134,19 +110,6 @@ def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
     [second] = prometheus.query('trackside_training_run_info{run="again"}')
     assert second.labels["run_id"] != first.labels["run_id"]
     assert prometheus.query('{__name__=~"trackside.*",run=~"again.+"}') == []
-
-
-def test_a_run_that_is_killed_has_failed(
-    daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
-) -> None:
-    training = start_training(daemon, "-c", LOOP, "1000000", "0.05", TRACKSIDE_RUN_NAME="killed")
-    eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'), pause=SCRAPED)
-    prometheus.shows('trackside_training_state{run="killed",state="running"}', 1)
-    os.kill(training.pid, signal.SIGKILL)
-    prometheus.shows('trackside_training_state{run="killed",state="failed"}', 1)
-    prometheus.shows('trackside_training_rank_state{run="killed",state="failed"}', 1)
-    assert prometheus.value('trackside_training_steps_total{run="killed"}') > 5
-    prometheus.shows('count(trackside_training_end_timestamp_seconds{run="killed"})', 1)
 
 
 def test_prometheus_counts_every_series_of_the_page(daemon: Daemon, prometheus: Prometheus) -> None:

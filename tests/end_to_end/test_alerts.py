@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, Daemon, clean_environ, command, eventually, run, start
+from processes import DEADLINE, Daemon, clean_environ, eventually, start
 
 import trackside
 
@@ -56,26 +55,6 @@ def test_a_nan_is_on_the_page_in_the_history_and_in_the_log(daemon: Daemon, trai
     assert kept["ended"] is None
     assert "checkpoint" in kept["description"]
     assert [line for line in daemon.log if "NonFinite" in line and "level=error" in line]
-
-
-def test_the_command_lists_what_fires_within_80_columns(daemon: Daemon, training: Run) -> None:
-    training.push(step=1, loss=float("inf"))
-    eventually(lambda: alerts(daemon))
-    asked = command("alerts", "--firing", "--run=trouble", f"--storage.path={daemon.history}")
-    printed = run(asked, env=clean_environ({"COLUMNS": "80"}), check=True).stdout
-    assert re.search(r"^ *\d+  NonFinite +critical +trouble", printed, re.MULTILINE)
-    assert "infinite at step 1" in printed
-    assert max(map(len, printed.splitlines())) <= 80
-
-
-def test_a_quiet_run_raises_nothing(daemon: Daemon) -> None:
-    with trackside.init("quiet", endpoint=daemon.endpoint) as run:
-        for step in range(200):
-            run.push(
-                step=step, loss=3.0 - step / 200 + step * 7919 % 13 / 300, grad_norm=1 + step * 31 % 7 / 10, lr=1e-3
-            )
-    eventually(lambda: daemon.series().get('trackside_training_state{run="quiet",state="finished"}') == 1)
-    assert [one for one in alerts(daemon) if one["alert"] != "SlowStep"] == []
 
 
 def test_an_alert_that_is_off_is_not_sent(start_daemon: Callable[..., Daemon]) -> None:

@@ -106,25 +106,6 @@ def test_with_its_key_a_training_of_another_machine_is_on_the_page(
     assert remote.series()['trackside_training_state{run="far",state="finished"}'] == 1
 
 
-def test_a_client_that_is_added_later_needs_no_restart(
-    remote: Daemon, keys: Path, start: Callable[..., Process]
-) -> None:
-    done = run("keys", str(keys), "--client", "gpu8")
-    assert done.returncode == 0, done.stderr
-    training = start(remote, keys / "clients" / "gpu8.key")
-    eventually(lambda: remote.series().get(STEPS) == 1)
-    finish(training)
-
-
-def test_a_local_training_of_the_same_daemon_needs_no_key(
-    remote: Daemon, keys: Path, start: Callable[..., Process]
-) -> None:
-    remote.endpoint = f"ipc://{remote.directory}/push.sock"
-    training = start(remote, keys / "clients" / "gpu7.key")
-    eventually(lambda: remote.series().get(STEPS) == 1)
-    finish(training)
-
-
 def test_an_unknown_key_is_refused_counted_and_costs_the_training_one_line(
     remote: Daemon, keys: Path, start: Callable[..., Process]
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -120,52 +118,6 @@ def test_what_fires_comes_by_itself(daemon: Daemon, start_training: Callable[...
         found = next(one for one in fires if one["alert"] == "NonFinite" and one["id"] is not None)
     assert (found["run"], found["key"], found["severity"], found["silenced"]) == ("seen-1", "loss", "critical", False)
     assert daemon.api(f"alerts/{found['id']}").json()["alert"] == "NonFinite"
-
-
-def test_many_listeners_get_the_same_bytes_made_once(daemon: Daemon) -> None:
-    reported: list[dict[float, str]] = [{} for _ in range(20)]
-
-    def listen(mine: dict[float, str]) -> None:
-        with streaming(daemon) as answer:
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    mine[json.loads(line[6:])["time"]] = line
-                if len(mine) == 3:
-                    return
-
-    threads = [threading.Thread(target=listen, args=(mine,)) for mine in reported]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(DEADLINE)
-    every = {time: {mine[time] for mine in reported if time in mine} for mine in reported for time in mine}
-    assert all(len(lines) == 1 for lines in every.values()), "of one making there is one text"
-    span = max(every) - min(every)
-    assert 3 <= len(every) <= span + 2, "one making a second at most"
-
-
-def test_a_listener_that_does_not_read_delays_no_other_and_the_end_comes_all_the_same(daemon: Daemon) -> None:
-    host, port = daemon.url.removeprefix("http://").split(":")
-    request = f"GET /api/v1/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: {key(daemon)['Authorization']}\r\n\r\n"
-    deaf = []
-    for _ in range(10):
-        one = socket.create_connection((host, int(port)))
-        one.sendall(request.encode())
-        deaf.append(one)
-    with streaming(daemon) as answer:
-        answered = events(answer)
-        for _ in range(3):
-            assert next(answered)[0] == "overview"
-        status: list[int] = []
-        stopping = threading.Thread(target=lambda: status.append(daemon.stop()))
-        stopping.start()
-        for _ in answered:  # to its end, which is one as HTTP has it
-            pass
-        stopping.join(DEADLINE)
-    for one in deaf:
-        one.close()
-    assert status == [0]
-    assert not [line for line in daemon.log if "level=error" in line or "Traceback" in line]
 
 
 def test_a_password_of_the_web_configuration_opens_the_stream(

@@ -1,9 +1,8 @@
-"""Alerts about runs with the real daemon and real trainings: a stop, a kill, and an alert of the training itself."""
+"""Alerts about runs with the real daemon and real trainings: a kill, and an alert of the training itself."""
 
 from __future__ import annotations
 
 import re
-import signal
 from typing import TYPE_CHECKING, Any
 
 from processes import DEADLINE, ROOT, Daemon, eventually
@@ -22,15 +21,6 @@ for step in range(100_000):
         print("trains", flush=True)
 """
 
-ALERTS = """
-import sys, trackside
-for step in range(10):
-    trackside.push(step=step, loss=0.5)
-trackside.alert("Reward hacking", "The score rose by 3.", severity="critical")
-trackside.push(step=10, loss=0.25)
-sys.stdin.readline()
-"""
-
 
 def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
     """Return the alerts of this name in the history."""
@@ -44,35 +34,6 @@ def start(start_training: Callable[..., Process], daemon: Daemon, rank: int = 0,
     assert training.stdout is not None
     assert training.stdout.readline() == "trains\n"
     return training
-
-
-def made(daemon: Daemon) -> float:
-    """Return the highest step on the page."""
-    return max(
-        (value for name, value in daemon.series().items() if name.startswith("trackside_training_step{")), default=0
-    )
-
-
-def states(daemon: Daemon) -> list[str]:
-    """Return the states of the run and its rank on the page, and of the run in the history."""
-    ones = [name for name, value in daemon.series().items() if "_state{" in name and 'run="net"' in name and value == 1]
-    found = [next(one for one in ones if f"training_{what}{{" in one) for what in ("state", "rank_state")]
-    return [*(one.split('state="')[1].rstrip('"}') for one in found), daemon.api("runs").json()["runs"][0]["state"]]
-
-
-def test_a_training_that_stands_still_is_stalled(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
-) -> None:
-    daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
-    training = start(start_training, daemon)
-    eventually(lambda: made(daemon) > 60)
-    assert not alerts(daemon, "TrainingStalled")
-    training.send_signal(signal.SIGSTOP)
-    (alert,) = eventually(lambda: [one for one in alerts(daemon, "TrainingStalled") if one["severity"] == "critical"])
-    assert alert["summary"].startswith("run net has made no step since")
-    assert eventually(lambda: states(daemon) == ["stalled"] * 3)
-    training.send_signal(signal.SIGCONT)
-    eventually(lambda: states(daemon) == ["running"] * 3)
 
 
 def test_ranks_that_are_killed_are_one_alert_with_its_cause(
@@ -89,19 +50,7 @@ def test_ranks_that_are_killed_are_one_alert_with_its_cause(
     assert re.fullmatch(f"{killed}; also on rank 0", alert["summary"])
 
 
-def test_exceptions_of_the_training_and_its_good_end_are_notified(
-    daemon: Daemon, start_training: Callable[..., Process]
-) -> None:
-    training = start_training(daemon, "-c", ALERTS, TRACKSIDE_RUN_NAME="net")
-    (alert,) = eventually(lambda: alerts(daemon, "UserAlert"))
-    assert (alert["summary"], alert["severity"]) == ("Reward hacking", "critical")
-    training.communicate("end\n", timeout=DEADLINE)
-    eventually(lambda: [one["state"] for one in daemon.api("runs").json()["runs"]] == ["finished"])
-    assert not alerts(daemon, "RunFinished"), "an event is no alert"
-    assert not alerts(daemon, "TrainingProcessDied")
-
-
-def test_the_condition_in_python_of_the_documentation_raises_its_alert(
+def test_a_condition_in_python_raises_its_alert_and_a_good_end_none(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -113,3 +62,6 @@ def test_the_condition_in_python_of_the_documentation_raises_its_alert(
     assert (alert["summary"], alert["severity"]) == ("the loss is still above 4", "critical")
     assert alert["description"].startswith("4.25 at step 1001\n")
     training.communicate("end\n", timeout=DEADLINE)
+    eventually(lambda: [one["state"] for one in daemon.api("runs").json()["runs"]] == ["finished"])
+    for event in ("RunStarted", "RunFinished", "TrainingProcessDied"):
+        assert not alerts(daemon, event), "an event is no alert"

@@ -255,15 +255,6 @@ def test_headers_and_the_rate_hold_for_every_answer(tmp_path: Path, start_daemon
     plain.close()
 
 
-def test_more_requests_than_the_rate_are_answered_429(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> None:
-    file = tmp_path / "web.yml"
-    file.write_text("rate_limit: {interval: 1h, burst: 200}")
-    daemon = start_daemon(f"--web.config.file={file}", *QUIET)
-    with httpx.Client(base_url=daemon.url, trust_env=False) as client:
-        assert 429 in (client.get("/-/healthy").status_code for _ in range(201))
-        assert client.get("/metrics").json()["error"]["reason"] == "rate_limit"
-
-
 def test_our_commands_come_in_by_a_file_of_credentials(secured: Secured) -> None:
     file = f"--web.credentials-file={secured.credentials()}"
     imported = secured.directory / "run.csv"

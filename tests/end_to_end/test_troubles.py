@@ -87,9 +87,18 @@ ROWS = {
         "real process",
         "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
     ),
-    "UserAlert": Row("real process", f"{RUNS}::test_exceptions_of_the_training_and_its_good_end_are_notified"),
-    "RunStarted": Row("real process", f"{RUNS}::test_a_training_that_stands_still_is_stalled"),
-    "RunFinished": Row("real process", f"{RUNS}::test_exceptions_of_the_training_and_its_good_end_are_notified"),
+    "UserAlert": Row(
+        "real process",
+        f"{RUNS}::test_a_condition_in_python_raises_its_alert_and_a_good_end_none",
+    ),
+    "RunStarted": Row(
+        "real process",
+        f"{RUNS}::test_a_condition_in_python_raises_its_alert_and_a_good_end_none",
+    ),
+    "RunFinished": Row(
+        "real process",
+        f"{RUNS}::test_a_condition_in_python_raises_its_alert_and_a_good_end_none",
+    ),
     "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),
     "CheckpointOverdue": Row("simulated time", f"{LONG}::test_a_checkpoint_that_does_not_come"),
     "MonitorBlind": Row("simulated time", f"{LONG}::test_messages_that_a_client_had_to_drop"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+from processes import DEADLINE, ROOT, Daemon, clean_environ
 from unprivileged_users import launcher
 
 if TYPE_CHECKING:
@@ -93,14 +93,6 @@ def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
     return start
 
 
-def test_a_user_of_the_shared_group_pushes(of_another_user: Daemon, train: Callable[..., Process]) -> None:
-    training = train(of_another_user, "friend", TRAINER, SHARED)
-    eventually(lambda: of_another_user.series().get('trackside_training_steps_total{rank="0",run="friend"}') == 1)
-    printed, complaints = training.communicate("\n", timeout=DEADLINE)
-    assert (training.returncode, printed, complaints) == (0, "trained on\n", "")
-    assert of_another_user.series()['trackside_training_state{run="friend",state="finished"}'] == 1
-
-
 @pytest.mark.parametrize("closed", ["directory", "socket"])
 def test_a_user_outside_the_group_learns_which_one_to_join_and_trains_on(
     of_another_user: Daemon, shared: Path, train: Callable[..., Process], owned: Path, closed: str
@@ -116,27 +108,6 @@ def test_a_user_outside_the_group_learns_which_one_to_join_and_trains_on(
     printed, rest = training.communicate("\n", timeout=DEADLINE)
     assert (training.returncode, printed, rest) == (0, "trained on\n", "")
     assert not any("stranger" in name for name in of_another_user.series())
-
-
-def test_a_trainer_s_leftovers_in_the_shared_spool_are_read_by_the_other_users_daemon(
-    shared: Path, train: Callable[..., Process]
-) -> None:
-    spool = shared / "spool"
-    spool.mkdir()
-    os.chown(spool, DAEMON, SHARED)
-    spool.chmod(0o3770)
-    daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
-    assert daemon.stop() == 0
-    training = train(daemon, "friend", TRAINER, SHARED)
-    assert training.communicate("\n", timeout=DEADLINE)[0] == "trained on\n"
-    assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in spool.iterdir()} == {(TRAINER, 0o660)}
-    daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
-    try:
-        eventually(lambda: not list(spool.iterdir()))
-        (run,) = daemon.api("runs").json()["runs"]
-        assert (run["name"], run["state"]) == ("friend", "finished")
-    finally:
-        daemon.stop()
 
 
 def test_token_and_address_stay_the_daemons_own(of_another_user: Daemon, shared: Path) -> None:

@@ -116,7 +116,11 @@ def written(place: Path, listener: Listener) -> Path:
 
 def refusal(directory: Path, listener: Listener) -> str:
     """Return the line of the doctor about an endpoint to which commands send nothing."""
-    environ = {"TRACKSIDE_ENDPOINT": f"ipc://{directory}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "1"}
+    environ = {
+        "TRACKSIDE_ENDPOINT": f"ipc://{directory}/push.sock",
+        "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "1",
+        "PATH": "",
+    }
     ended = processes.run(command("doctor"), env=clean_environ(environ))
     assert (listener.received, ended.returncode) == (b"", 1)
     return ended.stdout.splitlines()[0].removeprefix("FAIL daemon: ").replace(str(directory), "DIR")
