@@ -168,24 +168,27 @@ class RowQueue:
         named = self._flat(self._merge(values, {}))
         self.push(None, Deferred(self.checked_step(step), tuple(named), ends=ends), named)
 
-    def push_found(self, values: dict[str, Any], step: int | None, *, aside: bool = False) -> None:
+    def push_found(
+        self, values: dict[str, Any], step: int | Deferred | None, *, aside: bool = False, moment: int | None = None
+    ) -> None:
         """Queue numbers that were found without the training code's help, except those that it pushes itself.
 
         Args:
             values: Numbers by key.
             step: Their step; None to join the current step.
             aside: The step is one of another count than the training's, and does not become the current one.
+            moment: When they were found, in monotonic nanoseconds; None for now.
         """
         if not self.is_open:
             return
-        pushed_at = monotonic_ns()
+        pushed_at = monotonic_ns() if moment is None else moment
         pending = self.pending_values() if self.pending is None else self.pending
         pending.keys.update(values)
         if not pending.overridden.isdisjoint(values):
             values = {key: value for key, value in values.items() if key not in pending.overridden}
         for source in self._polled:
             source.poll()
-        place: int | Deferred | None = Deferred(step, tuple(values), aside=True) if aside else step
+        place = Deferred(step if type(step) is int else None, tuple(values), aside=True) if aside else step
         for value in values.values():
             if type(value) is not float and type(value) is not int:
                 values, place = self._read_numbers(pushed_at, place, values)

@@ -25,6 +25,12 @@ class RecordedRun:
     def __init__(self) -> None:
         self.pushed: list[tuple[dict[str, Any], int]] = []
         self.described: list[dict[str, Any]] = []
+        self.ended = 0
+
+    def end_tracked(self) -> None:
+        self.ended += 1
+
+    def begin_tracked(self) -> None: ...
 
     def tracked(self, values: Mapping[str, Any], step: int, _separator: str = "") -> None:
         self.pushed.append((dict(values), step))
@@ -47,6 +53,8 @@ class WandbRun:
             raise ValueError("no data")
         return f"{len(data)} {step} {commit}"
 
+    def finish(self) -> None: ...
+
 
 class SummaryWriter:
     """Class with the signatures of PyTorch's writer."""
@@ -66,6 +74,7 @@ class MlflowClient:
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None: ...
     def log_param(self, run_id: str, key: str, value: Any) -> None: ...
     def set_tag(self, run_id: str, key: str, value: Any) -> None: ...
+    def set_terminated(self, run_id: str, status: Any = None) -> None: ...
 
 
 class AimRun:

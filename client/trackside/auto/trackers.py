@@ -55,9 +55,16 @@ def log_wandb(run: Any, data: Mapping[str, Any], step: int | None = None, commit
 
 
 @after
+def end_run(*_: Any, **__: Any) -> None:
+    """Note that a tracker's run has ended: its next one is a run of its own."""
+    auto_run().end_tracked()
+
+
+@after
 def init_wandb(*_: Any, name: str | None = None, **__: Any) -> None:
     run = getattr(sys.modules["wandb"], "run", None)
     if run is not None:
+        auto_run().begin_tracked()
         auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
 
 
@@ -83,6 +90,7 @@ def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) ->
 def create_run(
     _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
 ) -> None:
+    auto_run().begin_tracked()
     _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
 
 
@@ -139,6 +147,7 @@ def init(
 ) -> None:
     """Describe the run as trackio's and swanlab's `init` does; a name that they make up is left out."""
     config = config if hasattr(config, "items") else {}
+    auto_run().begin_tracked()
     auto_run().describe(name=name or experiment_name, config=config, tags=tags)
 
 
