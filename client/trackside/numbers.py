@@ -40,7 +40,24 @@ def read_number(value: Any) -> float | None:
     value = local_part(value)
     if is_on_device(value):
         return None
-    return float(value.detach() if getattr(value, "requires_grad", False) else value)
+    if hasattr(value, "dtype"):
+        value = _element(value)
+    return float(value)
+
+
+def _element(value: Any) -> Any:
+    """Return the number of an array or a tensor of one element, of any shape, type and library.
+
+    Raises:
+        TypeError: It has several, or is no real number.
+    """
+    if "complex" in str(value.dtype) or any(length != 1 for length in value.shape):
+        raise TypeError
+    value = value.detach() if getattr(value, "requires_grad", False) else value
+    value = value.item() if hasattr(value, "item") else value.numpy().item()  # TensorFlow has only the latter
+    if isinstance(value, TEXT):
+        raise TypeError
+    return value
 
 
 def local_part(value: Any) -> Any:

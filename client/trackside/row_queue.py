@@ -22,7 +22,7 @@ from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import UnsentMedia
-from trackside.numbers import TEXT, local_part, read_number
+from trackside.numbers import local_part, read_number
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
@@ -560,7 +560,10 @@ def whole_number(number: Any) -> int:
     try:
         return int(operator.index(number))
     except TypeError:
-        if isinstance(number, TEXT) or not (real := float(number)).is_integer():
+        real = read_number(number)
+        if real is None:
+            real = float(number)
+        if not real.is_integer():
             raise
         return int(real)
 

@@ -119,8 +119,8 @@ def test_a_training_without_optimizers_has_the_tracker_s_steps(
 
 def test_nested_values_have_the_tracker_s_keys(auto: AutoRun, process: Process) -> None:
     auto.tracked({"a": {"b": 1, "c": {"d": True}}, "e": "no"}, 3, ".")
-    auto.tracked({"a": {"b": 1}}, 4)
-    assert [row[:2] for row in process.rows()] == [(3, {"a.b": 1.0, "a.c.d": 1.0})]
+    auto.tracked({"a": {"b": 1}}, 4, "/")
+    assert [row[:2] for row in process.rows()] == [(3, {"a.b": 1.0, "a.c.d": 1.0}), (4, {"a/b": 1.0})]
 
 
 def test_the_training_s_own_pushes_count_the_steps_and_win(auto: AutoRun, process: Process) -> None:

@@ -43,6 +43,10 @@ class Found:
         return [*self.ended, self.steps]
 
     @property
+    def is_new(self) -> bool:
+        return not self.steps
+
+    @property
     def has_steps(self) -> bool:
         return bool(self.steps)
 

@@ -151,6 +151,11 @@ class AutoRun:
             self.begin_next(config={})
 
     @property
+    def is_new(self) -> bool:
+        """The open run is one that this opened, and no optimizer has stepped in it."""
+        return self._is_own and not self.step
+
+    @property
     def has_steps(self) -> bool:
         """A run is open that this opened, and an optimizer has stepped in it."""
         return self.step > 0 and self._is_own and self.queue is not None
@@ -161,13 +166,13 @@ class AutoRun:
         if queue is not None:
             self._push(queue, values, max(0, self.step - 1))
 
-    def tracked(self, values: Mapping[str, Any], step: int, separator: str = "") -> None:
+    def tracked(self, values: Mapping[str, Any], step: int, separator: str = ".") -> None:
         """Push numbers that the training gave a tracker, with the tracker's keys and step. It opens the run.
 
         Args:
             values: Numbers by key; anything else among them is left out.
             step: Their step, as the tracker counts.
-            separator: Text between the keys of nested mappings; empty for a tracker without these.
+            separator: Text between the keys of nested mappings.
         """
         numbers = {} if self._muted else dict(_numbers(values, separator))
         if not numbers:
@@ -316,7 +321,7 @@ class AutoRun:
 
 
 def _numbers(values: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
-    for key, value in flat(values, separator) if separator else values.items():
+    for key, value in flat(values, separator):
         is_scalar = hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ()))
         if isinstance(value, int | float) or is_scalar:
-            yield str(key), value
+            yield key, value

@@ -169,7 +169,7 @@ class TrainingWatch:
             self._others_stepped = 0
             self._count_as_other()
             return True
-        if run.queue is not None:
+        if run.queue is not None and not run.is_new:
             if losses and run.has_steps and optimizer not in self._others and succession.may_follow(optimizer):
                 if succession.waiting and succession.other is not optimizer:
                     self._settle(is_next=succession.is_third(optimizer))
@@ -179,7 +179,9 @@ class TrainingWatch:
                 if losses:
                     self._other_stepped(optimizer, losses)
                 return False
+        steps = succession.taken() if succession.other is optimizer else []
         self._begin(optimizer, self._steps)
+        run.found_before(steps)
         return True
 
     def _begin(self, optimizer: Any, since: int) -> None:
