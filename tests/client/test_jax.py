@@ -54,7 +54,7 @@ class Sharded(Array):
 
 
 class Tracer:
-    """What stands for an array inside of `jit`, where `isinstance` says that it is one."""
+    """A stand-in for an array inside of `jit`, which `isinstance` takes for one."""
 
 
 class Arrays(type):

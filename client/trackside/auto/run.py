@@ -129,7 +129,7 @@ class AutoRun:
         if self._muted or self._count >= RUNS or (queue is not None and not self._is_own):
             return False
         if queue is not None:
-            if not self.step and not self._tracked:
+            if not (self.step or self._tracked or queue.is_led):
                 return False
             self._base = self._base or queue.session.identity.name
             queue.close("finished", timeout=END_SECONDS)

@@ -25,7 +25,11 @@ PATCHED_METHODS = {
         ("BasicRun.track", "trackers.track"),
         ("BasicRun.__setitem__", "trackers.set_item"),
     ),
+    "catboost.core": (("CatBoost._fit", "frameworks.fit_catboost"),),
+    "fastai.learner": (("Learner.fit", "frameworks.fit_fastai"),),
     "hydra.core.utils": (("run_job", "searches.run_job"),),
+    "keras.src.callbacks.callback_list": (("CallbackList.__init__", "frameworks.fit_keras"),),
+    "lightgbm.engine": (("train", "frameworks.train_lightgbm"), ("cv", "frameworks.train_lightgbm")),
     "lightning.pytorch.trainer.trainer": _LIGHTNING,
     "mlflow.tracking.client": (  # which the functions of the package, such as `mlflow.log_metrics`, call
         ("MlflowClient.create_run", "trackers.create_run"),
@@ -63,6 +67,7 @@ PATCHED_METHODS = {
         ("CallbackHandler.on_log", "method_wrapping.muting"),  # it passes on to trackers what the callback has pushed
     ),
     "wandb.sdk.wandb_init": (("init", "trackers.init_wandb"),),
+    "xgboost.training": (("train", "frameworks.train_xgboost"), ("cv", "frameworks.train_xgboost")),
     "wandb.sdk.wandb_run": (("Run.log", "trackers.log_wandb"), ("Run.finish", "trackers.end_run")),
 }
 """By module, once it is imported: its methods, and the functions of `trackside.auto` that return what replaces each.
