@@ -140,7 +140,8 @@ class DeviceScalars:
             return dict.fromkeys(arrays, f"the values of {SLOTS} pushes are on their way from the device already")
         for array in arrays.values():
             with suppress(Exception):  # a buffer that was deleted
-                array.copy_to_host_async()
+                if getattr(array.device, "platform", "") != "cpu":
+                    array.copy_to_host_async()
         waiting.append(_Arrays(pushed_at, tag, arrays))
         return {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +23,7 @@ class Array:
 
     is_fully_addressable = True
     dtype, shape = "float32", ()
+    device = SimpleNamespace(platform="gpu")
 
     def __init__(self, value: float, *, ready: bool = False) -> None:
         self._value, self.ready, self.copies, self.is_deleted = value, ready, 0, False
