@@ -1,4 +1,4 @@
-"""Decide what counts as a number of a push: any kind of number, and a tensor of one, which may still be on a device."""
+"""Decide what counts as a number of a push: any kind of number, and a tensor or an array of one, which may still be on a device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import sys
 from typing import Any
 
 TEXT = (str, bytes, bytearray)
+
+
+class NoNumberError(TypeError):
+    """A value is no number, for a reason that its type does not show."""
+
 
 _tensor: Any = None  # torch.Tensor, once torch is imported: each push would miss the CPU caches to find it
 
@@ -24,7 +29,7 @@ def is_on_device(value: object) -> bool:
 
 
 def read_number(value: Any) -> float | None:
-    """Return ``float()`` of a number of any kind, or of a DTensor's local part; None if that would wait for a device.
+    """Return ``float()`` of a number of any kind, or of the local part of a sharded one; None if that would wait for a device.
 
     Raises:
         TypeError: It is not a number. Its methods may raise anything else.
@@ -38,12 +43,46 @@ def read_number(value: Any) -> float | None:
     if isinstance(value, TEXT):  # float() would read "3"
         raise TypeError
     value = local_part(value)
-    if is_on_device(value):
+    if is_on_device(value) or (is_array(value) and not value.is_ready()):
         return None
-    return float(value.detach() if getattr(value, "requires_grad", False) else value)
+    if hasattr(value, "dtype"):
+        value = _element(value)
+    return float(value)
+
+
+def is_array(value: object) -> bool:
+    """Return whether *value* is an array of JAX, without importing it.
+
+    Raises:
+        NoNumberError: It stands for one while JAX traces a function, and has no number.
+    """
+    jax = sys.modules.get("jax")
+    kind = getattr(jax, "Array", None)  # missing while another thread imports it
+    if kind is None or not isinstance(value, kind):
+        return False
+    if not hasattr(value, "copy_to_host_async"):
+        raise NoNumberError("it has no number inside a function that JAX compiles; push what that returns")
+    return True
+
+
+def _element(value: Any) -> Any:
+    """Return the number of an array or a tensor of one element, of any shape, type and library.
+
+    Raises:
+        TypeError: It has several, or is no real number.
+    """
+    if "complex" in str(value.dtype) or any(length != 1 for length in value.shape):
+        raise TypeError
+    value = value.detach() if getattr(value, "requires_grad", False) else value
+    value = value.item() if hasattr(value, "item") else value.numpy().item()  # TensorFlow has only the latter
+    if isinstance(value, TEXT):
+        raise TypeError
+    return value
 
 
 def local_part(value: Any) -> Any:
-    """Return this rank's part of a DTensor; anything else as it is."""
+    """Return this rank's part of a DTensor or of an array of JAX on several hosts; anything else as it is."""
     # The whole tensor would need a collective, which could hang as the training does.
-    return value.to_local() if hasattr(value, "to_local") else value
+    if hasattr(value, "to_local"):
+        return value.to_local()
+    return value.addressable_data(0) if getattr(value, "is_fully_addressable", True) is False else value

@@ -22,7 +22,7 @@ from trackside.environment.config import as_json
 from trackside.limits import MEDIA_KEY_LENGTH, ROWS_WAITING, TEXT_LENGTH
 from trackside.log_once import LogOnce
 from trackside.media.unsent import UnsentMedia
-from trackside.numbers import TEXT, local_part, read_number
+from trackside.numbers import NoNumberError, local_part, read_number
 from trackside.packing import text_of, writable
 from trackside.pending_values import PendingValues
 from trackside.totals.phases import Phase
@@ -168,24 +168,27 @@ class RowQueue:
         named = self._flat(self._merge(values, {}))
         self.push(None, Deferred(self.checked_step(step), tuple(named), ends=ends), named)
 
-    def push_found(self, values: dict[str, Any], step: int | None, *, aside: bool = False) -> None:
+    def push_found(
+        self, values: dict[str, Any], step: int | Deferred | None, *, aside: bool = False, moment: int | None = None
+    ) -> None:
         """Queue numbers that were found without the training code's help, except those that it pushes itself.
 
         Args:
             values: Numbers by key.
             step: Their step; None to join the current step.
             aside: The step is one of another count than the training's, and does not become the current one.
+            moment: When they were found, in monotonic nanoseconds; None for now.
         """
         if not self.is_open:
             return
-        pushed_at = monotonic_ns()
+        pushed_at = monotonic_ns() if moment is None else moment
         pending = self.pending_values() if self.pending is None else self.pending
         pending.keys.update(values)
         if not pending.overridden.isdisjoint(values):
             values = {key: value for key, value in values.items() if key not in pending.overridden}
         for source in self._polled:
             source.poll()
-        place: int | Deferred | None = Deferred(step, tuple(values), aside=True) if aside else step
+        place = Deferred(step if type(step) is int else None, tuple(values), aside=True) if aside else step
         for value in values.values():
             if type(value) is not float and type(value) is not int:
                 values, place = self._read_numbers(pushed_at, place, values)
@@ -488,8 +491,10 @@ class RowQueue:
                     scalars[key] = local_part(value)
                 else:
                     numbers[key] = number
-            except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
-                self.refuse(1, key, f"{_shown(key)}: a value of type {type(value).__name__} is not a number")
+            except Exception as error:  # noqa: BLE001  a value's own __float__ may raise anything
+                is_known = isinstance(error, NoNumberError)
+                reason = str(error) if is_known else f"a value of type {type(value).__name__} is not a number"
+                self.refuse(1, key, f"{_shown(key)}: {reason}")
         return numbers, self._defer(pushed_at, step, numbers, scalars) if scalars else step
 
     def _defer(
@@ -558,7 +563,10 @@ def whole_number(number: Any) -> int:
     try:
         return int(operator.index(number))
     except TypeError:
-        if isinstance(number, TEXT) or not (real := float(number)).is_integer():
+        real = read_number(number)
+        if real is None:
+            real = float(number)
+        if not real.is_integer():
             raise
         return int(real)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import monotonic_ns
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -118,8 +119,8 @@ def test_a_training_without_optimizers_has_the_tracker_s_steps(
 
 def test_nested_values_have_the_tracker_s_keys(auto: AutoRun, process: Process) -> None:
     auto.tracked({"a": {"b": 1, "c": {"d": True}}, "e": "no"}, 3, ".")
-    auto.tracked({"a": {"b": 1}}, 4)
-    assert [row[:2] for row in process.rows()] == [(3, {"a.b": 1.0, "a.c.d": 1.0})]
+    auto.tracked({"a": {"b": 1}}, 4, "/")
+    assert [row[:2] for row in process.rows()] == [(3, {"a.b": 1.0, "a.c.d": 1.0}), (4, {"a/b": 1.0})]
 
 
 def test_the_training_s_own_pushes_count_the_steps_and_win(auto: AutoRun, process: Process) -> None:
@@ -140,6 +141,70 @@ def test_the_training_s_own_pushes_count_the_steps_and_win(auto: AutoRun, proces
         (102, {"loss": 0.5, "learning_rate": 0.2, "samples": 16.0}, False),
     ]
     assert process.run.queue.session.hello(Clock(1, 1))
+
+
+def test_of_the_first_step_too_the_training_s_own_values_count(auto: AutoRun, process: Process) -> None:
+    auto.found({"loss": 2.0, "samples": 4})
+    default.push(step=0, loss=200.0)
+    auto.found({"loss": 1.5, "samples": 4})
+    default.push(step=1, loss=150.0)
+    rows = [(step, values) for step, values, _ in process.rows() if values]
+    assert rows == [(0, {"loss": 200.0}), (0, {"samples": 4.0}), (1, {"loss": 150.0, "samples": 4.0})]
+
+
+def test_a_tracker_that_has_the_loss_has_that_of_the_first_step_too(auto: AutoRun, process: Process) -> None:
+    auto.found({"loss": 2.0, "samples": 4})
+    auto.tracked({"loss": 2.0}, 1)
+    auto.found({"loss": 1.0, "samples": 4})
+    assert [(step, values) for step, values, aside in process.rows() if values and not aside] == [
+        (0, {"samples": 4.0}),
+        (1, {"samples": 4.0}),
+    ]
+
+
+def test_a_run_of_one_step_has_its_values(auto: AutoRun, process: Process) -> None:
+    auto.found({"loss": 2.0})
+    assert process.run is not None
+    run = process.run
+    run.finish()
+    assert [(step, values) for step, values, _ in process.rows() if values] == [(0, {"loss": 2.0})]
+
+
+def test_the_next_training_is_a_run_named_as_the_first_with_steps_of_its_own(
+    auto: AutoRun, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert auto.begin_next()  # nothing was found yet
+    for training in range(3):
+        auto.found({"loss": 2.0})
+        auto.found_before([(monotonic_ns(), {"loss": float(training)})])
+        assert auto.step == 2
+        assert auto.begin_next("fold-b" if training == 1 else "", {"fold": training})
+    assert [opened["name"] for opened in process.opened] == [None, "train-2", "train-fold-b"]
+    assert [opened["config"] for opened in process.opened] == [None, {"fold": 0}, {"fold": 1}]
+    assert all("id" not in opened for opened in process.opened)
+    monkeypatch.setenv("TRACKSIDE_RUN_ID", "theirs")
+    auto.found({"loss": 1.0})
+    assert (process.opened[-1]["name"], process.opened[-1]["id"]) == ("train-4", "theirs-4")
+
+
+def test_a_run_of_the_user_s_is_followed_by_none(auto: AutoRun, process: Process) -> None:
+    run = process.init("theirs")
+    auto.found({"loss": 1.0})
+    assert not auto.begin_next()
+    assert run.is_open
+
+
+def test_each_run_of_a_tracker_is_a_run_with_its_name_and_configuration(auto: AutoRun, process: Process) -> None:
+    for fold in range(2):
+        auto.begin_tracked()
+        auto.describe(name=f"fold-{fold}", config={"fold": fold})
+        for step in range(2):
+            auto.tracked({"loss": 1.0}, step)
+        auto.end_tracked()
+    assert [(opened["name"], opened["config"]) for opened in process.opened] == [
+        ("fold-0", {"fold": 0}),
+        ("fold-1", {"fold": 1}),
+    ]
 
 
 def test_a_run_of_the_user_s_is_joined_and_retains_its_description(auto: AutoRun, process: Process) -> None:

@@ -25,6 +25,13 @@ class RecordedRun:
     def __init__(self) -> None:
         self.pushed: list[tuple[dict[str, Any], int]] = []
         self.described: list[dict[str, Any]] = []
+        self.ended = 0
+        self.queue: object = None
+
+    def end_tracked(self) -> None:
+        self.ended += 1
+
+    def begin_tracked(self) -> None: ...
 
     def tracked(self, values: Mapping[str, Any], step: int, _separator: str = "") -> None:
         self.pushed.append((dict(values), step))
@@ -47,6 +54,8 @@ class WandbRun:
             raise ValueError("no data")
         return f"{len(data)} {step} {commit}"
 
+    def finish(self) -> None: ...
+
 
 class SummaryWriter:
     """Class with the signatures of PyTorch's writer."""
@@ -66,6 +75,7 @@ class MlflowClient:
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None: ...
     def log_param(self, run_id: str, key: str, value: Any) -> None: ...
     def set_tag(self, run_id: str, key: str, value: Any) -> None: ...
+    def set_terminated(self, run_id: str, status: Any = None) -> None: ...
 
 
 class AimRun:
@@ -181,6 +191,28 @@ def test_summary_writers(recorded: RecordedRun, install: Callable[[ModuleType], 
     writer.add_hparams({"lr": 0.1}, {"acc": 1})
     assert recorded.pushed == [({"loss": 1.0}, 5), ({"loss": 2.0}, 0), ({"acc/train": 1, "acc/val": 2}, 6)]
     assert recorded.described == [{"config": {"lr": 0.1}}]
+
+
+def test_a_tag_of_two_writers_is_two_series_named_by_their_directories(
+    recorded: RecordedRun, install: Callable[[ModuleType], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "_writers", trackers.Writers())
+    made = install(module("torch.utils.tensorboard.writer", SummaryWriter))
+    train, val, deep = (made.SummaryWriter() for _ in range(3))
+    train.log_dir, val.log_dir, deep.log_dir = "runs/a/train", "runs/a/val", "runs/a/val/2"
+    train.add_scalar("loss", 1.0, 0)
+    recorded.queue = object()  # the first value opens the run
+    for writer in (val, deep, train):
+        writer.add_scalar("loss", 2.0, 0)
+    val.add_scalar("accuracy", 0.5, 0)
+    val.add_scalars("of", {"a": 1.0}, 0)
+    assert [key for values, _ in recorded.pushed for key in values] == [
+        *("loss", "val/loss", "val/2/loss", "loss"),
+        *("accuracy", "of/a"),
+    ]
+    recorded.queue = object()  # another run
+    val.add_scalar("loss", 3.0, 0)
+    assert recorded.pushed[-1] == ({"loss": 3.0}, 0)
 
 
 def test_mlflow_s_client(recorded: RecordedRun, install: Callable[[ModuleType], Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,11 +31,32 @@ if TYPE_CHECKING:
 
 
 class Found:
-    """In place of the process's run: the values of each step."""
+    """In place of the process's run: the values of each step, of this run and those before."""
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
-        self.queue: object = object()
+        self.ended: list[list[dict[str, Any]]] = []
+        self.queue: Any = SimpleNamespace(session=SimpleNamespace(rows=None), thread=0)
+
+    @property
+    def runs(self) -> list[list[dict[str, Any]]]:
+        return [*self.ended, self.steps]
+
+    @property
+    def is_new(self) -> bool:
+        return not self.steps
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(self.steps)
+
+    def begin_next(self) -> bool:
+        self.ended.append(self.steps)
+        self.steps = []
+        return True
+
+    def found_before(self, steps: list[tuple[int, dict[str, Any]]]) -> None:
+        self.steps += [values for _, values in steps]
 
     def found(self, values: dict[str, Any]) -> Any:
         self.steps.append(values)
@@ -177,6 +200,110 @@ def test_an_optimizer_that_stops_leaves_the_steps_to_the_next(found: Found) -> N
         (first if number < 4 else second).step()
     assert found.column("learning_rate").count(0.01) == 20 - training.OTHERS
     assert first is not second
+
+
+def trains(model: Any, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+    """Train, and return the losses."""
+    losses = []
+    for inputs, targets in batches(steps):
+        loss = mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["all models are kept", "each is freed"])
+@pytest.mark.parametrize("steps", [8, 20])
+def test_trainings_that_follow_each_other_are_runs(found: Found, steps: int, *, keeps: bool) -> None:
+    kept, expected = [], []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        made = trainable()
+        expected.append(trains(*made, steps))
+        kept.append(made if keeps else None)
+    del made
+    assert [[step["loss"] for step in run] for run in found.runs] == expected
+    assert {step["samples"] for run in found.runs for step in run} == {4}
+
+
+def test_models_that_were_all_made_before_the_first_step_follow_each_other(found: Found) -> None:
+    expected = [trains(*made, 20) for made in [trainable() for _ in range(3)]]
+    assert [[step["loss"] for step in run] for run in found.runs] == expected
+
+
+def test_copies_of_one_model_are_trained_one_after_the_other(found: Found) -> None:
+    base, folds = nn.Linear(3, 1), 5
+    for _ in range(folds):
+        model = deepcopy(base)
+        trains(model, torch.optim.SGD(model.parameters(), lr=0.1), 6)
+    assert [len(run) for run in found.runs] == [6] * folds
+
+
+def test_a_short_training_that_another_follows_is_a_run(found: Found) -> None:
+    kept = [trainable() for _ in range(1)]
+    trains(*kept[0], 12)
+    for _ in range(3):
+        kept.append(trainable())
+        trains(*kept[-1], 2)
+    pytorch.watches[0]._settle()  # as at the end of the process
+    assert [len(run) for run in found.runs] == [12, 2, 2, 2]
+
+
+@pytest.mark.parametrize("critics", [1, 5], ids=["in turn", "five steps of the critic"])
+@pytest.mark.parametrize("later", [False, True], ids=["made before", "the second made later"])
+def test_optimizers_that_take_turns_are_one_run(found: Found, critics: int, *, later: bool) -> None:
+    one, first = trainable()
+    other, second = trainable()
+    if later:
+        trains(one, first, critics)
+        other, second = trainable()
+    for _ in range(6):
+        trains(one, first, critics)
+        trains(other, second, 1)
+    assert len(found.runs) == 1
+    assert len(found.steps) == critics * (6 + later)
+    assert [step["loss/2"] for step in found.steps if "loss/2" in step]
+
+
+@pytest.mark.parametrize("steps", [4, 40])
+def test_a_second_phase_of_fine_tuning_is_the_same_run(found: Found, steps: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    trains(model, torch.optim.SGD(model[1].parameters(), lr=0.1), 12)  # the head alone
+    trains(model, torch.optim.SGD(model[0].parameters(), lr=0.1), steps)
+    assert len(found.runs) == 1
+    assert max(step.get("samples", 0) for step in found.steps) == 4
+
+
+def test_what_is_optimized_within_a_step_is_no_run(found: Found) -> None:
+    model, optimizer = trainable()
+    for inputs, targets in batches(4):
+        change = torch.zeros_like(inputs, requires_grad=True)
+        attack = torch.optim.SGD([change], lr=0.1)
+        for _ in range(5):
+            (-mse_loss(model(inputs + change), targets)).backward()
+            attack.step()
+        trains(model, optimizer, 1)
+        del targets
+    assert len(found.runs) == 1
+
+
+def test_trainings_that_take_turns_later_are_separated_no_longer(found: Found) -> None:
+    made = [trainable() for _ in range(2)]
+    for _ in range(5):
+        for one in made:
+            trains(*one, 30)
+    assert len(found.runs) == 2
+
+
+def test_a_copy_with_averaged_weights_changes_nothing(found: Found) -> None:
+    model, optimizer = trainable()
+    mean = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(3):
+        trains(model, optimizer, 4)
+        mean.update_parameters(model)
+    assert [len(run) for run in found.runs] == [12]
 
 
 def test_a_closure_s_first_loss_counts(found: Found) -> None:

@@ -146,6 +146,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "tensor content": _made(lambda: (event(s, content("loss", 1 / (s + 1))) for s in range(50))),
     "doubles": _made(lambda: (event(s, tensor("x", s / 3, "float64")) for s in range(50))),
     "integers": _made(lambda: (event(s, tensor("x", s - 25, "int64"), tensor("y", s, "int32")) for s in range(50))),
+    "halves": _made(lambda: (event(s, tensor("x", s / 3 - 5, "float16")) for s in range(50))),
     "metadata once": _made(lambda: (event(s, tensor("loss", s / 3, metadata=s == 0)) for s in range(50))),
     "zeros": _made(lambda: (event(s, tensor("x", 0.0), simple("y", 0.0)) for s in range(50))),
     "no step": _made(lambda: (event(0, simple("x", float(s)), at=BEGIN + s) for s in range(50))),

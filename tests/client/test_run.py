@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import types
+import warnings as python_warnings
 from collections import UserDict
 from decimal import Decimal
 from fractions import Fraction
@@ -142,9 +143,39 @@ def test_a_value_that_is_not_a_number_is_dropped_and_counted_and_its_neighbours_
 
 def test_an_array_or_tensor_of_several_elements_is_no_number(run: trackside.Run) -> None:
     np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
-    run.push(step=1, a=np.zeros(2), b=torch.zeros(2), c=np.array(["x"]), loss=1.0)
+    run.push(step=1, a=np.zeros(2), b=torch.zeros(2), c=np.array(["3"]), d=np.zeros((1, 0)), loss=1.0)
     rows, totals = unsent_rows(run)
-    assert (rows, totals.dropped) == ([(1, {"loss": 1.0})], 3)
+    assert (rows, totals.dropped) == ([(1, {"loss": 1.0})], 4)
+
+
+class Eager:
+    """A tensor as TensorFlow has it, which only its array can read."""
+
+    dtype, shape = "<dtype: 'float16'>", (1, 1)
+
+    def numpy(self) -> Any:
+        return pytest.importorskip("numpy").array([[1.5]], "float16")
+
+
+def test_one_element_is_a_number_in_any_shape_of_any_library(run: trackside.Run) -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    numbers = [np.array([1.5]), np.array([[[1.5]]], "float16"), torch.tensor([[1.5]], requires_grad=True), Eager()]
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("error")
+        run.push({f"v{number}": value for number, value in enumerate(numbers)}, step=np.array([7]))
+    rows, totals = unsent_rows(run)
+    assert rows == [(7, dict.fromkeys(("v0", "v1", "v2", "v3"), 1.5))]
+    assert totals.dropped == 0
+
+
+def test_a_complex_number_is_refused_without_a_warning_of_its_library(run: trackside.Run) -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    numbers = [np.complex64(3 + 4j), np.complex128(1j), 3 + 4j, np.array([1j]), torch.tensor(2 + 0j)]
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("error")
+        run.push({f"v{number}": value for number, value in enumerate(numbers)}, step=1, loss=1.0)
+    rows, totals = unsent_rows(run)
+    assert (rows, totals.dropped) == ([(1, {"loss": 1.0})], 5)
 
 
 def test_what_is_dropped_is_warned_about_once_per_key(run: trackside.Run, caplog: pytest.LogCaptureFixture) -> None:

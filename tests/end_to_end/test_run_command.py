@@ -336,15 +336,18 @@ def test_the_status_is_the_commands_however_late_another_ctrl_c_comes(started: S
     assert (done.returncode, way_out in done.stderr) == (130, True), done.stderr
 
 
-def test_with_auto_the_command_is_watched_and_what_hides_it_is_named(started: Started) -> None:
+def test_with_auto_the_command_is_watched_and_what_hides_it_is_named(started: Started, tmp_path: Path) -> None:
     report = "import os, sys; print(os.environ['TRACKSIDE_AUTO'], type(sys.meta_path[0]).__name__)"
     for flags, printed, reason in (
-        ([], "1 Finder", "no optimizer of PyTorch made a step, and no tracker got a number"),
+        ([], "1 Finder", "no optimizer of PyTorch made a step, and no framework or tracker got a number\n"),
         (["-I"], "1 ", "Python with -I ignores $PYTHONPATH, by which --auto finds the training"),
     ):
         status, out, complaints = started.run(sys.executable, *flags, "-c", report, flags=["--auto"])
         assert (status, out.startswith(printed)) == (0, True), out
         assert f"trackside: the command opened no run: {reason}" in complaints
+    (tmp_path / "train.py").write_text("if 0:\n    import jax.numpy as jnp\n")
+    _, _, complaints = started.run(sys.executable, str(tmp_path / "train.py"), flags=["--auto"])
+    assert "; jax is imported: add trackside.push(step=step, loss=loss) where a step ends\n" in complaints
 
 
 def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:

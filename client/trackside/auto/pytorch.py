@@ -121,6 +121,12 @@ def register_step_hook(optimizers: Any, name: str) -> Any:
     return optimizers
 
 
+def note_optimizer(original: Any, name: str) -> Any:
+    """Call a hook with each new optimizer."""
+    watch = _watch()
+    return after(lambda optimizer, *_, **__: watch.made(optimizer))(original, name)
+
+
 def register_module_hooks(hooks_of_all: Any, name: str) -> Any:
     """Call hooks for each parameter and each part that a module gets."""
     models = _watch().models

@@ -3,6 +3,8 @@
 Found values come in three layers. Those of a framework's callbacks are pushes of an integration. Those of trackers keep their
 keys and steps. Those of the training watch fill in what is left. A key of a better layer is left out here, and so is one
 that the training code pushes itself.
+
+A process may train several times, one after the other: each is a run, named as the first with a number.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import default, init, is_loader_worker, open_run
+from trackside.environment.identity import identify
 from trackside.limits import ROWS_WAITING
 from trackside.pytorch.hooks import uncompiled
 from trackside.row_queue import flat
+from trackside.totals.session_totals import Deferred
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from trackside.rows import Row
 
 AMOUNTS = ("samples", "tokens")  # keys whose values add up until a push carries them
+END_SECONDS = 0.1  # limit of the wait for values on a device at the end of a run that another follows
+RUNS = 256  # limit of the runs of a process that are told apart; what follows belongs to the last
 
 
 class AutoRun:
@@ -55,6 +61,11 @@ class AutoRun:
         self._marked: tuple[str, ...] = ()
         self._overridden = 0
         self._joining: dict[str, float] = {}
+        self._first: tuple[int, Deferred, dict[str, Any]] | None = None
+        self._next: str | None = None  # what follows the first run's name; empty for a number
+        self._base = ""
+        self._count = 0
+        self._is_tracker_over = False
         self._muted = 0
         self._keys: tuple[str, ...] = ()
         self._direct: deque[Row] | None = None
@@ -97,19 +108,71 @@ class AutoRun:
             self.step += 1
         return queue
 
+    def found_before(self, steps: list[tuple[int, dict[str, Any]]]) -> None:
+        """Push what was found about steps of the past, by the monotonic nanoseconds of each. It opens the run."""
+        queue = self.queue or self._open()
+        for moment, values in steps if queue is not None else ():
+            self._push(queue, values, self.step, moment)  # type: ignore[arg-type]
+            self.step += 1
+
+    def begin_next(self, suffix: str = "", config: Mapping[str, Any] | None = None, tags: tuple[str, ...] = ()) -> bool:
+        """Let the next value open a run of its own, and return whether it will.
+
+        It will not if the training code has opened the run, or if the process has had `RUNS` of them.
+
+        Args:
+            suffix: What follows the name of the first run; empty for a number.
+            config: The configuration of that run; None for that of this one.
+            tags: Words to find it by, besides those of this one.
+        """
+        queue = self.queue
+        if self._muted or self._count >= RUNS or (queue is not None and not self._is_own):
+            return False
+        if queue is not None:
+            if not (self.step or self._tracked or queue.is_led):
+                return False
+            self._base = self._base or queue.session.identity.name
+            queue.close("finished", timeout=END_SECONDS)
+        self._next = suffix if suffix or self._count else None
+        self._name = None
+        if config is not None:
+            self._config = dict(config)
+        self._tags = tuple(dict.fromkeys((*self._tags, *tags)))
+        return True
+
+    def end_tracked(self) -> None:
+        """Note that a tracker's run has ended; what no tracker gets may still follow."""
+        self._is_tracker_over = not self._muted and bool(self._tracked)
+
+    def begin_tracked(self) -> None:
+        """Begin the next run with that of a tracker, if its last one has ended."""
+        if self._is_tracker_over:
+            self._is_tracker_over = False
+            self.begin_next(config={})
+
+    @property
+    def is_new(self) -> bool:
+        """The open run is one that this opened, and no optimizer has stepped in it."""
+        return self._is_own and not self.step
+
+    @property
+    def has_steps(self) -> bool:
+        """A run is open that this opened, and an optimizer has stepped in it."""
+        return self.step > 0 and self._is_own and self.queue is not None
+
     def found_in_step(self, values: dict[str, Any]) -> None:
         """Push more about the optimizer step that was counted last."""
         queue = self.queue
         if queue is not None:
             self._push(queue, values, max(0, self.step - 1))
 
-    def tracked(self, values: Mapping[str, Any], step: int, separator: str = "") -> None:
+    def tracked(self, values: Mapping[str, Any], step: int, separator: str = ".") -> None:
         """Push numbers that the training gave a tracker, with the tracker's keys and step. It opens the run.
 
         Args:
             values: Numbers by key; anything else among them is left out.
             step: Their step, as the tracker counts.
-            separator: Text between the keys of nested mappings; empty for a tracker without these.
+            separator: Text between the keys of nested mappings.
         """
         numbers = {} if self._muted else dict(_numbers(values, separator))
         if not numbers:
@@ -154,10 +217,19 @@ class AutoRun:
         if not self._opens:
             return None
         enabled = not is_loader_worker()
-        run = uncompiled(init)(self._name, config=self._config or None, tags=self._tags, enabled=enabled)
+        name, other = self._name, dict[str, Any]()
+        if self._next is not None:
+            first = identify()
+            self._base = self._base or first.name
+            suffix, self._next = self._next or str(self._count + 1), None
+            name = name or f"{self._base}-{suffix}"
+            if first.run == identify().run:  # a launcher's or the user's, else each has one of its own
+                other = {"id": f"{first.run}-{suffix}"}
+        run = uncompiled(init)(name, config=self._config or None, tags=self._tags, enabled=enabled, **other)
         if not run.is_open:  # turned off, not this rank's turn, a loader's worker, or the end of the process
             self._opens = False
             return None
+        self._count += 1
         self._join_run(run.queue, is_own=True)
         return run.queue
 
@@ -168,24 +240,48 @@ class AutoRun:
         queue.pending_values()  # so that it finds out which keys the training code pushes
         self.step, self._counts_steps, self._last_tracked = 0, "", None
         self._tracked, self._found, self._marked, self._overridden = set(), set(), (), 0
-        self._joining, self._direct = {}, None
+        self._joining, self._direct, self._first = {}, None, None
         self.send_failures()
 
-    def _push(self, queue: RowQueue, values: dict[str, Any], step: int) -> None:
+    def _push(self, queue: RowQueue, values: dict[str, Any], step: int, moment: int | None = None) -> None:
+        if self._first is not None:
+            self._push_first()
         if not self._tracked.isdisjoint(values):
             values = {key: value for key, value in values.items() if key not in self._tracked}
         if queue.is_led:
             self._join(queue, values)
         elif self._counts_steps == "tracker":
             queue.push_found(values, self._last_tracked)
-        else:
+        elif not self._counts_steps:
             self._counts_steps = "training"
-            queue.push_found(values, step)
+            self._hold_first(queue, values, step, moment)
+            return
+        else:
+            queue.push_found(values, step, moment=moment)
             self._keys = tuple(values)
             self._direct = queue.session.rows if self._is_direct(values) and not queue.polls else None
         pending = queue.pending
         if not self._found.issuperset(values) or (pending is not None and len(pending.overridden) != self._overridden):
             self._mark(queue, values)
+
+    def _hold_first(self, queue: RowQueue, values: dict[str, Any], step: int, moment: int | None) -> None:
+        """Count the first step, whose values wait for the next: until then the training code may push them itself."""
+        place = Deferred(step, ())
+        self._first = monotonic_ns() if moment is None else moment, place, values
+        queue.push_found({}, place, moment=moment)
+        pending = queue.pending_values()
+        pending.keys.update(values)
+        pending.after_push(self._push_first)
+        self._mark(queue, values)
+
+    def _push_first(self) -> None:
+        first, self._first = self._first, None
+        queue = self._queue
+        if first is not None and queue is not None:
+            moment, place, values = first
+            kept = {key: value for key, value in values.items() if key not in self._tracked}
+            queue.push_found(kept, place, moment=moment)
+            self._mark(queue, kept)
 
     def _is_direct(self, values: dict[str, Any]) -> bool:
         """Return whether the next values of these keys can be appended to the queue's rows at once."""
@@ -221,10 +317,11 @@ class AutoRun:
     def _forked(self) -> None:
         """Begin anew in a forked child, whose parent keeps its run."""
         self._queue, self._is_own, self._opens, self._muted, self._direct = None, False, True, 0, None
+        self._first, self._next, self._base, self._count = None, None, "", 0
 
 
 def _numbers(values: Mapping[str, Any], separator: str) -> Iterator[tuple[str, Any]]:
-    for key, value in flat(values, separator) if separator else values.items():
+    for key, value in flat(values, separator):
         is_scalar = hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ()))
         if isinstance(value, int | float) or is_scalar:
-            yield str(key), value
+            yield key, value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
@@ -55,22 +56,53 @@ def log_wandb(run: Any, data: Mapping[str, Any], step: int | None = None, commit
 
 
 @after
-def init_wandb(*_: Any, name: str | None = None, **__: Any) -> None:
-    run = getattr(sys.modules["wandb"], "run", None)
-    if run is not None:
-        auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
+def end_run(*_: Any, **__: Any) -> None:
+    """Note that a tracker's run has ended: its next one is a run of its own."""
+    auto_run().end_tracked()
 
 
 @after
-def add_scalar(_: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
-    auto_run().tracked({tag: scalar_value}, int(global_step or 0))
+def init_wandb(*_: Any, name: str | None = None, **__: Any) -> None:
+    run = getattr(sys.modules["wandb"], "run", None)
+    if run is not None:
+        auto_run().begin_tracked()
+        auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
+
+
+class Writers:
+    """The directories of the summary writers of a run, and the tags that each has written first."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, Path] = {}
+        self._run: Any = None
+
+    def key(self, writer: Any, tag: str) -> str:
+        """Return the key of a tag: of a second writer that has it, with what its directory has beyond the first one's."""
+        run = auto_run().queue
+        if run is not self._run:
+            self._owners = {} if self._run is not None else self._owners  # the first value opens the run
+            self._run = run
+        place = Path(str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", "")))
+        owner = self._owners.setdefault(tag, place)
+        if owner == place:
+            return tag
+        own = [part for part in place.parts if part not in owner.parts] or [place.name]
+        return "/".join((*own, tag))
+
+
+_writers = Writers()
+
+
+@after
+def add_scalar(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
+    auto_run().tracked({_writers.key(writer, tag): scalar_value}, int(global_step or 0))
 
 
 @after
 def add_scalars(
-    _: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
+    writer: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
 ) -> None:
-    values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+    values = {_writers.key(writer, f"{main_tag}/{tag}"): value for tag, value in tag_scalar_dict.items()}
     auto_run().tracked(values, int(global_step or 0))
 
 
@@ -83,6 +115,7 @@ def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) ->
 def create_run(
     _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
 ) -> None:
+    auto_run().begin_tracked()
     _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
 
 
@@ -139,6 +172,7 @@ def init(
 ) -> None:
     """Describe the run as trackio's and swanlab's `init` does; a name that they make up is left out."""
     config = config if hasattr(config, "items") else {}
+    auto_run().begin_tracked()
     auto_run().describe(name=name or experiment_name, config=config, tags=tags)
 
 

@@ -1,6 +1,7 @@
 """Find the steps of a training and what belongs to them, by calls that every PyTorch training makes.
 
 - A *step* is a step of the first optimizer that steps. Others, as of a GAN, add their losses to it: ``loss/2``, ``loss/3``, …
+- The *next training* begins with an optimizer of another model once the first one has stopped: it is a run of its own.
 - The *loss* is the scalar whose backward pass runs before a step: as `GradScaler` gets it, and with the division undone that
   accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
   as those of a discriminator, are summed.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.stages import AutoStages, Models
+from trackside.auto.succession import Succession
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
@@ -63,6 +65,8 @@ class TrainingWatch:
         self._optimizer: Callable[[], Any] = _nothing
         self._others: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._others_stepped = 0
+        self._succession = Succession(self.models, self._settle)
+        self._is_waiting = False
         self._steps = 0
         self._losses = 0
         self._first_loss: Any = None
@@ -134,9 +138,8 @@ class TrainingWatch:
             stages.optimizer_stepped()
         self._steps += 1
         losses, self._losses = self._losses, 0
-        if self._optimizer() is not optimizer and not self._begins(optimizer, losses):
+        if (self._optimizer() is not optimizer or self._others_stepped) and not self._begins(optimizer, losses):
             return
-        self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
             has_closure = len(args) > 1 or (named and "closure" in named)
@@ -150,19 +153,78 @@ class TrainingWatch:
             values["tokens"], self._tokens = self._tokens, 0
         if self._is_evaluating:
             self._end_evaluation()
-        queue = self._run().found(values)
+        queue = self._wait(optimizer, values) if self._is_waiting else self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
         if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
             self._times(queue, optimizer)
 
+    def made(self, optimizer: Any) -> None:
+        """Note a new optimizer."""
+        self._succession.made(optimizer, self._steps)
+
     def _begins(self, optimizer: Any, losses: int) -> bool:
-        """Return whether a training begins with the step of an optimizer that did not step first in the last one."""
-        if self._optimizer() is not None and self._run().queue is not None:
-            if losses:
-                self._other_stepped(optimizer, losses)
-            return False
-        self._optimizer, self._usual_divisor, self._queue = weakref.ref(optimizer), None, None
+        """Return whether a step counts that follows those of another optimizer: as the first one's, or the next training's."""
+        run, succession = self._run(), self._succession
+        if self._optimizer() is optimizer:
+            self._others_stepped = 0
+            self._count_as_other()
+            return True
+        if run.queue is not None and not run.is_new:
+            if losses and run.has_steps and optimizer not in self._others and succession.may_follow(optimizer):
+                if succession.waiting and succession.other is not optimizer:
+                    self._settle(is_next=succession.is_third(optimizer))
+                self._is_waiting = succession.may_follow(optimizer)
+                return self._is_waiting
+            if self._optimizer() is not None:
+                if losses:
+                    self._other_stepped(optimizer, losses)
+                return False
+        steps = succession.taken() if succession.other is optimizer else []
+        self._begin(optimizer, self._steps)
+        run.found_before(steps)
         return True
+
+    def _begin(self, optimizer: Any, since: int) -> None:
+        self._optimizer = _nothing if optimizer is None else weakref.ref(optimizer)
+        self._usual_divisor = self._queue = None
+        self._others_stepped = 0
+        self._others.clear()
+        self._succession.taken()
+        self._succession.begins(optimizer, since)
+
+    def _wait(self, optimizer: Any, values: dict[str, Any]) -> RowQueue | None:
+        """Let a step wait until it is known whose it is, and return the run's queue."""
+        self._is_waiting = False
+        self._others_stepped += 1
+        missing = self._succession.waits(optimizer, values, self._steps)
+        if missing <= 0 or self._optimizer() is None:
+            self._settle(is_next=True)
+        return self._run().queue
+
+    def _settle(self, *, is_next: bool | None = None) -> None:
+        """Decide whether the steps that wait are the next training; None for by when their optimizer was made."""
+        succession = self._succession
+        if succession.is_later if is_next is None else is_next:
+            other, run = succession.other, self._run()
+            if succession.waiting and run.begin_next():
+                steps = succession.taken()
+                self._begin(other, succession.waits_since)
+                run.found_before(steps)
+                return
+        self._count_as_other()
+
+    def _count_as_other(self) -> None:
+        """Count the steps that wait as those of an optimizer that takes turns with the first."""
+        other, steps = self._succession.other, self._succession.taken()
+        number = len(self._others) + 2
+        if other is not None and steps:
+            self._others[other] = number
+            if self.stages is not None:
+                self.stages.add_optimizer(other)
+        for _, values in steps:
+            self._run().found_in_step({f"loss/{number}": values["loss"]})
+            self._samples += values.get("samples", 0)
+            self._tokens += values.get("tokens", 0)
 
     def _time(self, queue: RowQueue | None, optimizer: Any) -> None:
         """Time the stages of a training's steps from now on, unless the training watches a model."""
@@ -189,6 +251,7 @@ class TrainingWatch:
         """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
         self._rows, self._losses, self._is_evaluating = None, 0, False
         self.stages = self._queue = None
+        self._succession.taken()
 
     def scaler_begins(self) -> int:
         """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
@@ -297,6 +360,7 @@ class TrainingWatch:
         self._others_stepped += 1
         if self._others_stepped >= OTHERS:
             self._optimizer = _nothing
+            self._samples = self._tokens = 0  # of the steps that count for none
         loss = self._loss if self._divisor is None else self._whole_loss(losses, self._divisor)
         self._run().found_in_step({f"loss/{number}": loss})
 

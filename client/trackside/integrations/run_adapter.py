@@ -57,10 +57,14 @@ class RunAdapter:
     Args:
         name: As for `trackside.init`.
         arguments: Further arguments of `trackside.init`.
+
+    Attributes:
+        model: The model, if a second training may go on with it.
     """
 
     def __init__(self, name: str | None, arguments: Mapping[str, Any]) -> None:
         self.name = name
+        self.model: Any = None
         self._arguments = dict(arguments)
         config = self._arguments.pop("config", None)
         self._config = {} if config is None else dict(guarded("the configuration", as_mapping, config) or {})
@@ -161,7 +165,7 @@ class RunAdapter:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the run, which belongs to this process: spawned processes get a pickle."""
-        return {**vars(self), "_run": None, "_is_own": False, "_is_over": False, "_was_open": False}
+        return {**vars(self), "model": None, "_run": None, "_is_own": False, "_is_over": False, "_was_open": False}
 
     def _init(self, before: Run | None) -> Run:
         id_, self._resumed = self._resumed or ("" if before is None else before.id), ""

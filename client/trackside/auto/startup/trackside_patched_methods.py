@@ -25,6 +25,11 @@ PATCHED_METHODS = {
         ("BasicRun.track", "trackers.track"),
         ("BasicRun.__setitem__", "trackers.set_item"),
     ),
+    "catboost.core": (("CatBoost._fit", "frameworks.fit_catboost"),),
+    "fastai.learner": (("Learner.fit", "frameworks.fit_fastai"),),
+    "hydra.core.utils": (("run_job", "searches.run_job"),),
+    "keras.src.callbacks.callback_list": (("CallbackList.__init__", "frameworks.fit_keras"),),
+    "lightgbm.engine": (("train", "frameworks.train_lightgbm"), ("cv", "frameworks.train_lightgbm")),
     "lightning.pytorch.trainer.trainer": _LIGHTNING,
     "mlflow.tracking.client": (  # which the functions of the package, such as `mlflow.log_metrics`, call
         ("MlflowClient.create_run", "trackers.create_run"),
@@ -32,13 +37,17 @@ PATCHED_METHODS = {
         ("MlflowClient.log_batch", "trackers.log_batch"),
         ("MlflowClient.log_param", "trackers.log_param"),
         ("MlflowClient.set_tag", "trackers.set_tag"),
+        ("MlflowClient.set_terminated", "trackers.end_run"),
     ),
+    "optuna.study.study": (("Study.optimize", "searches.optimize"),),
     "pytorch_lightning.trainer.trainer": _LIGHTNING,
+    "sklearn.model_selection._validation": (("_fit_and_score", "searches.fit_and_score"),),
     "swanlab": (("init", "trackers.init"),),
-    "swanlab.sdk.internal.run": (("Run.log", "trackers.log_swanlab"),),
+    "swanlab.sdk.internal.run": (("Run.log", "trackers.log_swanlab"), ("Run.finish", "trackers.end_run")),
     "tensorboardX.writer": _SUMMARY_WRITER,
     "torch": (
         ("optim.Optimizer", "pytorch.register_step_hook"),
+        ("optim.Optimizer.__init__", "pytorch.note_optimizer"),
         ("nn.modules.module", "pytorch.register_module_hooks"),
         # `Tensor.backward` calls it, which `torch.compile` treats in a special way.
         ("autograd.backward", "pytorch.backward"),
@@ -52,13 +61,14 @@ PATCHED_METHODS = {
     "torch.distributed.fsdp.sharded_grad_scaler": (("ShardedGradScaler.scale", "pytorch.scale"),),
     "torch.utils.tensorboard.writer": _SUMMARY_WRITER,
     "trackio": (("init", "trackers.init"),),
-    "trackio.run": (("Run.log", "trackers.log_trackio"),),
+    "trackio.run": (("Run.log", "trackers.log_trackio"), ("Run.finish", "trackers.end_run")),
     "transformers.trainer": (
         ("DEFAULT_CALLBACKS", "callbacks.add_transformers"),
         ("CallbackHandler.on_log", "method_wrapping.muting"),  # it passes on to trackers what the callback has pushed
     ),
     "wandb.sdk.wandb_init": (("init", "trackers.init_wandb"),),
-    "wandb.sdk.wandb_run": (("Run.log", "trackers.log_wandb"),),
+    "xgboost.training": (("train", "frameworks.train_xgboost"), ("cv", "frameworks.train_xgboost")),
+    "wandb.sdk.wandb_run": (("Run.log", "trackers.log_wandb"), ("Run.finish", "trackers.end_run")),
 }
 """By module, once it is imported: its methods, and the functions of `trackside.auto` that return what replaces each.
 

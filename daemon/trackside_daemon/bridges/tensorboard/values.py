@@ -14,6 +14,8 @@ OTHER_KINDS = {3: "histograms", 4: "images", 5: "histograms", 6: "audio"}
 
 # By dtype of a TensorProto: the field of its numbers, and their format in tensor_content.
 _NUMBERS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 4: (7, "<B"), 6: (7, "<b"), 9: (10, "<q"), 10: (11, "<?")}
+_BITS = {14: ("<f", "<I", 16), 19: ("<e", "<H", 0)}  # bfloat16 and float16, whose numbers are their bits
+_NUMBERS |= dict.fromkeys(_BITS, (13, "<H"))
 _STRING = 7
 
 TEXT_BYTES = 64 * 1024  # longest text that is kept
@@ -108,7 +110,16 @@ def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number 
         value, place, alone = _typed(data, spans, dtype)
         if not alone:
             return NonScalar(plugin or "tensors", tag)
-    return Number(tag, value, place if dtype == 1 else None)
+    return Number(tag, _from_bits(value, dtype), place if dtype == 1 else None)
+
+
+def _from_bits(value: float, dtype: int) -> float:
+    """Return the number of a bfloat16 or a float16, given as its bits; that of another type as it is."""
+    if dtype not in _BITS:
+        return value
+    layout, given, shift = _BITS[dtype]
+    number: float = struct.unpack(layout, struct.pack(given, (int(value) & 0xFFFF) << shift))[0]
+    return number
 
 
 def _typed(data: bytes, spans: list[tuple[int, int]], dtype: int) -> tuple[float, int | None, bool]:

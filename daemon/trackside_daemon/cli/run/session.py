@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -40,6 +41,8 @@ NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
+SCRIPT_BYTES = 256 * 1024  # of a script that are searched for what it imports
+_IMPORTS = re.compile(rb"^\s*(?:import|from)\s+(jax|flax|tensorflow|sklearn|mlx|mxnet|paddle)\b", re.MULTILINE)
 SECONDS = 10.0  # time limit for an interpreter to try the import
 
 # A file of the working directory is no proof, and may be another user's.
@@ -268,4 +271,20 @@ def why_nothing(command: Sequence[str]) -> str:
     if output([python, "-c", _IMPORT], SECONDS).strip() != "here":
         ours = f"{sys.version_info.major}.{sys.version_info.minor}"
         return f"{python} cannot import trackside; install it there: {python} -m pip install trackside (this is {ours})"
-    return "no optimizer of PyTorch made a step, and no tracker got a number"
+    found = "no optimizer of PyTorch made a step, and no framework or tracker got a number"
+    names = _imported(command)
+    return (
+        f"{found}; {names[0]} is imported: add trackside.push(step=step, loss=loss) where a step ends"
+        if names
+        else found
+    )
+
+
+def _imported(command: Sequence[str]) -> list[str]:
+    """Return the frameworks without hooks that the script of a command imports, as far as its file shows."""
+    script = next((Path(word) for word in command if word.endswith(".py")), None)
+    try:
+        with (script or Path(os.devnull)).open("rb") as file:
+            return [name.decode() for name in _IMPORTS.findall(file.read(SCRIPT_BYTES))]
+    except OSError:
+        return []

@@ -1,0 +1,159 @@
+"""Several trainings of one process are runs: folds, jobs of a multirun, trials and fits of a search, runs of a tracker.
+
+Optuna, scikit-learn and skorch are installed by `make soak`; functions with their signatures stand for them elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from integrations.trainings import trained
+from processes import require
+
+from trackside.auto import searches
+from trackside.auto.hooks import hooks
+from trackside.auto.method_wrapping import replace_methods
+from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from integrations.trainings import Trained
+
+require("torch")
+
+AUTO = ("-m", "trackside.auto")
+
+
+@contextmanager
+def watched(*commands: tuple[str, ...]) -> Iterator[Trained]:
+    with trained(*((*AUTO, f"{{root}}/tests/public/{name}.py", *arguments) for name, *arguments in commands)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def found() -> Iterator[Trained]:
+    with watched(("folds",), ("hydra_sweep", "-m", "lr=0.1,0.2,0.3", "width=2,4")) as made:
+        yield made
+
+
+def test_each_fold_is_a_run_with_its_own_losses_and_without_an_alert(found: Trained) -> None:
+    printed = re.findall(r"fold (\d) loss (\S+)", found.printed[0])
+    for fold in range(5):
+        name = "folds" if fold == 0 else f"folds-{fold + 1}"
+        losses = [float(loss) for at, loss in printed if int(at) == fold]
+        assert list(found.points(name, "loss").values()) == pytest.approx(losses, rel=1e-8)
+        assert list(found.points(name, "loss")) == list(range(72))
+        assert set(found.points(name, "samples").values()) == {16.0}
+        assert found.alarms(name) == {}
+
+
+def test_each_job_of_a_multirun_is_a_run_with_its_configuration(found: Trained) -> None:
+    for number in range(6):
+        config = found.config(f"hydra_sweep-{number}")
+        losses = re.findall(rf"^{config['lr']} {config['width']} loss (\S+)", found.printed[1], re.MULTILINE)
+        assert len(losses) == 20
+        points = found.points(f"hydra_sweep-{number}", "loss")
+        assert list(points.values()) == pytest.approx([float(loss) for loss in losses], rel=1e-8)
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("optuna", "sklearn", "skorch")), reason="make soak installs them"
+)
+def test_each_trial_of_optuna_and_each_fit_of_a_grid_search_is_a_run() -> None:
+    with watched(("searches", "optuna"), ("searches", "grid")) as found:
+        runs = {run["name"]: run for run in found.daemon.api("runs").json()["runs"]}
+        trials = [line.split() for line in found.printed[0].splitlines()]
+        assert len(trials) == 20
+        for number, steps, width, value, state in trials:
+            name = f"searches-trial-{number}"
+            assert len(found.points(name, "loss")) == int(steps)
+            assert found.config(name)["width"] == int(width)
+            assert runs[name]["tags"] == ["tune"]
+            if state == "COMPLETE":
+                assert runs[name]["summary"]["value"] == pytest.approx(float(value))
+        fits = ["searches", *(f"searches-{number}" for number in range(2, 14))]
+        assert set(fits) <= runs.keys()
+        assert [found.config(name) for name in fits[:12:3]] == [
+            {"lr": rate, "module__width": width} for rate in (0.01, 0.05) for width in (2, 4)
+        ]
+        assert {len(found.points(name, "loss")) for name in fits[:12]} == {6}
+
+
+class Recorded:
+    """In place of the process's run: what the searches begin, describe and sum up."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.queue = SimpleNamespace(summary=lambda values, _: self.calls.append(("summary", values)))
+
+    def begin_next(self, suffix: str = "", config: Any = None, tags: tuple[str, ...] = ()) -> None:
+        self.calls.append(("begin", suffix, dict(config), tags))
+
+    def describe(self, config: Mapping[str, Any]) -> None:
+        self.calls.append(("describe", dict(config)))
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    made = Recorded()
+    monkeypatch.setattr(searches, "auto_run", lambda: made)
+    return made
+
+
+class Study:
+    """Class with the signature of Optuna's."""
+
+    study_name = "tune"
+
+    def optimize(self, func: Any, n_trials: Any = None, timeout: Any = None, n_jobs: int = 1, **_: Any) -> None:
+        del timeout, n_jobs
+        self.values = [func(SimpleNamespace(number=number, params={"lr": number})) for number in range(n_trials)]
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> ModuleType:
+    made = ModuleType(name)
+    vars(made).update(content)
+    monkeypatch.setitem(sys.modules, name, made)
+    replace_methods(name, PATCHED_METHODS[name])
+    return made
+
+
+def test_a_trial_has_its_parameters_its_value_and_the_study_s_name(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = installed(monkeypatch, "optuna.study.study", Study=type("Study", (Study,), dict(vars(Study))))
+    study = made.Study()
+    study.optimize(lambda trial: trial.number / 2, n_trials=2)
+    assert study.values == [0.0, 0.5]
+    assert recorded.calls == [
+        *(("begin", "trial-0", {"lr": 0}, ("tune",)), ("describe", {"lr": 0}), ("summary", {"value": 0.0})),
+        *(("begin", "", {}, ()), ("begin", "trial-1", {"lr": 1}, ("tune",))),
+        *(("describe", {"lr": 1}), ("summary", {"value": 0.5}), ("begin", "", {}, ())),
+    ]
+    recorded.calls.clear()
+    study.optimize(lambda trial: trial.number, 2, None, 2)  # threads share the run of the process
+    assert recorded.calls == []
+    with pytest.raises(ZeroDivisionError):
+        study.optimize(lambda trial: 1 / trial.number, n_trials=1)
+    assert recorded.calls[-1] == ("begin", "", {}, ())
+
+
+def test_a_fit_of_a_search_has_its_parameters_and_a_broken_hook_costs_itself(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackside.auto.hooks.report_failure", lambda *_, **__: None)
+    name = "sklearn.model_selection._validation"
+    made = installed(monkeypatch, name, _fit_and_score=lambda *_, **named: named["parameters"])
+    assert made._fit_and_score(1, 2, 3, parameters={"C": 1.0}) == {"C": 1.0}
+    assert made._fit_and_score(1, 2, 3, parameters=None) is None
+    assert [call[2] for call in recorded.calls if call[0] == "begin"] == [{"C": 1.0}, {}, {}, {}]
+    monkeypatch.setattr(recorded, "begin_next", None)
+    assert made._fit_and_score(1, 2, 3, parameters={"C": 2.0}) == {"C": 2.0}
+    assert [hook.is_on for key, hook in hooks.items() if key.startswith(name)] == [False, False]
