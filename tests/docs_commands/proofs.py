@@ -80,7 +80,7 @@ PROOFS: list[tuple[str, Proof]] = [
         Needs("a cluster"),
     ),
     (r".*bcrypt|trackside \w+ --web\.", Elsewhere(WEB)),
-    (r"trackside (delete|compare|export) --query |trackside runs '", Elsewhere(RUN_COMMANDS)),
+    (r"trackside (delete|compare|export) --query |trackside runs '", Elsewhere("tests/cli/test_runs.py")),
     (r"trackside dashboards ", Elsewhere("tests/cli/test_dashboards.py")),
     (r"(COLUMNS=100 |watch --interval 5 )?trackside top\b", Elsewhere("tests/end_to_end/test_top.py")),
     (r"trackside daemon --push\.group=", Elsewhere("tests/end_to_end/test_two_users.py")),
