@@ -10,7 +10,7 @@ from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.attempts import highest
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
-from trackside_daemon.model.stall import standing
+from trackside_daemon.model.stall import QUIET, standing
 from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ Health = Literal["ok", "slow", "broken"]
 DIVERGED = ("NonFinite", "LossDiverging")
 DAMAGED = {"LossDiscontinuity": ("resume_", "loss_discontinuity"), "CheckpointDamaged": ("checkpoint_damaged",)}
 
+_STANDS = frozenset((*STALLS, *DEATHS))
 STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, *DAMAGED))  # names of alerts that a verdict may come from
 
 
@@ -101,16 +102,22 @@ def _death(facts: Facts, connection: sqlite3.Connection) -> str:
 
 def _still(facts: Facts, connection: sqlite3.Connection) -> Verdict:
     """Return since when the run stands still, and for whom it waits: as the newest alert says, else by its last step."""
-    if any(one["alert"] in STALLS and one["ended"] is None for one in facts.alerts):
-        wanted = alert_reader.AlertFilter(facts.run["id"], firing=facts.ended)
-        firing = [one for one in alert_reader.alerts(connection, wanted) if one["alert"] in STALLS]
-        if firing:
-            # A run that stands still as a whole counts more than one rank of it.
-            alert = max(firing, key=lambda one: bool(one["alert"] == "TrainingStalled"))
-            hang = next(filter(None, (one["evidence"].get("hang") for one in reversed(firing))), None)
-            return Verdict(joined(shown(alert["summary"]), hang), ("stall",), broken=True, hang=hang)
     live = [span for span in facts.spans if span.lives]
+    pushed = max((span.last or span.started for span in live), default=0.0)
+    if any(one["alert"] in _STANDS and one["ended"] is None for one in facts.alerts):
+        wanted = alert_reader.AlertFilter(facts.run["id"], firing=facts.ended)
+        # The death of a rank counts if others wait for it: what they push afterwards they had begun before.
+        firing = [
+            one
+            for one in alert_reader.alerts(connection, wanted)
+            if one["alert"] in STALLS
+            or (one["alert"] in DEATHS and one["evidence"].get("hang") and one["started"] > pushed - QUIET)
+        ]
+        # A run that stands still as a whole counts more than one rank of it.
+        firing.sort(key=lambda one: (one["alert"] in DEATHS, one["alert"] == "TrainingStalled"), reverse=True)
+        if firing:
+            hang = next(filter(None, (one["evidence"].get("hang") for one in firing)), None)
+            return Verdict(joined(shown(firing[0]["summary"]), hang), ("stall",), broken=True, hang=hang)
     if live and all(span.stands for span in live):
-        since = max(span.last or span.started for span in live)
-        return Verdict(standing(shown(facts.run["name"]), since, _last_step(facts, connection)), ("stall",))
+        return Verdict(standing(shown(facts.run["name"]), pushed, _last_step(facts, connection)), ("stall",))
     return Verdict()
