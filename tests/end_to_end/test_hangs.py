@@ -9,10 +9,13 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from end_to_end import hanging_ranks
 from end_to_end.faces import differing
 from end_to_end.inbox import Inbox
-from processes import eventually, require
+from processes import DEADLINE, eventually, require
+
+from trackside_daemon.model.records import STALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -248,3 +251,25 @@ def test_a_straggler_that_recovers_has_no_verdict(
     eventually(lambda: daemon.series().get(steps, 0.0) > hanging_ranks.STEPS + 2.5 / hanging_ranks.STEP_SECONDS)
     (alert,) = (one for one in daemon.api("alerts?run=pauses").json()["alerts"] if one["alert"] == "TrainingStalled")
     assert "hang" not in alert["evidence"]
+
+
+@pytest.mark.usefixtures("only_soak")
+def test_a_pause_that_is_no_hang_has_neither_an_alert_nor_a_verdict(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], tmp_path: Path
+) -> None:
+    daemon = start_daemon()  # with the usual settings
+    runs = named([(fault, 1 + row % 2, 0) for row, fault in enumerate(PAUSES)])
+    for run in runs:
+        begun(run, daemon, start_training, tmp_path)
+    found: set[tuple[str, str]] = set()
+
+    def all_went_on() -> bool:
+        alerts = daemon.api("alerts").json()["alerts"]
+        found.update((one["run"], one["summary"]) for one in alerts if one["alert"] in STALLS)
+        broken = (run.name for run in runs if daemon.api(f"runs/{run.name}/diagnosis").json().get("health") == "broken")
+        found.update((name, "broken") for name in broken)
+        steps = [daemon.series().get(f'trackside_training_step{{rank="0",run="{run.name}"}}', 0.0) for run in runs]
+        return min(steps) > hanging_ranks.STEPS + 1
+
+    eventually(all_went_on, deadline=4 * DEADLINE, pause=2.0)
+    assert found == set()

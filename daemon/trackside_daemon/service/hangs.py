@@ -139,9 +139,8 @@ class Hangs:
         durations, states = self._state.values(time.monotonic(), f.STEP_DURATION, f.RANK_STATE)
         pushed = self._pushed(name)
         last = max(pushed.values(), default=now)
-        usual = usual_step(durations, name) or 0.0
         lives = any(of == name and value == 1.0 and state not in ENDED for (of, _, state), value in states.items())
-        if not lives or not is_quiet(now - last, usual):
+        if not lives or not is_quiet(now - last, usual_step(durations, name)):
             return None
         found = self._judge(_Hang(run, name, pushed))
         return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.active_alert import series_labels
-from trackside_daemon.causes.facts import USUAL
 from trackside_daemon.causes.verdict import STOPS, Verdict, read_verdict
 from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
@@ -199,8 +198,7 @@ class Overview:
         (durations,) = self._state.values(now.monotonic, training.STEP_DURATION)
         for run in visible:
             last = max(run.ranks[runs.GAUGES.index(training.LAST_STEP)].values(), default=now.wall)
-            usual = usual_step(durations, run.name)
-            quiet = run.state not in ENDED and is_quiet(now.wall - last, USUAL if usual is None else usual)
+            quiet = run.state not in ENDED and is_quiet(now.wall - last, usual_step(durations, run.name))
             key = run.state, run.attempt[0] in stopped, quiet
             if not (run.state in {"failed", "lost"} or any(key[1:])):
                 continue
