@@ -1,7 +1,7 @@
 // A run's header: its name, state, progress, speed and firing alerts.
 
 import { query } from "/static/api.js";
-import { h, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
+import { h, syncRows, setText, badge, bar, ENDED, rerender, withCode } from "/static/dom.js";
 import { isLoss } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
 import { Stacks } from "/static/run/stacks.js";
@@ -71,7 +71,7 @@ export class Header {
     setText(this.about, about(run));
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     this.cause.hidden = !stops;
-    setText(this.cause, stops);
+    rerender(this.cause, stops, () => withCode(stops));
     const results = Object.entries(run.summary ?? {});
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));
@@ -98,7 +98,10 @@ export class Header {
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
     setText(this.moreAlerts, `${plural(others, "more alert")}`);
-    syncRows(this.firing, alerts.slice(0, MAX_FIRING),
+    // What stops the run stands above.
+    const firing = alerts.slice(0, MAX_FIRING).map((item) =>
+      (item.summary && stops?.startsWith(item.summary) ? { ...item, summary: "" } : item));
+    syncRows(this.firing, firing,
       (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }
 
@@ -162,7 +165,7 @@ function alert(first) {
   row.update = (item) => {
     word.update(item.severity, item.silenced ? `${item.severity}, silenced` : item.severity);
     if (item.id !== null) link.setAttribute("href", `/alerts/${item.id}`);
-    setText(summary, item.summary);
+    rerender(summary, item.summary, () => withCode(item.summary));
     summary.title = item.summary;
   };
   return row;
