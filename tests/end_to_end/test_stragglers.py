@@ -118,7 +118,7 @@ def test_healthy_runs_under_load_have_no_straggler(
     daemon = start_daemon()
     with ExitStack() as ends:
         for _ in range(4):
-            ends.callback(subprocess.Popen([sys.executable, "-c", BUSY]).kill)
+            ends.callback(ends.enter_context(subprocess.Popen([sys.executable, "-c", BUSY])).kill)
         for first in range(0, number, SAME_TIME):
             names = [f"run{row}" for row in range(first, min(number, first + SAME_TIME))]
             ranks = [rank for name in names for rank in begun(name, daemon, start_training, tmp_path)]

@@ -34,9 +34,9 @@ REMEMBERED_SECONDS = 12 * 3600.0
 SEEDED = 240.0
 
 OVER_MEAN = 10.0  # a silence of so many mean gaps is a stall for such a pace
-# The share of the deadline after which a silence is a warning, and that of its floor, so that steps of milliseconds have one
-# within 30 s.
-WARNING, WARNING_FLOOR = 0.6, 0.45
+# The share of the deadline after which a silence is a warning, and the least share of a floor from which on it is one after so
+# many seconds, so that steps of milliseconds have one within 30 s.
+WARNING, WARNING_FLOOR, SOON = 0.6, 0.45, 27.0
 
 
 class Longest:
@@ -120,7 +120,8 @@ class PushPace:
     @property
     def warning(self) -> float:
         """Seconds of silence after which there is a warning."""
-        return max(WARNING_FLOOR * self._floor, WARNING * self._own)
+        soon = max(WARNING_FLOOR * self._floor, min(SOON, WARNING * self._floor))
+        return max(soon, WARNING * self._own)
 
     @property
     def _own(self) -> float:

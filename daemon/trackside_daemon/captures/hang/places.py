@@ -50,7 +50,7 @@ def cleaned(text: str) -> str:
 
 def innermost(frames: Sequence[str]) -> tuple[str, str]:
     """Return the innermost call of a stack in the user's code, and the innermost one if that is another."""
-    own = next((frame for frame in reversed(frames) if _is_own(frame)), "")
+    own = next((frame for frame in reversed(frames) if is_own(frame)), "")
     inner = frames[-1] if frames else ""
     return _short(own or inner), _short(inner) if own and inner != own else ""
 
@@ -88,7 +88,7 @@ def _how(child: Child) -> tuple[str, str]:
     if child.state in "Tt":
         return "stopped", f", and `kill -CONT {child.pid}` continues it"
     frames = next(iter(child.threads.values()), [])
-    own = next((_short(frame) for frame in reversed(frames) if _is_own(frame)), "")
+    own = next((_short(frame) for frame in reversed(frames) if is_own(frame)), "")
     doing = _doing(child, idle=bool(frames) and not own)
     if own:
         return doing, f" at {own}"
@@ -111,7 +111,8 @@ def _is_worker(child: Child) -> bool:
     return child.name == "pt_data_worker" or any(_WORKER.search(one) for of in child.threads.values() for one in of[:1])
 
 
-def _is_own(frame: str) -> bool:
+def is_own(frame: str) -> bool:
+    """Return whether a call is in the user's code."""
     return not any(part in frame for part in _LIBRARIES)
 
 

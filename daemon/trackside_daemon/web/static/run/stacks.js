@@ -4,6 +4,7 @@ import { getJson, runPath } from "/static/api.js";
 import { ranges } from "/static/run/keys.js";
 import { h, setText } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
+import { stackList } from "/static/stacks.js";
 
 export class Stacks {
   constructor(/** @type {Run} */ run) {
@@ -34,7 +35,7 @@ export class Stacks {
       const silentText = silent.length
         ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
       setText(this.status, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${silentText}`);
-      this.list.replaceChildren(...ranks.map((item, index) => rankDetails(item, index === 0)));
+      this.list.replaceChildren(...stackList(ranks.map(threadsOf)));
     } catch (problem) {
       setText(this.status, problem.message);
       this.list.replaceChildren();
@@ -43,16 +44,10 @@ export class Stacks {
   }
 }
 
-// Lists the main thread first, since it runs the training, and leaves out the client's own threads.
-function rankDetails({ rank: number, threads }, open) {
-  const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
-  const names = Object.keys(threads).filter((name) => !name.startsWith("trackside")).sort((a, b) => main(a) - main(b));
-  const stack = (name) => {
-    const calls = threads[name];
-    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` },
-      calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
-  };
-  const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
-  return h("details", { open },
-    h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
+// Returns the threads without the client's own, the main thread first, since it runs the training.
+function threadsOf({ rank, threads }) {
+  const main = (entry) => (entry[0].startsWith("MainThread") ? 0 : 1);
+  const own = Object.entries(threads).filter(([name]) => !name.startsWith("trackside"))
+    .sort((a, b) => main(a) - main(b));
+  return { rank, threads: own.map(([name, frames]) => ({ name: name.replace(/ \d+$/, ""), frames })) };
 }
