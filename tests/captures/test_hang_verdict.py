@@ -225,6 +225,11 @@ def test_what_the_workers_do_for_which_a_rank_waits_is_in_the_text(children: lis
     assert found.text == f"Rank 0 is at train.py:9 in main (selectors.py:415 in select): its {text}."
 
 
+def test_the_client_is_no_code_of_the_user() -> None:
+    stack = [LOADER[0], "/home/me/src/trackside/auto/pytorch.py:236 next_batch", *LOADER[1:]]
+    assert rank_dump(Flight({"MainThread 1": stack})).place == "train.py:9 in main"
+
+
 def test_the_workers_of_a_rank_that_does_not_wait_for_them_count_if_they_were_killed() -> None:
     children = [child(7, ITEM, "R"), child(8, [], "Z", ended=9)]
     found = judged({0: rank_dump(Flight({"MainThread 1": LOADING}, children=children))})

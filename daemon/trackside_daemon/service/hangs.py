@@ -38,7 +38,7 @@ ALERTS = STALLS | {"TrainingProcessDied"}
 
 APART = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
-BUSY = 0.1  # CPU seconds of a main thread between the two answers from which on it does not wait
+BUSY = 0.03  # CPU seconds of a main thread between the two answers from which on it does not wait
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
 WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
 RANKS = 65_536  # most ranks of a run that are named as unseen

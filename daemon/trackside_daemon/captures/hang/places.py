@@ -18,8 +18,8 @@ CHARACTERS = 100  # most characters of a name, a shape or a line in a verdict
 NAMED = 3  # processes that a clause names
 CLAUSES = 2  # of a rank, on its children
 
-# Parts of paths that no user's training has: the standard library, installed packages and the import system.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
+# Parts of paths that no user's training has: the standard library, installed packages, the import system, and the client.
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ", "/trackside/auto/", "/trackside/totals/")
 
 # Calls in which a process waits for others that it has started.
 _WAITS = re.compile(r"/(?:torch/utils/data/dataloader|multiprocessing/\w+|concurrent/futures/\w+|subprocess)\.py:")

@@ -111,7 +111,8 @@ class CommandSummary:
                 report(line)
             if why := _why(source.ask(questions.Diagnosis(id=run["id"]))):
                 about = "" if why.startswith(f"{run['name']}: ") else f"{run['name']}: "
-                report(f"{about}{why}; trackside why {run['id']} has the advice{self._where()}")
+                end = "" if why.endswith(".") else ";"
+                report(f"{about}{why}{end} trackside why {run['id']} has the advice{self._where()}")
         if len(runs) > MOST:
             report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
         elif runs:
