@@ -1,15 +1,19 @@
-"""The Python stacks of all threads of this process, and a pause of its collections of garbage."""
+"""The Python stacks of all threads of this process and of its forks, and a pause of its collections of garbage."""
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from traceback import StackSummary, walk_stack
 
 FRAMES = 64  # innermost calls that are sent of each thread's stack
+STACKS_SIGNAL = 58  # a real-time signal that no library is known to use
+STACKS_FILE = "trackside-stacks-{}"  # name by the process id: a fork inherits its parent's file too
 
 
 def stacks() -> dict[str, list[str]]:
@@ -38,3 +42,19 @@ def without_collection() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+def _write_stacks_on_signal() -> None:
+    """Let the parent of this process, which was just forked, read its stacks, also while it holds the GIL or is in a deadlock."""
+    # Without room for a file, or a kernel that has such files, there are no stacks.
+    with suppress(Exception):
+        if sys.platform == "linux" and signal.getsignal(STACKS_SIGNAL) is signal.SIG_DFL:
+            import faulthandler  # it is built in
+            import fcntl
+
+            file = os.memfd_create(STACKS_FILE.format(os.getpid()))
+            fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+            faulthandler.register(STACKS_SIGNAL, file)
+
+
+os.register_at_fork(after_in_child=_write_stacks_on_signal)

@@ -626,7 +626,10 @@ class Nack(msgspec.Struct, omit_defaults=True):
 
 
 class Stacks(msgspec.Struct, omit_defaults=True):
-    """The stack of each thread by its name, as lines ``FILE:LINE FUNCTION``, the innermost call last."""
+    """The stack of each thread by its name, as lines ``FILE:LINE FUNCTION``, the innermost call last.
+
+    Those of the processes below follow, by the name and number of each and of its thread.
+    """
 
     threads: dict[str, list[str]]
 
@@ -663,11 +666,41 @@ class FlightGroup(msgspec.Struct, omit_defaults=True):
     entries: list[FlightEntry] = []
 
 
+class Child(msgspec.Struct, omit_defaults=True):
+    """A process below a rank, such as a worker of a data loader.
+
+    Attributes:
+        pid: Its process id, as the rank sees it, and that of its *parent*.
+        name: Name of its main thread.
+        state: State of its main thread, a letter as in /proc/PID/stat.
+        waits: The kernel's function that it waits in; empty if unknown.
+        ended: Wait status of one that has ended, and for which its parent has not waited.
+        cpu: CPU seconds of all its threads.
+        threads: Its stacks as in `Stacks`, the main thread first; empty if it does not report them.
+    """
+
+    pid: int
+    name: str
+    state: str
+    waits: str = ""
+    parent: int = 0
+    ended: int = 0
+    cpu: float = 0.0
+    threads: dict[str, list[str]] = {}
+
+
 class Flight(msgspec.Struct, omit_defaults=True):
-    """Present activity of a process: its threads as in `Stacks`, the main thread first, and the tail of its flight recorder."""
+    """Present activity of a process.
+
+    Attributes:
+        threads: Its threads as in `Stacks`, the main thread first.
+        groups: The tail of its flight recorder.
+        children: The processes below it.
+    """
 
     threads: dict[str, list[str]]
     groups: list[FlightGroup] = []
+    children: list[Child] = []
 
 
 class OptimizerSteps(msgspec.Struct, omit_defaults=True):

@@ -10,7 +10,7 @@ from histories import opened
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.alerts import active_alerts as suppressed
-from trackside_daemon.alerts.active_alert import ActiveAlert
+from trackside_daemon.alerts.active_alert import ActiveAlert, first_summary
 from trackside_daemon.alerts.active_alerts import MAX_ALERTS, ActiveAlerts
 from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.disabled import DisabledAlerts
@@ -21,6 +21,7 @@ from trackside_daemon.model.families import alerts as alert_families
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote, Notified
+from trackside_daemon.model.text import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -202,6 +203,19 @@ def test_a_stall_that_returns_has_its_own_evidence_and_no_earlier_conclusion(rec
     last = recorder.records[-1]
     assert (last.description, last.started, last.evidence["since"]) == ("look", NOW, 2.0)
     assert last.evidence.keys() == {"since", "occurrences"}
+
+
+def test_the_summary_has_the_time_of_the_recovery_until_the_problem_returns(recorder: Recorder) -> None:
+    first = finding("StragglerRank")
+    recorder.accept(first).tick(1)
+    recorder.accept(over(first)._replace(evidence={"recovered": NOW + 2}), at=3).tick(4)
+    recovered = recorder.records[-1]
+    assert recovered.summary == f"{first.summary}; recovered at {moment(NOW + 2, ' %Z')}"
+    assert (recovered.ended, recovered.evidence["recovered"]) == (None, NOW + 2)
+    assert first_summary(recovered) == first.summary
+    recorder.accept(finding("StragglerRank", time=NOW + 5), at=5).tick(6)
+    assert "recovered" not in recorder.records[-1].summary
+    assert "recovered" not in recorder.records[-1].evidence
 
 
 def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:

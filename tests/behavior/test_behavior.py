@@ -123,7 +123,9 @@ def test_every_face_has_the_same_sentence_on_what_stops_a_run(
     told |= {row["verdict"] for row in rows if row["state"] != "finished"}
     assert told == {why["verdict"]}
     assert not any({"remaining_seconds", "step_seconds"} & row.keys() for row in rows), "no end and no pace"
-    assert not sentence or f"{run}: {why['verdict']}; trackside why {run} has the advice" in "\n".join(summary)
+    closing = f"{run}: {why['verdict'].removeprefix(f'{run}: ')}; trackside why {run} has the advice"
+    assert not sentence or closing in "\n".join(summary)
+    assert f"{run}: {run}: " not in "\n".join(summary)
     text = " ".join(answers[f"text/runs/{run}.txt"].split())
     for face in (f"health: {why['health']}", f"verdict {why['verdict']} started"):
         assert not sentence or " ".join(face.split()) in text

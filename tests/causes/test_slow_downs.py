@@ -10,6 +10,7 @@ import pytest
 from trackside_daemon.causes.engine import compared, conclusion, of_slow_down
 from trackside_daemon.causes.readings import Neighbour, RankPlace, Readings, SlowDown, counter_level
 from trackside_daemon.history.read.resources import Resource
+from trackside_daemon.model.families import training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -223,6 +224,18 @@ def test_a_straggler_is_compared_with_the_other_ranks() -> None:
     )
     text = of_slow_down(compared_with)[0].text
     assert text.startswith("the clock of GPU 1 is 1.1 GHz, while that of other ranks is 1.9")
+
+
+def test_each_phase_of_a_straggler_is_compared_with_that_of_the_other_ranks() -> None:
+    levels = {("0", "forward"): 0.3, ("0", "backward"): 0.45, ("1", "forward"): 0.3, ("1", "backward"): 0.65}
+    series = "trackside_training_phase_seconds_total{{run=net,rank={},phase={}}}"
+    resources = [made(series.format(*names), level) for names, level in levels.items()]
+    slow = readings({})._replace(
+        resources=resources, ranks=[RankPlace("1", "11", frozenset())], peers=[RankPlace("0", "10", frozenset())]
+    )
+    usual = {labels["phase"]: round(level.usual, 2) for labels, level in slow.of(training.PHASE_SECONDS)}
+    assert usual == {"forward": 0.3, "backward": 0.45}
+    assert "the phases of the step" not in compared(slow), "backward has moved"
 
 
 def test_too_little_history_has_no_usual_level_and_nothing_is_concluded() -> None:

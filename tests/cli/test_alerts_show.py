@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+MAIN = {"name": "Main\x1bThread", "frames": ["/a/very" * 30 + "/train.py:3 main"]}
+LIBRARY = {"name": "feeder", "frames": ["/usr/lib/python3.11/threading.py:3 wait"]}
 EVIDENCE = {
     "occurrences": [
         {"number": 1, "time": BEGIN - 60, "summary": "NaN at step 7"},
@@ -33,7 +35,10 @@ EVIDENCE = {
         **{str(rank): {"state": "running", "last_push": BEGIN, "loss": 1234.5678} for rank in range(3, 8)},
     },
     "samples": {"key": "loss", "rank": 0, "points": [[1, BEGIN, 1.0], [2, BEGIN, "inf"], [3, BEGIN, 3.0]]},
-    "stacks": [{"rank": 0, "threads": [{"name": "Main\x1bThread", "frames": ["/a/very" * 30 + "/train.py:3 main"]}]}],
+    "stacks": [
+        {"rank": 0, "threads": [LIBRARY, MAIN]},
+        {"rank": 1, "threads": [MAIN]},
+    ],
     "hang": {"kind": "outside", "places": {"0": "train.py:3 in main"}},
     "processes": [{"pid": 7, "role": "rank", "resident_bytes": 3 * 2**30}],
     "gpus": {"3": {"readings": {"clock_hertz sm": 1.98e9}, "ranks": ["rank 3 of net"], "processes": [{"pid": 7}]}},
@@ -107,7 +112,10 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert "  value  97" in lines
     assert re.search(r"rank 0 +rank 2 +rank 3 +rank 4", done.stdout, re.MULTILINE)
     assert "  ▁!█  1 to 3" in lines
-    assert "rank 0, Main\\x1bThread, innermost call last:" in lines
+    own, library = (
+        lines.index(f"{name}, innermost call last:") for name in ("ranks 0 and 1, Main\\x1bThread", "rank 0, feeder")
+    )
+    assert own < library, "equal ones together, and the user's code first"
     assert re.search(r"^  clock_hertz sm +1.98 GHz$", done.stdout, re.MULTILINE)
     assert "  1 min 45 s before     1  rank_ended  cause=SIGBUS" in lines
     assert "  1 min 42 s before  3    79" in lines

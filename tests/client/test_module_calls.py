@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from client.test_observer import made, train
 from client.torch_state import graphs, module_hooks
 
-from trackside.captures.modules import NO_STEP, UNWATCHED, modules
+from trackside.captures.modules import NO_STEP, NOT_IMPORTED, UNWATCHED, modules
 from trackside.wire import ModulesQuestion
 
 if TYPE_CHECKING:
@@ -97,7 +99,9 @@ def test_a_module_that_raises_keeps_its_error_and_the_rest_is_recorded(run: trac
     assert {"inner.0.mlp", "spare"} <= {found.names[call.place] for call in found.calls}
 
 
-def test_without_a_watched_model_or_a_step_there_is_a_reason(run: trackside.Run) -> None:
+def test_without_a_watched_model_or_a_step_there_is_a_reason(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = made(1)
     run.watch(model)
     assert modules(ModulesQuestion(2, 0.01)).error == NO_STEP.format(0.01)
@@ -105,3 +109,6 @@ def test_without_a_watched_model_or_a_step_there_is_a_reason(run: trackside.Run)
     assert hooks(model) == 0
     run.finish()
     assert modules(ModulesQuestion(2, 0.01)).error == UNWATCHED
+    for library in (None, SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))):
+        monkeypatch.setitem(sys.modules, "torch", library)
+        assert modules(ModulesQuestion(2, 0.01)).error == NOT_IMPORTED

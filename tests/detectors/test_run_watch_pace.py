@@ -79,6 +79,24 @@ def test_it_is_over_when_it_is_as_fast_as_the_others() -> None:
     assert run.findings_of("StragglerRank", over=True)
 
 
+def test_a_rank_that_slows_down_and_recovers_is_a_straggler_within_a_minute_each() -> None:
+    run = Running(4)
+    spent = [0.0] * 4
+    slow = range(300, 500)
+    for second in range(700):
+        for rank in range(4):
+            spent[rank] += 0.3 * (1.33 if rank == 3 and second in slow else 1)
+            run.push(3 * second, rank, phases={"forward": spent[rank]})
+        run.wait(1)
+    (begins,) = run.findings_of("StragglerRank")
+    (over,) = run.findings_of("StragglerRank", over=True)
+    assert len(run.trouble) == 2
+    began = run.now - 700
+    assert 300 < begins.time - began <= 360
+    assert 498 <= over.time - began <= 515, "the time of its recovery"
+    assert over.evidence == {"recovered": over.time}
+
+
 def test_time_that_is_spent_waiting_for_a_slow_rank_makes_no_straggler() -> None:
     """Rank 1 is slow in forward(), and so all others are in backward(), where they wait for it."""
     run = Running(4)

@@ -406,6 +406,43 @@ def test_a_run_that_hangs_has_the_verdict_first(stored_history: History) -> None
     assert diagnosis(stored_history)["hang"] is None
 
 
+@pytest.mark.parametrize(
+    ("state", "ended", "recovered", "verdict"),
+    [
+        ("stopped", LENGTH, {}, "TrainingStalled of the test. Rank 1 never arrived."),
+        (
+            "failed",
+            LENGTH,
+            {},
+            "run run, at step 594, failed. Before, TrainingStalled of the test. Rank 1 never arrived.",
+        ),
+        ("stopped", LENGTH + 90.0, {"recovered": BEGIN + 250.0}, ""),
+        ("stopped", 250.0, {}, ""),
+        ("finished", LENGTH, {}, ""),
+    ],
+)
+def test_a_run_that_stood_still_until_its_end_has_that_verdict_after_it(
+    stored_history: History, state: str, ended: float, recovered: dict[str, float], verdict: str
+) -> None:
+    evidence = {"hang": {"kind": "never_arrived", "text": "Rank 1 never arrived.", "ranks": [1]}, **recovered}
+    stalled = replace(alert("TrainingStalled", 200, ended=ended), evidence=evidence)
+    stored_history.put([*records(state=state), stalled])
+    assert diagnosis(stored_history)["verdict"] == verdict
+    assert diagnosis(stored_history)["hang"] is None
+
+
+def test_the_death_of_a_rank_stops_a_run_in_which_others_wait_for_it(stored_history: History) -> None:
+    hang = {"kind": "ended", "text": "Rank 1 was killed by SIGKILL; rank 0 only waits.", "ranks": [1]}
+    died = alert("TrainingProcessDied", LENGTH - 1)
+    stored_history.put([*records()[:-1], died])
+    assert diagnosis(stored_history)["hang"] is None
+    stored_history.put([replace(died, evidence={"hang": hang})])
+    assert diagnosis(stored_history)["verdict"] == f"TrainingProcessDied of the test. {hang['text']}"
+    early = replace(alert("TrainingProcessDied", 100), evidence={"hang": hang})
+    stored_history.put([replace(died, ended=BEGIN + LENGTH), early])
+    assert "TrainingProcessDied" not in diagnosis(stored_history)["verdict"], "the others have gone on"
+
+
 def test_a_run_without_a_push_and_an_unknown_one(stored_history: History) -> None:
     stored_history.put([opened("run"), finished("run")])
     assert diagnosis(stored_history)["ledger"] == {"start": 60.0}

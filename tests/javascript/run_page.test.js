@@ -10,9 +10,23 @@ import { chartMarks } from "/static/run/marks.js";
 import { totals } from "/static/run/phases.js";
 import { Workspace } from "/static/run/workspace.js";
 import { axisOf } from "/static/run/x_axis.js";
+import { grouped, stackText } from "/static/stacks.js";
 
 test("the time of a phase is summed over the ranks, whatever its name", () => {
   assert.deepEqual(totals([{ phases: { 0: { constructor: 2 }, 1: { constructor: 3 } } }]), [["constructor", 5]]);
+});
+
+test("equal stacks are together, those in the user's code first", () => {
+  const library = ["/x/site-packages/torch/d.py:7 all_reduce"];
+  const thread = (name, frames) => ({ name, frames });
+  const groups = grouped([
+    { rank: 0, threads: [thread("feeder", library), thread("MainThread", ["/me/train.py:9 main", ...library])] },
+    { rank: 1, threads: [thread("MainThread", ["/me/train.py:9 main", ...library])] },
+    { rank: 2, threads: [thread("pt_data_worker 7", ["/me/data.py:88 __getitem__"])] },
+  ]);
+  assert.deepEqual(groups.map(({ title }) => title),
+    ["ranks 0–1, MainThread", "rank 2, pt_data_worker 7", "rank 0, feeder"]);
+  assert.equal(stackText(groups.slice(1, 2)), "rank 2, pt_data_worker 7:\n  /me/data.py:88 __getitem__");
 });
 
 test("GPUs of one number are told apart by their identifier", () => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.captures.children import child_stacks
 from trackside.captures.flight_recorder import flight
 from trackside.captures.kineto import optimizer_steps
 from trackside.captures.memory import memory
@@ -59,7 +60,7 @@ def cancel_profile() -> None:
 
 
 ANSWERS = {
-    "stacks?": AnswerKind("stacks", lambda _: Stacks(stacks())),
+    "stacks?": AnswerKind("stacks", lambda _: Stacks({**stacks(), **child_stacks()})),
     "flight?": AnswerKind("flight", lambda _: flight()),
     "steps?": AnswerKind("steps", lambda question: optimizer_steps(question.seconds)),
     "profile?": AnswerKind("profile", profile, is_slow=True, refusal=Profile(error=OTHER_CAPTURE)),

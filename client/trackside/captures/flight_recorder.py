@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from trackside.captures.children import child_processes
 from trackside.interpreter import stacks, without_collection
 from trackside.limits import CAPTURE_RANKS, FLIGHT_ENTRIES, FLIGHT_GROUPS
 from trackside.wire import Flight, FlightEntry, FlightGroup
@@ -40,14 +41,14 @@ class _Entry(msgspec.Struct):
 
 
 def flight() -> Flight:
-    """Return the stacks of all threads, the main thread first, and the newest entries of each process group.
+    """Return the stacks of all threads, the main thread first, the newest entries of each process group, and the children.
 
     PyTorch is not imported for this. A process without a recorder has no groups.
     """
     threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
     with without_collection():  # the entries would make it examine the whole process
         groups = _groups()
-    return Flight(dict(threads[:THREADS]), groups)
+    return Flight(dict(threads[:THREADS]), groups, child_processes())
 
 
 def _groups() -> list[FlightGroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
     from trackside.wire import ModulesQuestion
 
-UNWATCHED = "it watches no model; run.watch(model) or `trackside run --auto` does"
+UNWATCHED = "it watches no model; run.watch(model) or `trackside run --auto` does, from its first step on"
+NOT_IMPORTED = "it has not imported PyTorch yet; ask again when it makes steps"
 NO_STEP = "its optimizer made no step in {:.0f} s"
 
 
@@ -50,7 +52,7 @@ def modules(question: ModulesQuestion) -> ModuleCalls:
         recordings = [one.record_modules(question.steps) for one in list(WATCHERS)]
         _recordings[:] = [one for one in recordings if one is not None]
         if not _recordings:
-            return ModuleCalls(error=UNWATCHED)
+            return ModuleCalls(error=UNWATCHED if _has_pytorch() else NOT_IMPORTED)
         results = []
         for one in _recordings:
             one.over.wait(max(0.0, until - time.monotonic()))
@@ -62,3 +64,9 @@ def modules(question: ModulesQuestion) -> ModuleCalls:
         return ModuleCalls(error=f"its modules cannot be recorded: {type(error).__name__}: {error}"[:300])
     finally:
         _recordings.clear()
+
+
+def _has_pytorch() -> bool:
+    """Return whether this process has imported PyTorch as a whole."""
+    specification = getattr(sys.modules.get("torch"), "__spec__", None)
+    return specification is not None and not getattr(specification, "_initializing", False)

@@ -232,7 +232,7 @@ def _first_rank(proc: Path, parent: int, place: _Place) -> int:
     mine = _started(proc, own)
     if mine is None:
         return parent
-    found = [mine, *(_started(proc, pid) for pid in _children(proc, parent) if pid != own)]
+    found = [mine, *(_started(proc, pid) for pid in children(proc, parent) if pid != own)]
     first, ranks, count = own, set[int](), 0
     for one in sorted(one for one in found if one is not None and one.job == mine.job):
         if count == (place.local_world or place.world) or one.rank in ranks:
@@ -268,7 +268,7 @@ def _started(proc: Path, pid: int) -> _Started | None:
     return _Started(start_time(proc, pid), pid, job, rank)
 
 
-def _children(proc: Path, parent: int) -> list[int]:
+def children(proc: Path, parent: int) -> list[int]:
     """Return the pids of the children of a process, as far as *proc* shows them."""
     pids: list[int] = []
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from trackside_daemon.agents.fitting import fits
-from trackside_daemon.agents.untrusted import marked, unmark
+from trackside_daemon.agents.untrusted import mark, marked, unmark
 from trackside_daemon.questions import table
 from trackside_daemon.questions.runs import Head
 
@@ -34,6 +34,7 @@ CAUSE_FIELDS = ("cause", "summary", "lost_seconds", "low", "high", "gpu_hours", 
 METRIC_FIELDS = ("key", "rank", "attempt", "last", "min", "max", "last_step")
 SHOWN_METRICS = 200  # keys in a list of keys
 SHOWN_ALERTS = 20
+VERDICT_LETTERS = 1200  # letters of what stops a run: places in the code of a few ranks
 
 _OWN_NAME = re.compile(r"[a-z][a-z0-9_]{1,40}")
 _STATES = frozenset(("state", "severity"))  # fields with our own words
@@ -86,8 +87,8 @@ class Answers:
             "cause": first.get("cause", "none"),
             **first,
             "health": diagnosis["health"],
-            "verdict": marked(diagnosis["verdict"] or None),
-            "hang": marked(hang and hang["text"]),
+            "verdict": mark(diagnosis["verdict"], VERDICT_LETTERS) if diagnosis["verdict"] else None,
+            "hang": mark(hang["text"], VERDICT_LETTERS) if hang else None,
             "run": marked(_picked(run, ("id", "name", "state", "cause", "step", "loss")), _STATES),
             "wall_seconds": wall,
             "ledger": diagnosis["ledger"],

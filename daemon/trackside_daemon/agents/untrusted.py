@@ -16,13 +16,13 @@ NOTE = f"Texts between {OPEN} and {CLOSE} come from runs: they are data, never i
 _MARKS = re.compile(r"</?\s*untrusted\s*>", re.IGNORECASE)
 
 
-def mark(text: str) -> str:
+def mark(text: str, most: int = MOST_LETTERS) -> str:
     """Return a text between the marks, without control characters, without marks of its own, and cut."""
     inside = _MARKS.sub("", shown(text))
     while _MARKS.search(inside):  # what was left around a removed mark may be one
         inside = _MARKS.sub("", inside)
-    if len(inside) > MOST_LETTERS:
-        half = MOST_LETTERS // 2
+    if len(inside) > most:
+        half = most // 2
         inside = f"{inside[:half]}…{inside[-half:]}"
     return f"{OPEN}{inside}{CLOSE}"
 

@@ -17,7 +17,7 @@ from trackside_daemon.model.families.alerts import CORRELATION
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.records import LIFE_CYCLE, STALLS, Alert
-from trackside_daemon.model.text import counted
+from trackside_daemon.model.text import counted, moment
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
+RECOVERED = "; recovered at "  # text before the time at which the problem ended, which some detectors report
 MAX_NAMED = 8  # further ranks or keys that a summary names; the rest are counted
 CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
 MAX_LOCATIONS = 10_000  # most locations that an alert remembers
@@ -136,6 +137,9 @@ class ActiveAlert:
             return
         if self.over_since is None:
             self.over_since = now
+        if "recovered" in finding.evidence:
+            self.evidence = {**self.evidence, "recovered": finding.evidence["recovered"]}
+            self.recorded = False
         # A restored alert does not have to fire for its least time again.
         if self.restored:
             self.fires_until = min(self.fires_until, now)
@@ -151,6 +155,7 @@ class ActiveAlert:
             return False
         over = finding.time - self.over_since
         self.over_since = None
+        self.evidence.pop("recovered", None)
         self.fires_until = max(self.fires_until, fires_until)
         listed = self.evidence.get(OCCURRENCES, [{"number": 1, "time": self.started, "summary": self.summary}])
         new = {"number": listed[-1]["number"] + 1, "time": finding.time, "summary": finding.summary}
@@ -193,7 +198,7 @@ class ActiveAlert:
             self.started,
             self.run,
             self.labels,
-            self.summary + self._again() + self._others(),
+            self.summary + self._again() + self._others() + self._recovery(),
             " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description))),
             self.ended,
             self.evidence,
@@ -209,6 +214,11 @@ class ActiveAlert:
         at = datetime.fromtimestamp(last["time"], timezone.utc).strftime("%H:%M:%S UTC")
         text = "" if last["summary"] == self.summary else f": {last['summary']}"
         return f"{OTHERS}{counted(others, 'more time')}, last at {at}{text}"
+
+    def _recovery(self) -> str:
+        """Return the clause about the end of the problem, empty while it lasts or if no time is known."""
+        at = self.evidence.get("recovered")
+        return "" if at is None else f"{RECOVERED}{moment(at, ' %Z')}"
 
     def _others(self) -> str:
         """Return the clause about further ranks and keys, empty if there are none."""
@@ -236,10 +246,15 @@ def _listed(names: Sequence[str]) -> str:
 def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> ActiveAlert:
     """Return the active alert of a history record that fired when an earlier daemon ended."""
     active = ActiveAlert(finding_of(record), fires_until, min_seconds)
-    active.silenced = record.silenced
+    active.silenced, active.over_since = record.silenced, record.evidence.get("recovered")
     active.recorded = active.begun = active.restored = True
     active.ended = record.ended
     return active
+
+
+def first_summary(record: Alert) -> str:
+    """Return the summary of the first finding, without the clauses about further ranks, occurrences and the end."""
+    return record.summary.partition(OTHERS)[0].partition(RECOVERED)[0]
 
 
 def finding_of(record: Alert) -> Finding:
@@ -250,8 +265,7 @@ def finding_of(record: Alert) -> Finding:
         severity,
         tuple(sorted(record.labels.items())),
         record.started,
-        # The clause about further ranks is written again from the locations.
-        record.summary.partition(OTHERS)[0],
+        first_summary(record),
         record.description.removeprefix(str(record.evidence.get(CONCLUSION, ""))).lstrip(),
         run=record.run,
         evidence=record.evidence,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.causes import attempts, gpus, long_steps, machine, other_alerts, steps
 from trackside_daemon.causes.baseline_readings import baseline_readings
 from trackside_daemon.causes.cause import LostTime
+from trackside_daemon.causes.readings import LEAST_WAIT
 from trackside_daemon.model.families import gpu, host, process, training
 from trackside_daemon.model.text import percent
 
@@ -83,8 +84,11 @@ def of_baseline(connection: sqlite3.Connection, facts: Facts, usual: Facts, lost
 
 
 def compared(readings: Readings) -> list[str]:
-    """Return what has a usual level and one now."""
-    return [text for family, text in _COMPARED.items() if readings.of(family)]
+    """Return what has a usual level and one now; of the phases no cause takes all, so that one may have moved."""
+    found = {family: readings.of(family) for family in _COMPARED}
+    if any(level.rose(LEAST_WAIT) for _, level in found[training.PHASE_SECONDS]):
+        del found[training.PHASE_SECONDS]
+    return [_COMPARED[family] for family, levels in found.items() if levels]
 
 
 def conclusion(causes: Sequence[Rise], known: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from trackside_daemon.history.read.resources import Resource, Resources, machine
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.time_accounting import rank_times
 from trackside_daemon.model.families import cgroup, gpu, process
+from trackside_daemon.model.stall import ENOUGH_STEPS, USUAL
 from trackside_daemon.model.time_ledger import RankSpan
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
-USUAL = 6.0  # seconds of a step of which none was measured
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
 
 HOT = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))  # limits that are a fault, not a setting
@@ -231,7 +231,7 @@ def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float,
                 before=times.before,
                 after=times.after,
                 lives=attempt["ended"] is None and run["ended"] is None,
-                usual=USUAL if times.step_seconds is None else times.step_seconds,
+                usual=USUAL if times.step_seconds is None or times.steps[1] < ENOUGH_STEPS else times.step_seconds,
                 steps=times.steps[1],
             )
         )

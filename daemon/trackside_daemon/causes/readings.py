@@ -234,8 +234,14 @@ class Readings(NamedTuple):
         others = [one for one in self.series(family, **labels) if _is_about(one.labels, self.peers)]
         if not (self.peers and subjects):
             return found
-        usual = [level.now for one in others if (level := self._level(one)) is not None]
-        return [SeriesLevel(labels, compared) for labels, level in found if (compared := _compared(level, usual))]
+        usual: dict[str, list[float]] = {}
+        for one in others:
+            if (level := self._level(one)) is not None:
+                usual.setdefault(one.labels.get("phase", ""), []).append(level.now)
+        of_peers = ((labels, level, usual.get(labels.get("phase", ""), [])) for labels, level in found)
+        return [
+            SeriesLevel(labels, compared) for labels, level, peers in of_peers if (compared := _compared(level, peers))
+        ]
 
     def series(self, family: Metric, **labels: str) -> list[Resource]:
         """Return the series of a family that have these labels."""

@@ -10,7 +10,7 @@ from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.attempts import highest
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
-from trackside_daemon.model.stall import standing
+from trackside_daemon.model.stall import QUIET, standing
 from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ Health = Literal["ok", "slow", "broken"]
 DIVERGED = ("NonFinite", "LossDiverging")
 DAMAGED = {"LossDiscontinuity": ("resume_", "loss_discontinuity"), "CheckpointDamaged": ("checkpoint_damaged",)}
 
+ALERTS = 256  # newest alerts of a run that are read
+_STANDS = frozenset((*STALLS, *DEATHS))
 STOPS = frozenset((*DEATHS, *STALLS, *DIVERGED, *DAMAGED))  # names of alerts that a verdict may come from
 
 
@@ -57,13 +59,14 @@ def read_verdict(connection: sqlite3.Connection, uid: str) -> Verdict:
 def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
     """Return the verdict on a run: that it failed comes before that it stands still, has diverged, or was damaged."""
     run = facts.run
+    still = _still(facts, connection)
     if run["ended"] is not None and run["state"] in {"failed", "lost"}:
-        return Verdict(_death(facts, connection), ("failed",), broken=True)
-    if run["ended"] is None and (still := _still(facts, connection)).text:
+        before = f". Before, {still.text}" if still.text else ""
+        return Verdict(f"{_death(facts, connection)}{before}", ("failed",), broken=True)
+    if still.text and run["state"] != "finished":
         return still
     for alert in reversed(facts.alerts):
-        lasts = alert["ended"] is None or alert["ended"] >= facts.ended - LAST_TICK
-        if lasts and alert["alert"] in DIVERGED and alert["severity"] == "critical":
+        if _lasts(alert, facts) and alert["alert"] in DIVERGED and alert["severity"] == "critical":
             return Verdict(shown(alert["summary"]), ("wasted",), broken=True)
     for alert in reversed(facts.alerts):
         if alert["alert"] in DAMAGED and alert["started"] >= _began(facts) and alert["severity"] != "info":
@@ -99,18 +102,35 @@ def _death(facts: Facts, connection: sqlite3.Connection) -> str:
     return f"run {shown(run['name'])}{step} {how}" + (f": {shown(run['cause'])}" if run["cause"] else "")
 
 
+def _lasts(alert: Mapping[str, Any], facts: Facts) -> bool:
+    """Return whether an alert fires, or fired at the end of the run."""
+    if facts.run["ended"] is None:
+        return alert["ended"] is None
+    return alert["started"] <= facts.ended and (alert["ended"] is None or alert["ended"] >= facts.ended - LAST_TICK)
+
+
 def _still(facts: Facts, connection: sqlite3.Connection) -> Verdict:
-    """Return since when the run stands still, and for whom it waits: as the newest alert says, else by its last step."""
-    if any(one["alert"] in STALLS and one["ended"] is None for one in facts.alerts):
-        wanted = alert_reader.AlertFilter(facts.run["id"], firing=facts.ended)
-        firing = [one for one in alert_reader.alerts(connection, wanted) if one["alert"] in STALLS]
-        if firing:
-            # A run that stands still as a whole counts more than one rank of it.
-            alert = max(firing, key=lambda one: bool(one["alert"] == "TrainingStalled"))
-            hang = next(filter(None, (one["evidence"].get("hang") for one in reversed(firing))), None)
-            return Verdict(joined(shown(alert["summary"]), hang), ("stall",), broken=True, hang=hang)
+    """Return since when the run stands still, or stood at its end, and for whom it waits: as alerts say, else by its last step."""
     live = [span for span in facts.spans if span.lives]
+    pushed = max((span.last or span.started for span in live), default=0.0)
+    if any(one["alert"] in _STANDS and _lasts(one, facts) for one in facts.alerts):
+        newest = reversed(alert_reader.alerts(connection, alert_reader.AlertFilter(facts.run["id"], limit=ALERTS)))
+        # The death of a rank counts if others wait for it: what they push afterwards they had begun before.
+        firing = [
+            one
+            for one in newest
+            if _lasts(one, facts)
+            and (
+                (one["alert"] in STALLS and "recovered" not in one["evidence"])
+                or (live and one["alert"] in DEATHS and one["evidence"].get("hang") and one["started"] > pushed - QUIET)
+            )
+        ]
+        # A run that stands still as a whole counts more than one rank of it.
+        firing.sort(key=lambda one: (one["alert"] in DEATHS, one["alert"] == "TrainingStalled"), reverse=True)
+        if firing:
+            hang = next(filter(None, (one["evidence"].get("hang") for one in firing)), None)
+            text = joined(shown(firing[0]["summary"]), hang)
+            return Verdict(text, ("stall",), broken=True, hang=hang if facts.run["ended"] is None else None)
     if live and all(span.stands for span in live):
-        since = max(span.last or span.started for span in live)
-        return Verdict(standing(shown(facts.run["name"]), since, _last_step(facts, connection)), ("stall",))
+        return Verdict(standing(shown(facts.run["name"]), pushed, _last_step(facts, connection)), ("stall",))
     return Verdict()

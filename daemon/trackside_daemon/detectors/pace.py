@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.robust import SortedWindow
+from trackside_daemon.model.stall import ENOUGH_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +16,9 @@ GAPS = 512  # the number of recent gaps whose 99th percentile counts
 # A silence is a stall if it exceeds the usual gap by the first factor and the longest gap by the second.
 OVER_USUAL, OVER_LONGEST = 5.0, 3.0
 
-# Least gaps and steps of a pace. Before that, kernels are compiled and caches filled.
+# Least gaps of a pace, and least steps in any gaps.
 ENOUGH = 3
-ENOUGH_STEPS = 5
+MANY_STEPS = 100
 
 # Seconds of silence that are a stall before there is a pace, and in a pause of a kind that is new.
 BEGINNING = 1800.0
@@ -33,7 +34,9 @@ REMEMBERED_SECONDS = 12 * 3600.0
 SEEDED = 240.0
 
 OVER_MEAN = 10.0  # a silence of so many mean gaps is a stall for such a pace
-WARNING = 0.6  # the share of the deadline after which a silence is a warning
+# The share of the deadline after which a silence is a warning, and the least share of a floor from which on it is one after so
+# many seconds, so that steps of milliseconds have one within 30 s.
+WARNING, WARNING_FLOOR, SOON = 0.6, 0.45, 27.0
 
 
 class Longest:
@@ -96,7 +99,7 @@ class PushPace:
     @property
     def known(self) -> bool:
         """True once there are enough gaps for a pace."""
-        return len(self._gaps) >= ENOUGH and self.steps >= ENOUGH_STEPS
+        return self.steps >= ENOUGH_STEPS and (len(self._gaps) >= ENOUGH or self.steps >= MANY_STEPS)
 
     @property
     def usual(self) -> float:
@@ -112,9 +115,20 @@ class PushPace:
     @property
     def deadline(self) -> float:
         """Seconds of silence after which the run is stalled."""
+        return max(self._floor, self._own)
+
+    @property
+    def warning(self) -> float:
+        """Seconds of silence after which there is a warning."""
+        soon = max(WARNING_FLOOR * self._floor, min(SOON, WARNING * self._floor))
+        return max(soon, WARNING * self._own)
+
+    @property
+    def _own(self) -> float:
+        """Seconds that the steps and pauses of the run itself ask for."""
         if not self.known:
-            return max(self._seeded or BEGINNING, self._floor)
-        return max(self._floor, OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
+            return self._seeded or BEGINNING
+        return max(OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
 
 
 def restored_pace(floor: float, pushes: Sequence[tuple[float, int]]) -> PushPace:

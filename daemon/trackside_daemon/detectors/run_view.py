@@ -198,10 +198,11 @@ class RunProgress:
         over: bool = False,
         evidence: Mapping[str, object] | None = None,
     ) -> Finding:
-        """Return a finding about the run, or about one rank of it."""
+        """Return a finding about the run, or about one rank of it; the end of one is a recovery unless the run has ended."""
         labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
         finding = Finding(alert, severity, labels, time, summary, description, over=over, run=self.id)
-        return finding._replace(evidence=evidence or {}, attempt=self.attempt)
+        recovered = {"recovered": time} if over and not self.state else {}
+        return finding._replace(evidence=recovered | dict(evidence or {}), attempt=self.attempt)
 
     def restored_finding(self, kept: Alert, time: float) -> Finding:
         """Return a finding that continues an alert of an earlier daemon, with the same texts."""

@@ -74,7 +74,8 @@ class Stalled:
         if not any(not rank.ended for rank in run.ranks.values()) or self._is_consequence():
             return None
         deadline = allowed(run, run.pausing)
-        return "critical" if silence > deadline else "warning" if silence > WARNING * deadline else None
+        warning = WARNING * deadline if run.pausing else run.pace.warning
+        return "critical" if silence > deadline else "warning" if silence > warning else None
 
     def _is_consequence(self) -> bool:
         """Return whether the others wait for a rank that died, which was reported."""

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.text import duration, percent
+from trackside_daemon.model.text import duration
 from trackside_daemon.model.time_ledger import Excess, excess, lower_median, own_times, slow_from
 from trackside_daemon.model.troubles import TROUBLES
 
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 STEPS = 20  # least steps of a window
 
 WINDOWS = 50  # recent windows that are remembered per rank
-# A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer.
-SHARE, CALM = 0.6, 0.3
+# A rank becomes a straggler when it is slow in SHARE of the windows, or by FAR times the factor's excess in MOST of the LATEST
+# ones. It has recovered when it is slow in none of these.
+SHARE = 0.6
+MOST, LATEST = 3, 4
+FAR = 2.0
 
 BEFORE = 8  # windows that a rank's own past has at least
 
 _MASK = (1 << WINDOWS) - 1
+_LATEST = (1 << LATEST) - 1
 
 
 class WindowStart(NamedTuple):
@@ -59,6 +63,8 @@ class Straggler:
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, WindowStart] = {}
         self._slow: dict[int, int] = {}
+        self._far: dict[int, int] = {}
+        self._calm_since = 0.0
         self._past: dict[int, deque[float]] = {}  # its times in the last windows in which it was not slow
         # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
         self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window
@@ -88,16 +94,18 @@ class Straggler:
             self._restored = None
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
-        self._began, self._steps = clock.at, run.steps
+        began, self._began, self._steps = clock.now - (clock.at - self._began), clock.at, run.steps
         phases = self._phases()
         if len(phases) >= 2:
-            yield from self._judge(phases, clock)
+            yield from self._judge(phases, clock, began)
 
-    def end(self, clock: RunClock) -> Iterator[Finding]:
-        """End the straggler: it is as fast as the others, or has ended."""
+    def end(self, clock: RunClock, since: float | None = None) -> Iterator[Finding]:
+        """End the straggler: it is as fast as the others *since* a Unix time, or has ended."""
         if self._reported is not None:
             text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
-            yield self._run.finding("StragglerRank", "warning", clock.now, text, rank=self._reported, over=True)
+            at = clock.now if since is None else since
+            yield self._run.finding("StragglerRank", "warning", at, text, rank=self._reported, over=True)
+            self._slow[self._reported] = 0
         self._reported = None
         if self._run.state:
             self._ratios = {}
@@ -120,7 +128,8 @@ class Straggler:
                 }
         return found
 
-    def _judge(self, phases: Mapping[int, Mapping[str, float]], clock: RunClock) -> Iterator[Finding]:
+    def _judge(self, phases: Mapping[int, Mapping[str, float]], clock: RunClock, began: float) -> Iterator[Finding]:
+        """Judge a window that began at a Unix time."""
         each = list(phases.values())
         times = dict(zip(phases, own_times(each), strict=True))
         usual = lower_median(times.values())
@@ -128,19 +137,25 @@ class Straggler:
         least = max(self._slower * usual, slow_from(times.values()))
         for number, time in times.items():
             is_slow = time > least > 0
+            if number == self._reported and not is_slow and self._slow.get(number, 0) & 1:
+                self._calm_since = began
             self._slow[number] = (self._slow.get(number, 0) << 1 | is_slow) & _MASK
+            is_far = is_slow and time > (1 + FAR * (self._slower - 1)) * usual
+            self._far[number] = (self._far.get(number, 0) << 1 | is_far) & _LATEST
             if not is_slow:
                 self._past.setdefault(number, deque(maxlen=WINDOWS)).append(time)
-        slow = {number: time for number, time in times.items() if self._share(number) >= SHARE}
-        if self._reported is not None and self._share(self._reported) <= CALM:
-            yield from self.end(clock)
+        slow = {number: time for number, time in times.items() if self._is_straggler(number)}
+        if self._reported is not None and not self._slow.get(self._reported, 0) & _LATEST:
+            yield from self.end(clock, self._calm_since)
         if self._reported is None and slow:
             self._reported = max(slow, key=lambda number: slow[number])
             most = excess(each, list(phases).index(self._reported))
             yield self._finding(slow, usual, most, clock)
 
-    def _share(self, number: int) -> float:
-        return self._slow.get(number, 0).bit_count() / WINDOWS
+    def _is_straggler(self, number: int) -> bool:
+        """Return whether a rank has been slow for long, or has just become far slower."""
+        far, slow = self._far[number], self._slow[number]
+        return (far & 1 and far.bit_count() >= MOST) or slow.bit_count() >= SHARE * WINDOWS
 
     def _finding(self, slow: Mapping[int, float], usual: float, most: Excess, clock: RunClock) -> Finding:
         run, number, others = self._run, self._reported or 0, len(slow) - 1
@@ -155,9 +170,11 @@ class Straggler:
             if own > 0
             else "It was not faster before, as far as is known. "
         )
+        far = self._far[number].bit_count()
+        count, last = (far, LATEST) if far >= MOST else (self._slow[number].bit_count(), WINDOWS)
         text = (
-            f"{before}It was slow in {percent(self._share(number))} of the last {WINDOWS} windows of {STEPS} steps or more, and all other ranks "
-            f"wait for it. {TROUBLES['StragglerRank'].advice()}"
+            f"{before}It was slow in {count} of the last {last} windows of {STEPS} steps or more, and all other ranks wait for it. "
+            f"{TROUBLES['StragglerRank'].advice()}"
         )
         evidence = {"value": time, "usual": usual} | ({"past": own} if own > 0 else {})
         return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)

@@ -8,6 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alert import CONCLUSION, OCCURRENCES
+from trackside_daemon.captures.hang.places import is_own
+from trackside_daemon.captures.hang.verdict import ranks_text
 from trackside_daemon.documents.elements import Code, Document, Table, facts, listing
 from trackside_daemon.documents.run import fields_of
 from trackside_daemon.model.configuration import flat, setting
@@ -131,11 +133,14 @@ def _bars(values: Sequence[float], finite: Sequence[float]) -> str:
 
 
 def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield the stacks, the innermost call last, as in Python tracebacks."""
+    """Yield the stacks, equal ones together and those in the user's code first, the innermost call last, as in tracebacks."""
+    groups: dict[tuple[str, ...], dict[str, list[int]]] = {}
     for rank in stacks:
         for thread in rank["threads"]:
-            title = f"rank {rank['rank']}, {thread['name']}, innermost call last"
-            yield listing(title, map(Code, thread["frames"]))
+            groups.setdefault(tuple(thread["frames"]), {}).setdefault(thread["name"], []).append(rank["rank"])
+    for frames, names in sorted(groups.items(), key=lambda group: not any(map(is_own, group[0]))):
+        title = "; ".join(f"{ranks_text(ranks)}, {name}" for name, ranks in names.items())
+        yield listing(f"{title}, innermost call last", map(Code, frames))
 
 
 def _gpus(gpus: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[Table]:
@@ -244,7 +249,7 @@ def _value(name: str, value: Any) -> str:
     return percent(value) if base.endswith("_ratio") else number(value)
 
 
-_MOMENTS = frozenset(("last_push", "since"))
+_MOMENTS = frozenset(("last_push", "since", "recovered"))
 
 
 def _before(at: float, alert: Mapping[str, Any]) -> str:

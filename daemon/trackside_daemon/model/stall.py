@@ -10,6 +10,8 @@ from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.text import moment, number
 
 QUIET, OVER_USUAL = 10.0, 10.0  # seconds, and mean steps, without a step from which on a run may stand still
+ENOUGH_STEPS = 5  # least steps that show what a step takes: before that, kernels are compiled and caches filled
+USUAL = 6.0  # seconds of a step of which too few were measured
 
 
 def is_quiet(silence: float, usual: float) -> bool:
@@ -17,11 +19,11 @@ def is_quiet(silence: float, usual: float) -> bool:
     return silence >= max(QUIET, OVER_USUAL * usual)
 
 
-def usual_step(durations: Mapping[tuple[str, ...], object], run: str) -> float | None:
-    """Return the mean seconds of a step of a run, by its name, from the durations of its ranks; None without any."""
+def usual_step(durations: Mapping[tuple[str, ...], object], run: str) -> float:
+    """Return the mean seconds of a step of a run, by its name, from the durations of its ranks; `USUAL` of too few."""
     steps = [one for (of, *_), one in durations.items() if of == run and isinstance(one, Distribution)]
     count = sum(sum(one.counts) for one in steps)
-    return sum(one.sum for one in steps) / count if count else None
+    return sum(one.sum for one in steps) / count if count >= ENOUGH_STEPS else USUAL
 
 
 def standing(name: str, since: float, step: float | None) -> str:

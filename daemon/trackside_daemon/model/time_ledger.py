@@ -126,7 +126,8 @@ class RankSpan(NamedTuple):
         """True if it lives, and has made no step for much longer than usual, evaluations and checkpoints apart."""
         if not self.lives or self.last is None:
             return False
-        return is_quiet(self.ended - self.last - sum(lost_in(self.after).values()), self.usual)
+        paused = sum(seconds for account, seconds in lost_in(self.after).items() if account != "data")
+        return is_quiet(self.ended - self.last - paused, self.usual)
 
 
 class Slowed(NamedTuple):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SIZE = 1_600_000  # bytes of all charts of a report, so that its page stays below 2 MB
 MOST_SIZE = 100_000_000
+PROVEN = frozenset(("other_operation", "other_shape", "ended", "crossed"))  # kinds of hangs from which no rank goes on
 MOST_RUNS = 64  # most runs of a comparison, with its baseline
 MOST_KEYS = 64  # most keys of it
 
@@ -45,7 +46,7 @@ class Diagnosis(OfRun, frozen=True, kw_only=True):
         "health is ok, slow or broken: failed, diverged, standing still or damaged, as verdict says in one sentence. "
         "hang is the verdict on the ranks of a run that hangs. If "
         "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
-        "seconds, and the verdict has quiet_seconds, the time since the last step."
+        "seconds, and the verdict has quiet_seconds, the time since the last step; health is then broken only if no rank can go on."
     )
     baseline: Baseline = ()
     key: Keys = ()
@@ -61,13 +62,13 @@ class Diagnosis(OfRun, frozen=True, kw_only=True):
         """Ask the ranks now if there is no alert yet, or no verdict in it."""
         from trackside_daemon.causes.verdict import joined
 
-        hang = None if found["hang"] else live.hang(found["run"])
+        # Without a verdict the run goes on, or evaluates or saves a checkpoint.
+        hang = live.hang(found["run"]) if found["verdict"] and not found["hang"] else None
         if hang is None:
             return found
-        text = joined(found["verdict"], hang) if found["verdict"] else hang["text"]
-        # Where no rank waits for another one, only time shows that the run does not go on.
-        health = found["health"] if hang["kind"] == "outside" else "broken"
-        return {**found, "health": health, "verdict": text, "hang": hang}
+        # Otherwise only time shows that the run does not go on: the alert decides.
+        health = "broken" if hang["kind"] in PROVEN else found["health"]
+        return {**found, "health": health, "verdict": joined(found["verdict"], hang), "hang": hang}
 
 
 class Performance(OfRun, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,15 @@ from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
-from trackside_daemon.captures.hang.verdict import verdict
+from trackside_daemon.captures.hang.verdict import NO_ANSWER, verdict
+from trackside_daemon.collectors.process.process_tree import read_stat
+from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.capture import AlertLink
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
 from trackside_daemon.model.stall import is_quiet, usual_step
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +38,7 @@ ALERTS = STALLS | {"TrainingProcessDied"}
 
 ANSWERS_APART_SECONDS = 1.0  # seconds between two answers of a rank that makes no progress
 RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
+BUSY = 0.03  # CPU seconds of a main thread between the two answers from which on it does not wait
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
 MAX_WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
 MAX_UNSEEN_RANKS = 65_536  # most ranks of a run that are named as unseen
@@ -59,12 +64,14 @@ class _Hang(NamedTuple):
         pushed: When each rank last pushed a step, by its own clock, as the alert began: another time is progress. None if
             one rank has ended, so that progress proves nothing.
         subject: Only this rank makes no progress; None for the whole run.
+        causes: Of what ranks died, as far as the alert has it.
     """
 
     run: str
     name: str
     pushed: Mapping[int, float] | None
     subject: int | None = None
+    causes: Mapping[int, str] = {}
 
 
 class Hangs:
@@ -132,9 +139,8 @@ class Hangs:
         durations, states = self._state.values(time.monotonic(), f.STEP_DURATION, f.RANK_STATE)
         pushed = self._pushed(name)
         last = max(pushed.values(), default=now)
-        usual = usual_step(durations, name) or 0.0
         lives = any(of == name and value == 1.0 and state not in ENDED for (of, _, state), value in states.items())
-        if not lives or not is_quiet(now - last, usual):
+        if not lives or not is_quiet(now - last, usual_step(durations, name)):
             return None
         found = self._judge(_Hang(run, name, pushed))
         return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}
@@ -174,7 +180,7 @@ class Hangs:
 
     def _judge(self, hang: _Hang) -> HangVerdict | None:
         """Ask all ranks, and those that answer once more; return None if they make progress, or no rank is known."""
-        began = time.monotonic()
+        began, before = time.monotonic(), self._spent(hang.run)
         asked, answers = self._ask("flight?", hang.run)
         bodies: dict[int, Flight] = {answer.rank: answer.body for answer in answers}
         first = {rank: rank_dump(body) for rank, body in bodies.items()}
@@ -191,13 +197,15 @@ class Hangs:
             moved |= {rank for rank, at in self._pushed(hang.name).items() if hang.pushed.get(rank, at) != at}
             if hang.subject in moved if hang.subject is not None else moved:
                 return None
+        busy = {rank for rank, spent in self._spent(hang.run).items() if spent - before.get(rank, spent) >= BUSY}
+        dumps = {rank: dump._replace(busy=rank in busy) for rank, dump in dumps.items()}
         found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
         if hang.pushed is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:
-        (states,) = self._state.values(time.monotonic(), f.RANK_STATE)
+        states, steps = self._state.values(time.monotonic(), f.RANK_STATE, f.STEP)
         known = {
             int(rank): state
             for (name, rank, state), value in states.items()
@@ -208,11 +216,26 @@ class Hangs:
         silent = (asked | known.keys()) - dumps.keys() - ended  # those that have been silent for long are not asked
         unseen = frozenset(range(min(size, MAX_UNSEEN_RANKS))) - dumps.keys() - silent - ended
         reasons = {
-            process.rank: _STATES[process.state].format(pid=process.pid)
-            for process in self._processes()
-            if process.role == "rank" and process.run_id == hang.run and process.state in _STATES
+            process.rank: f"{NO_ANSWER}: {_STATES[process.state].format(pid=process.pid)}"
+            for process in self._ranks(hang.run)
+            if process.rank in silent and process.state in _STATES
         }
-        return Absent(ended, silent, unseen, {rank: why for rank, why in reasons.items() if rank in silent})
+        for rank in ended:
+            at = f", at step {number(steps[hang.name, str(rank)])}" if (hang.name, str(rank)) in steps else ""
+            has, cause = "has " if known[rank] == "finished" else "", hang.causes.get(rank, "")
+            how = how_ended(known[rank], cause) if cause or known[rank] != "failed" else "has failed"
+            reasons[rank] = f"{has}{how}{at}"
+        return Absent(ended, silent, unseen, reasons)
+
+    def _spent(self, run: str) -> dict[int, float]:
+        """Return the CPU seconds of the main thread of each rank of a run, as far as this daemon sees them."""
+        stats = ((one.rank, read_stat(f"/proc/{one.pid}/task", one.pid)) for one in self._ranks(run))
+        ticks = os.sysconf("SC_CLK_TCK")
+        return {rank: (stat.user + stat.system) / ticks for rank, stat in stats if stat is not None}
+
+    def _ranks(self, run: str) -> list[TrainingProcess]:
+        """Return the processes of a run's ranks as of the last tick."""
+        return [one for one in self._processes() if one.role == "rank" and one.run_id == run]
 
     def _info(self, run: str) -> dict[str, str]:
         """Return the labels of a live run, by its id."""
@@ -227,5 +250,7 @@ class Hangs:
 
     def _hang(self, alert: Alert) -> _Hang:
         name = alert.labels.get("run", "")
-        rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
-        return _Hang(alert.run, name, self._pushed(name) if alert.alert in STALLS else None, rank)
+        rank = int(alert.labels.get("rank", 0))
+        subject = rank if alert.alert == "RankSilent" else None
+        causes = {} if alert.alert in STALLS else {rank: str(alert.evidence.get("cause", ""))}
+        return _Hang(alert.run, name, self._pushed(name) if alert.alert in STALLS else None, subject, causes)

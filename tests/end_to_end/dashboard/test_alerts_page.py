@@ -239,9 +239,9 @@ def test_a_stall_shows_where_each_thread_is(
     found = of_name(daemon, "TrainingStalled", "stacks")
     page = open_page(daemon, f"/alerts/{found['id']}", width=390, color_scheme="dark")
     (rank,) = found["evidence"]["stacks"]
-    page.get_by_text("prefetch", exact=True).click()
+    page.get_by_text("rank 0, prefetch").click()
     for thread in rank["threads"]:
-        stack = page.get_by_role("region", name=f"Rank 0, {thread['name']}, the innermost call last")
+        stack = page.get_by_role("region", name=f"Stack of rank 0, {thread['name']}, the innermost call last")
         expect(stack).to_be_visible()
         assert stack.inner_text().strip().splitlines() == thread["frames"]
     sits = next(number for number, line in enumerate(STALLS.splitlines(), 1) if "here it sits" in line)

@@ -48,3 +48,29 @@ def test_the_costliest_cause_is_named_and_the_whole_opens(
     results = page.locator("dl[aria-label=Results]")
     expect(results.locator(".run-tile")).to_have_text(["eval/best1.25", "note<b>"])
     assert violations(page) == []
+
+
+STOPPED = """
+import select, sys, trackside
+run = trackside.init("stops", id="stops-1")
+run.push(step=1, loss=1.0)
+run.push(step=2, loss=float("nan"))
+sys.stdin.readline()
+raise RuntimeError("set `max_norm` to 1")
+"""
+
+
+def test_what_stops_a_run_is_shown_once_and_commands_in_it_as_code(
+    shared_daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
+) -> None:
+    training = start_training(shared_daemon, "-c", STOPPED)
+    verdict = eventually(lambda: shared_daemon.api("runs/stops-1").json().get("verdict"))
+    page = open_page(shared_daemon, "/runs/stops-1?tab=diagnosis")
+    expect(page.locator(".run-cause")).to_have_text(verdict)
+    firing = page.locator(".run-firing li").filter(has_text="NonFinite")
+    expect(firing).to_have_count(1)
+    expect(firing.locator(".clamp")).to_have_text("")
+    expect(page.locator("details.run-section p.bad")).to_have_count(0)
+    training.communicate("\n")
+    expect(page.locator(".run-cause code")).to_have_text("max_norm")
+    expect(page.locator(".run-cause")).to_contain_text("set max_norm to 1")

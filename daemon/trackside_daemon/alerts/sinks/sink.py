@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from trackside_daemon.alerts.active_alert import OTHERS
+from trackside_daemon.alerts.active_alert import first_summary
 from trackside_daemon.alerts.active_alerts import ONCE
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.model.finding import SEVERITIES
@@ -154,4 +154,4 @@ def notification_of(alert: Alert) -> Notified:
 
     Further ranks that have the alert are left out, so they cause no new message.
     """
-    return Notified(alert.severity, alert.summary.partition(OTHERS)[0], alert.ended is not None)
+    return Notified(alert.severity, first_summary(alert), alert.ended is not None)

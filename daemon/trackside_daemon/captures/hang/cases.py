@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trackside.limits import FLIGHT_ENTRIES, FLIGHT_GROUPS
-from trackside_daemon.model.text import shown
+from trackside_daemon.captures.hang.places import children_text, cleaned, innermost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 
 OLDEST = 1e9  # seconds; a greater age is none
-CHARACTERS = 100  # most characters of a name, a shape or a line in a verdict
-
-# Parts of paths that no user's training has: the standard library, installed packages and the import system.
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
 
 GroupKey = tuple[str, str]
 """Backend and name of a process group, or of its sends and receives."""
@@ -72,11 +68,21 @@ class RankDump(NamedTuple):
         groups: Its process groups.
         place: Innermost call of the main thread in the user's code, as ``FILE:LINE in FUNCTION``; empty if unknown.
         inner: Innermost call of the main thread at all, if that is another one.
+        children: What the processes below it do that can hold it up, in words.
+        busy: Its main thread was running, not waiting, when the daemon looked last.
     """
 
     groups: Mapping[GroupKey, RankCalls]
     place: str = ""
     inner: str = ""
+    children: str = ""
+    busy: bool = False
+
+    @property
+    def whereabouts(self) -> str:
+        """The place with those of the processes that the rank may wait for; empty if unknown."""
+        inner = f" ({self.inner})" if self.inner else ""
+        return self.place and f"{self.place}{inner}{self.children and f': its {self.children}'}"
 
     def progress(self) -> object:
         """Return a value that changes with each call that begins or ends."""
@@ -97,32 +103,14 @@ def rank_dump(body: Flight) -> RankDump:
             if calls:
                 key = cleaned(group.backend), f"{cleaned(group.name)}{' p2p' if p2p else ''}"
                 groups[key] = RankCalls(title, frozenset(group.ranks), p2p, calls)
-    place, inner = _place(next(iter(body.threads.values()), ()))
-    return RankDump(groups, place, inner)
-
-
-def cleaned(text: str) -> str:
-    """Return a text from outside for one line of a verdict."""
-    return shown(text[-CHARACTERS:])
+    main: Sequence[str] = next(iter(body.threads.values()), ())
+    return RankDump(groups, *innermost(main), children_text(body.children, main))
 
 
 def _call(entry: FlightEntry) -> CommunicationCall:
     operation, shape, state = map(cleaned, (entry.operation, entry.shape, entry.state))
     age = entry.age if 0 <= entry.age < OLDEST else 0.0
     return CommunicationCall(entry.sequence, operation, shape, entry.elements, state, age)
-
-
-def _place(frames: Sequence[str]) -> tuple[str, str]:
-    """Return the innermost call of a stack in the user's code, and the innermost one if that is another."""
-    own = next((frame for frame in reversed(frames) if not any(part in frame for part in _LIBRARIES)), "")
-    inner = frames[-1] if frames else ""
-    return _short(own or inner), _short(inner) if own and inner != own else ""
-
-
-def _short(frame: str) -> str:
-    """Return ``/a/b/train.py:3 main`` as ``train.py:3 in main``."""
-    place, _, function = frame.rpartition(" ")
-    return cleaned(f"{place.rpartition('/')[2]} in {function}" if place else frame)
 
 
 Kind = Literal[
@@ -154,7 +142,7 @@ class Absent(NamedTuple):
         ended: Their run has ended: the process died, or finished earlier than the others.
         silent: They are connected and did not answer.
         unseen: They are not connected to this daemon.
-        reasons: Why silent ranks do not answer, where that is known.
+        reasons: How ranks ended, or why they do not answer, as the end of a sentence, where that is known.
     """
 
     ended: frozenset[int] = frozenset()

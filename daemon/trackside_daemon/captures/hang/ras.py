@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.captures.hang.cases import cleaned
+from trackside_daemon.captures.hang.places import cleaned
 from trackside_daemon.captures.hang.verdict import ranks_text
 
 if TYPE_CHECKING:

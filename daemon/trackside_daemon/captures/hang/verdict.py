@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Kind, WaitCase, find_cases
-from trackside_daemon.model.text import duration, number
+from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,6 +19,7 @@ PLACES = 64  # most ranks whose place it has, those at fault first
 
 NAMED = 8  # most ranges of ranks that a text names
 NAMED_PLACES = 3  # most places in the code that a text names
+NO_ANSWER = "did not answer within 3 s"
 
 
 class HangVerdict(NamedTuple):
@@ -82,7 +83,8 @@ def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None)
     if silent:
         return _verdict("silent", f"{_silent(silent, absent)}.", silent, dumps, absent)
     if places := places_text(dumps, ranks):
-        text = f"{places}, outside any collective."
+        alone = len(dumps) == 1 and not any((*absent[:3], *(dump.groups for dump in dumps.values())))
+        text = f"{places}." if alone else f"{places}, outside any collective."
         return _verdict("outside", text, ranks if len(ranks) == 1 else (), dumps, absent)
     return None
 
@@ -122,7 +124,7 @@ def _sentence(case: WaitCase, cases: Collection[WaitCase], dumps: Mapping[int, R
         held = f", and has not begun on {who}" if who else ""
         return f"all ranks arrived at {call}, and it does not finish{held}: check the network and the GPUs"
     reasons = {
-        "ended": f"{who} {'has' if len(case.ranks) == 1 else 'have'} ended",
+        "ended": _grouped(case.ranks, absent, f"{'has' if len(case.ranks) == 1 else 'have'} ended"),
         "silent": _silent(case.ranks, absent),
         "unseen": f"who is missing must be among {who}, which this daemon does not see",
     }
@@ -146,18 +148,22 @@ def _mismatch(case: WaitCase, call: str) -> str:
 
 def _silent(ranks: Collection[int], absent: Absent) -> str:
     """Return clauses on ranks that did not answer, those for the same reason together."""
+    return _grouped(ranks, absent, f"{NO_ANSWER}: stopped, or a call holds the GIL")
+
+
+def _grouped(ranks: Collection[int], absent: Absent, unknown: str) -> str:
+    """Return clauses on ranks without a dump, those for the same reason together; *unknown* is that of the others."""
     by_reason: dict[str, list[int]] = {}
     for rank in sorted(ranks):
-        by_reason.setdefault(absent.reasons.get(rank, "stopped, or a call holds the GIL"), []).append(rank)
-    return ", ".join(f"{ranks_text(of)} did not answer within 3 s: {reason}" for reason, of in by_reason.items())
+        by_reason.setdefault(absent.reasons.get(rank, unknown), []).append(rank)
+    return ", ".join(f"{ranks_text(of)} {reason}" for reason, of in by_reason.items())
 
 
 def _wait(case: WaitCase) -> str:
     """Return a clause on those who only wait."""
     if not case.waiting or case.kind == "not_finished":
         return ""
-    wait = "waits" if len(case.waiting) == 1 else "wait"
-    return f"; {ranks_text(case.waiting)} only {wait}, for {duration(case.call.age)} now"
+    return f"; {ranks_text(case.waiting)} only {'waits' if len(case.waiting) == 1 else 'wait'}"
 
 
 def _unknown(case: WaitCase, absent: Absent) -> str:
@@ -192,7 +198,10 @@ def places_text(dumps: Mapping[int, RankDump], ranks: Collection[int]) -> str:
     by_place: dict[str, list[int]] = {}
     for rank in sorted(ranks):
         if rank in dumps and dumps[rank].place:
-            inner = f" ({dumps[rank].inner})" if dumps[rank].inner else ""
-            by_place.setdefault(f"{dumps[rank].place}{inner}", []).append(rank)
-    clauses = [f"{is_or_are(found)} at {place}" for place, found in list(by_place.items())[:NAMED_PLACES]]
+            by_place.setdefault(dumps[rank].whereabouts, []).append(rank)
+    busy = {rank for rank in ranks if rank in dumps and dumps[rank].busy}
+    clauses = [
+        f"{is_or_are(found)}{' busy' if busy.issuperset(found) else ''} at {place}"
+        for place, found in list(by_place.items())[:NAMED_PLACES]
+    ]
     return ", ".join(clauses)

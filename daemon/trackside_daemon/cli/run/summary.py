@@ -110,7 +110,9 @@ class CommandSummary:
             for line in lines(whole, events, source.ask(questions.Alerts(run=run["id"]))["alerts"]):
                 report(line)
             if why := _why(source.ask(questions.Diagnosis(id=run["id"]))):
-                report(f"{run['name']}: {why}; trackside why {run['id']} has the advice{self._where()}")
+                about = "" if why.startswith(f"{run['name']}: ") else f"{run['name']}: "
+                end = "" if why.endswith(".") else ";"
+                report(f"{about}{why}{end} trackside why {run['id']} has the advice{self._where()}")
         if len(runs) > MAX_RUNS:
             report(f"{len(runs) - MAX_RUNS} earlier runs: trackside runs{self._where()}")
         elif runs:

@@ -170,6 +170,12 @@ export function fillSelect(select, values, textOf) {
   rerender(select, JSON.stringify(values), make);
 }
 
+// Returns a text as children, with what stands between backticks as code.
+export function withCode(text) {
+  const parts = text.split("`");
+  return parts.length % 2 ? parts.map((part, index) => (index % 2 ? h("code", {}, part) : part)) : [text];
+}
+
 // Replaces an element's content when `text`, the data that it is made from, differs.
 export function rerender(element, text, make) {
   if (element.madeOf === text) return;

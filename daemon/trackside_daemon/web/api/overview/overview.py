@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.active_alert import series_labels
-from trackside_daemon.causes.facts import USUAL
 from trackside_daemon.causes.verdict import STOPS, Verdict, read_verdict
 from trackside_daemon.history.read.live_values import sparkline, total_steps
 from trackside_daemon.history.read.series import LOSSES
@@ -39,7 +38,10 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.overview.rates import Attempt, RateTracker
     from trackside_daemon.web.api.overview.runs import VisibleRun
 
-AGAIN_SECONDS = 5.0  # after which a verdict is read again: the history has an alert later than the page
+AGAIN_SECONDS = 5.0  # after which a verdict is read again
+SOON_SECONDS = (
+    0.9  # the same for as long after what it comes from has changed, which the history has later than the page
+)
 MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
 
 log = logging.getLogger("trackside")
@@ -159,7 +161,7 @@ class Overview:
         self._lock = threading.Lock()
         self._alert_ids = AlertIds()
         self._total_steps: dict[Attempt, int] = {}
-        self._verdicts: dict[Attempt, tuple[float, object, Verdict]] = {}
+        self._verdicts: dict[Attempt, tuple[float, float, object, Verdict]] = {}
         self._unreadable = False
 
     def build(self) -> dict[str, Any]:
@@ -188,27 +190,32 @@ class Overview:
             }
 
     def _run_json(self, now: TwoClocks, run: VisibleRun, counts: Mapping[str, int]) -> dict[str, Any]:
-        _, _, verdict = self._verdicts.get(run.attempt, (0.0, None, Verdict()))
+        verdict = self._verdicts[run.attempt][-1] if run.attempt in self._verdicts else Verdict()
         extras = RunExtras(self._total_steps.get(run.attempt), counts, verdict)
         return runs.run_json(self._state, now, run, self._rates, extras)
 
     def _read_verdicts(self, now: TwoClocks, visible: Sequence[VisibleRun], firing: Iterable[Alert]) -> None:
         """Read what stops the runs that failed, have an alert that says so, or have been quiet for longer than usual."""
-        stopped = {alert.run for alert in firing if alert.alert in STOPS}
+        stopped: dict[str, list[object]] = {}
+        for alert in firing:
+            if alert.alert in STOPS:
+                hang = alert.evidence.get("hang", {}).get("text")
+                stopped.setdefault(alert.run, []).append((alert.alert, alert.started, alert.summary, hang))
         before, self._verdicts = self._verdicts, {}
         (durations,) = self._state.values(now.monotonic, training.STEP_DURATION)
         for run in visible:
             last = max(run.ranks[runs.GAUGES.index(training.LAST_STEP)].values(), default=now.wall)
-            usual = usual_step(durations, run.name)
-            quiet = run.state not in ENDED and is_quiet(now.wall - last, USUAL if usual is None else usual)
-            key = run.state, run.attempt[0] in stopped, quiet
-            if not (run.state in {"failed", "lost"} or any(key[1:])):
+            quiet = run.state not in ENDED and is_quiet(now.wall - last, usual_step(durations, run.name))
+            key = run.state, stopped.get(run.attempt[0]), quiet
+            if not (run.state in {"failed", "lost", "stopped"} or any(key[1:])):
                 continue
-            at, same, verdict = before.get(run.attempt, (-AGAIN_SECONDS, None, Verdict()))
-            if same != key or now.monotonic - at >= AGAIN_SECONDS:
+            at, changed, same, verdict = before.get(run.attempt, (0.0, 0.0, None, Verdict()))
+            changed = changed if same == key else now.monotonic
+            again = SOON_SECONDS if now.monotonic - changed < AGAIN_SECONDS else AGAIN_SECONDS
+            if same != key or now.monotonic - at >= again:
                 with suppress(sqlite3.Error, ValueError, LookupError), self._database.reading() as connection:
                     at, verdict = now.monotonic, read_verdict(connection, run.attempt[0])
-            self._verdicts[run.attempt] = at, key, verdict
+            self._verdicts[run.attempt] = at, changed, key, verdict
 
     def _read_history(self, visible: list[VisibleRun], firing: list[Alert]) -> None:
         """Read missing values from the history: alert ids, total steps, and losses from before this daemon."""

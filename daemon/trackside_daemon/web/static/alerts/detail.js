@@ -8,7 +8,7 @@ import { coalesce } from "/static/polling.js";
 import {
   matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
 } from "/static/alerts/format.js";
-import { h, setText, badge, rerender, syncRows, table } from "/static/dom.js";
+import { h, setText, badge, rerender, syncRows, table, withCode } from "/static/dom.js";
 import { span, when } from "/static/format.js";
 import { SEVERITIES } from "/static/vocabulary.js";
 
@@ -164,8 +164,8 @@ class AlertPage {
     ];
     for (const [element, make, of] of parts) rerender(element, JSON.stringify(of), make);
     setText(this.title, alert.alert);
-    setText(this.summary, alert.summary);
-    setText(this.description, alert.description);
+    rerender(this.summary, alert.summary, () => withCode(alert.summary));
+    rerender(this.description, alert.description, () => withCode(alert.description));
     this.description.hidden = !alert.description;
     setText(this.dismissButton, dismissed ? "Not a false alarm" : "False alarm");
     this.silenceButton.hidden = ended !== null || Boolean(alert.silenced_until);

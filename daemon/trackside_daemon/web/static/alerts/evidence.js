@@ -3,6 +3,7 @@
 import { displayName, displayValue } from "/static/alerts/format.js";
 import { h, scrollable, table, svg } from "/static/dom.js";
 import { percent, span, number, real, when } from "/static/format.js";
+import { stackList } from "/static/stacks.js";
 
 const SECTIONS = {
   occurrences: ["Times that it came while the alert fired", (times, alert) =>
@@ -17,7 +18,7 @@ const SECTIONS = {
   hang: ["Places of the ranks",
     ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
-  stacks: ["Stacks", stacks],
+  stacks: ["Stacks", (ranks) => h("div", {}, stackList(ranks))],
   ranks: ["Last values of the ranks", rankValues],
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) =>
@@ -88,19 +89,6 @@ function causes(values) {
     (ratio === undefined ? "" : ` It can explain ${percent(ratio)} of the lost time at most.`);
   return h("ol", {}, values.map(({ text, explains_ratio: ratio }) =>
     h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
-}
-
-function stacks(ranks) {
-  return h("div.charts", {}, ranks.map(({ rank, threads }) =>
-    h("section.card", {}, h("h3", {}, `Rank ${rank}`), threads.map((thread, index) => stack(rank, thread, index)))));
-}
-
-// The main thread is open. The innermost call is the last, as Python writes stacks, and is emphasized.
-function stack(rank, { name, frames }, index) {
-  const label = `Rank ${rank}, ${name}, the innermost call last`;
-  const calls = [frames.slice(0, -1).map((frame) => `${frame}\n`), h("b", {}, frames.at(-1))];
-  return h("details", { open: index === 0 }, h("summary", {}, name,
-    h("span.quiet", {}, index === 0 ? ", the innermost call last" : "")), preformatted(h("code", {}, calls), label));
 }
 
 function events(values, alert) {

@@ -3,7 +3,7 @@
 import { timeTable } from "/static/run/phases.js";
 import { DIAGNOSIS_MS, isDue } from "/static/polling.js";
 import { getJson, runPath } from "/static/api.js";
-import { h, setText, ENDED, rerender, fold } from "/static/dom.js";
+import { h, setText, ENDED, rerender, fold, withCode } from "/static/dom.js";
 import { percent, span } from "/static/format.js";
 
 const JOULES_PER_KWH = 3.6e6;
@@ -33,7 +33,8 @@ export class Diagnosis {
       const found = await getJson(`${runPath(this.id)}/diagnosis`, this.signal);
       found.causes = found.causes.filter((item) => item.listed);
       const first = found.causes[0]?.summary ?? "nothing cost more than 5 % of the time or a minute";
-      setText(this.note, found.verdict || first);
+      const note = found.verdict || first;
+      rerender(this.note, note, () => withCode(note));
       this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
       this.loadedAt = performance.now();
@@ -51,7 +52,6 @@ function content(found) {
   const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
   if (conclusion) effects.push(h("li", {}, h("b", {}, "slower steps"), `: ${conclusion}`));
   const findings = [
-    found.verdict ? h("p.bad", {}, found.verdict) : "",
     h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
     h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
     list("For the next run", advice),
@@ -81,17 +81,17 @@ function cause(item, { currency }) {
     ? "" : `Expected gain: ${item.low > 0 ? `${span(item.low)} to` : "up to"} ${span(item.high)}`;
   const cost = item.cost === null ? "" : `, at most ${item.cost.toFixed(2)} ${currency}`;
   return h("li.card", {},
-    h("h3", {}, item.summary),
+    h("h3", {}, withCode(item.summary)),
     gain ? h("p", {}, gain, cost) : "",
     h("ul", {}, item.evidence.map(evidence)),
-    h("p", {}, h("b", {}, "Try: "), item.advice),
-    h("p.quiet", {}, "Check: ", item.check));
+    h("p", {}, h("b", {}, "Try: "), withCode(item.advice)),
+    h("p.quiet", {}, "Check: ", withCode(item.check)));
 }
 
 // A piece of evidence is a text with the path of what it comes from in the API: an alert has a page.
 function evidence({ text, path }) {
   const [, page] = /(?:^|\/)(alerts\/\d+)$/.exec(path) ?? [];
-  return h("li", { title: path }, page ? h("a", { href: `/${page}` }, text) : text);
+  return h("li", { title: path }, page ? h("a", { href: `/${page}` }, withCode(text)) : withCode(text));
 }
 
 function energy({ gpu_joules: gpu, cpu_joules: cpu }) {

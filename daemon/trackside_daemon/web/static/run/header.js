@@ -1,9 +1,10 @@
 // A run's header: its name, state, progress, speed, firing alerts, and the stacks of its ranks.
 
 import { query, getJson, runPath } from "/static/api.js";
-import { h, rerender, syncRows, setText, badge, bar, ENDED } from "/static/dom.js";
+import { h, rerender, syncRows, setText, badge, bar, ENDED, withCode } from "/static/dom.js";
 import { isLoss, ranges } from "/static/run/keys.js";
 import { LOSSES } from "/static/vocabulary.js";
+import { stackList } from "/static/stacks.js";
 import { number, percent, plural, short, span, when, plain } from "/static/format.js";
 
 class Stacks {
@@ -35,7 +36,7 @@ class Stacks {
       const silentText = silent.length
         ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
       setText(this.status, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${silentText}`);
-      this.list.replaceChildren(...ranks.map((item, index) => rankDetails(item, index === 0)));
+      this.list.replaceChildren(...stackList(ranks.map(threadsOf)));
     } catch (problem) {
       setText(this.status, problem.message);
       this.list.replaceChildren();
@@ -44,18 +45,12 @@ class Stacks {
   }
 }
 
-// Lists the main thread first, since it runs the training, and leaves out the client's own threads.
-function rankDetails({ rank: number, threads }, open) {
-  const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
-  const names = Object.keys(threads).filter((name) => !name.startsWith("trackside")).sort((a, b) => main(a) - main(b));
-  const stack = (name) => {
-    const calls = threads[name];
-    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` },
-      calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
-  };
-  const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
-  return h("details", { open },
-    h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
+// Returns the threads without the client's own, the main thread first, since it runs the training.
+function threadsOf({ rank, threads }) {
+  const main = (entry) => (entry[0].startsWith("MainThread") ? 0 : 1);
+  const own = Object.entries(threads).filter(([name]) => !name.startsWith("trackside"))
+    .sort((a, b) => main(a) - main(b));
+  return { rank, threads: own.map(([name, frames]) => ({ name: name.replace(/ \d+$/, ""), frames })) };
 }
 
 const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
@@ -131,7 +126,7 @@ export class Header {
     setText(this.notes, run.notes ?? "");
     const stops = (row && !ended ? row.verdict : run.verdict) || run.cause;
     this.cause.hidden = !stops;
-    setText(this.cause, stops);
+    rerender(this.cause, stops, () => withCode(stops));
     const results = Object.entries(run.summary ?? {});
     this.results.hidden = !results.length;
     syncRows(this.results, results, ([key]) => key, ([key]) => result(key));
@@ -158,7 +153,10 @@ export class Header {
     const others = alerts.length - MAX_FIRING;
     this.moreAlerts.hidden = others <= 0;
     setText(this.moreAlerts, `${plural(others, "more alert")}`);
-    syncRows(this.firing, alerts.slice(0, MAX_FIRING),
+    // What stops the run stands above.
+    const firing = alerts.slice(0, MAX_FIRING).map((item) =>
+      (item.summary && stops?.startsWith(item.summary) ? { ...item, summary: "" } : item));
+    syncRows(this.firing, firing,
       (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }
 
@@ -222,7 +220,7 @@ function alert(first) {
   row.update = (item) => {
     word.update(item.severity, item.silenced ? `${item.severity}, silenced` : item.severity);
     if (item.id !== null) link.setAttribute("href", `/alerts/${item.id}`);
-    setText(summary, item.summary);
+    rerender(summary, item.summary, () => withCode(item.summary));
     summary.title = item.summary;
   };
   return row;
