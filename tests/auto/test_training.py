@@ -21,6 +21,7 @@ from trackside.auto.method_wrapping import replace_methods
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 from trackside.pytorch.overhead_budget import StepSampler
 from trackside.row_queue import RowQueue
+from trackside.totals import loader_workers
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     made = Found()
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (iterator, "__next__")]
+    owners += [(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__")]
     owners += [(torch, "save"), (torch.serialization, "save")]
     owners += [(torch.amp.GradScaler, name) for name in ("scale", "step")]
     for owner, name in owners:
@@ -67,6 +69,24 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     after_steps.clear()
     after_steps.update(before)
     hooks.clear()
+
+
+def test_a_loaders_workers_are_values_of_a_step_about_once_a_second(
+    found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_workers, "EVERY", 0)
+    model, optimizer = trainable()
+    for inputs, targets in DataLoader(batches(6).dataset, batch_size=4, num_workers=2):
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    keys = ["data/workers", "data/batches_ready", "data/transform_seconds", "data/transform_cpu_seconds"]
+    assert found.column("data/workers") == [2.0] * 6
+    assert all(sum(value is not None for value in found.column(key)) >= 1 for key in keys)
+    assert max(found.column("data/batches_ready")) <= 4
+    for inputs, targets in batches(2):
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    assert found.column("data/workers")[6:] == [None, None], "a loader without workers"
 
 
 def trainable() -> tuple[nn.Module, torch.optim.Optimizer]:

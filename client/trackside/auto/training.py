@@ -25,6 +25,7 @@ from trackside.auto.stages import AutoStages, Models
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
+from trackside.totals.loader_workers import times_of
 from trackside.totals.phases import WAITED, WAITS, PhaseMark
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
 
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
+    from trackside.totals.loader_workers import WorkerTimes
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
+NEVER = 2**63  # a moment that does not come
 
 _EVALUATES = PhaseMark(enters=True, phase="eval", automatic=True)
 _EVALUATED = PhaseMark(enters=False, phase="eval", automatic=True)
@@ -74,6 +77,9 @@ class TrainingWatch:
         self._fetched: deque[tuple[int, int]] = deque(maxlen=AHEAD)
         self._iterator: Callable[[], Any] = _nothing
         self._samples = self._tokens = 0
+        self._workers: WorkerTimes | None = None
+        self._workers_due = NEVER
+        self._of_workers: dict[str, float] = {}
         self._is_evaluating = False
         self._run = auto_run
         self._queue: RowQueue | None = None
@@ -146,14 +152,21 @@ class TrainingWatch:
             values["learning_rate"] = rate
         if self._samples:
             values["samples"], self._samples = self._samples, 0
-        if self._tokens:
-            values["tokens"], self._tokens = self._tokens, 0
+        if self._tokens or self._of_workers:
+            self._add_seldom(values)
         if self._is_evaluating:
             self._end_evaluation()
         queue = self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
         if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
             self._times(queue, optimizer)
+
+    def _add_seldom(self, values: dict[str, Any]) -> None:
+        """Add what few steps have."""
+        if self._tokens:
+            values["tokens"], self._tokens = self._tokens, 0
+        values.update(self._of_workers)
+        self._of_workers = {}
 
     def _begins(self, optimizer: Any, losses: int) -> bool:
         """Return whether a training begins with the step of an optimizer that did not step first in the last one."""
@@ -228,6 +241,8 @@ class TrainingWatch:
             batch: The batch.
         """
         if not since:
+            if self._is_paused and self._records_gradients():
+                self._join_workers(iterator)
             return
         self._batches += 1
         first = iterator._num_yielded == 1  # noqa: SLF001  public only by the iterator's length, which few have
@@ -241,7 +256,18 @@ class TrainingWatch:
                 iterator.trackside_fetched = deque(maxlen=AHEAD)
             self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
             self._iterator = weakref.ref(iterator)
+            self._workers = times_of(iterator)
+            self._workers_due = NEVER if self._workers is None else self._workers.due
+        if since >= self._workers_due and self._workers is not None:
+            self._of_workers = self._workers.read(iterator)
+            self._workers_due = self._workers.due
         self._fetched.append(counts(batch))
+
+    def _join_workers(self, iterator: Any) -> None:
+        """Add the values of a loader's workers to the next push of a framework's callback."""
+        workers = times_of(iterator)
+        if workers is not None and monotonic_ns() >= workers.due and (queue := self._run().queue) is not None:
+            queue.join_next_push(workers.read(iterator))
 
     def ran_out(self) -> None:
         """Note that a wait has ended without a batch."""
