@@ -242,7 +242,7 @@ def next_batch(original: Any, name: str) -> Any:
         since = 0
         if begins.is_on:
             try:  # as `LibraryHook` does, with a result
-                since = begins.work()
+                since = begins.work(self)
             except Exception as error:  # noqa: BLE001  the same
                 begins.fail(error)
         try:

@@ -5,6 +5,8 @@
   accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
   as those of a discriminator, are summed.
 - *Samples* and *tokens* are those of the batch that a backward pass follows: an evaluation's count for nothing.
+- An *evaluation* is the time in which gradients are off, or batches come of a dataset other than the training's, or many of it
+  without a backward pass.
 
 In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
 
@@ -81,6 +83,15 @@ class TrainingWatch:
         self._workers_due = NEVER
         self._of_workers: dict[str, float] = {}
         self._is_evaluating = False
+        self._trains: set[int] = set()
+        """Datasets whose batches a backward pass has followed, by their identities."""
+        self._asks: dict[int, int] = {}
+        """Batches of other datasets, and further ones of these, that the training has asked for since the last backward pass."""
+        self._asked = 0
+        self._evaluated: set[int] = set()
+        self._guess = 0
+        """The dataset whose batches are taken for an evaluation's now; 0 for none."""
+        self._is_careful = False
         self._run = auto_run
         self._queue: RowQueue | None = None
         self._rows: deque[Row] | None = None
@@ -106,6 +117,9 @@ class TrainingWatch:
         """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
         if self._is_paused:
             return
+        self._asked = 0
+        if self._asks:
+            self._trains_on()
         stages = self.stages
         if stages is not None and stages.is_timing:
             stages.await_backward(tensors)
@@ -155,7 +169,7 @@ class TrainingWatch:
         if self._tokens or self._of_workers:
             self._add_seldom(values)
         if self._is_evaluating:
-            self._end_evaluation()
+            self._end_evaluation(trains=True)
         queue = self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
         if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
@@ -212,8 +226,8 @@ class TrainingWatch:
         if self._steps == before:
             self.stepped(optimizer)
 
-    def waits(self) -> int:
-        """Note that the training waits for a batch of a data loader.
+    def waits(self, iterator: Any) -> int:
+        """Note that the training waits for a batch of a data loader, by its iterator.
 
         Returns:
             Since when, in monotonic nanoseconds; 0 for a wait that does not count.
@@ -225,7 +239,11 @@ class TrainingWatch:
             if rows is not None:
                 self._begin_evaluation()
             return 0
-        if self._is_evaluating and rows is not None:
+        self._asked += 1
+        dataset = id(iterator._dataset)  # noqa: SLF001  public only of the loader, which an iterator does not name
+        if (dataset not in self._trains or self._asked > AHEAD) and self._evaluates(dataset):
+            self._begin_evaluation()
+        elif self._is_evaluating and rows is not None:
             self._end_evaluation()
         since = monotonic_ns()
         if rows is not None and len(rows) < ROWS_WAITING:
@@ -274,18 +292,44 @@ class TrainingWatch:
         if self._is_paused:
             return
         self._batches += 1
+        self._asked = 0
+        self._asks.clear()
         if self._is_evaluating:
             self._end_evaluation()
         elif (rows := self._rows) is not None and get_ident() == self._thread:
             rows.append((monotonic_ns(), WAITED, None))
+
+    def _evaluates(self, dataset: int) -> bool:
+        """Return whether a batch seems to be one that no backward pass will follow."""
+        asks = self._asks[dataset] = self._asks.get(dataset, 0) + 1
+        if asks <= AHEAD and (not self._trains or self._is_careful or dataset in self._trains):
+            return False
+        self._guess = dataset
+        return True
+
+    def _trains_on(self) -> None:
+        """Remember the datasets that a backward pass follows, after few batches of each."""
+        if self._is_evaluating:
+            self._end_evaluation(trains=True)
+        self._trains.update(dataset for dataset, asks in self._asks.items() if asks <= AHEAD)
+        self._trains -= self._evaluated
+        self._asks.clear()
 
     def _begin_evaluation(self) -> None:
         if not self._is_evaluating and self._rows is not None:
             self._is_evaluating = True
             self._rows.append((monotonic_ns(), _EVALUATES, None))
 
-    def _end_evaluation(self) -> None:
+    def _end_evaluation(self, *, trains: bool = False) -> None:
+        """End an evaluation; it was none if the training *trains* on its batches."""
         self._is_evaluating = False
+        guess, self._guess = self._guess, 0
+        if guess and trains:
+            self._is_careful = True
+            self._trains.add(guess)
+            self._evaluated.discard(guess)
+        elif guess and guess not in self._trains:
+            self._evaluated.add(guess)
         if self._rows is not None:
             self._rows.append((monotonic_ns(), _EVALUATED, None))
 
