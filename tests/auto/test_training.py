@@ -309,6 +309,24 @@ def evaluations(run: trackside.Run) -> list[str]:
     return [word for word in marks(run) if word.endswith("eval")]
 
 
+def test_a_batch_is_prepared_from_its_arrival_to_the_call_of_the_model(timed: trackside.Run) -> None:
+    (model, optimizer), train = trainable(), batches(3)
+    trained(train, model, optimizer)
+    marks(timed)
+    for inputs, targets in train:
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        words = [word for word in marks(timed) if not word.endswith("data")]
+        assert words == ["+prepare", "-prepare", *STAGES]
+    marks(timed)
+    evaluated(batches(3), model)
+    assert [word for word in marks(timed) if word.endswith("prepare")] == []
+    for inputs, targets in train:  # by a way that no hook sees
+        mse_loss(torch.nn.functional.linear(inputs, model.weight, model.bias), targets).backward()
+        optimizer.step()
+    assert [word for word in marks(timed) if word.endswith("prepare")] == ["+prepare", "-prepare"], "before it is known"
+
+
 def test_tokens_are_those_of_input_ids(found: Found) -> None:
     model = nn.Embedding(9, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

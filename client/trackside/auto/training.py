@@ -280,6 +280,9 @@ class TrainingWatch:
             self._of_workers = self._workers.read(iterator)
             self._workers_due = self._workers.due
         self._fetched.append(counts(batch))
+        stages = self.stages
+        if stages is not None and stages.is_timing and not self._is_evaluating:
+            stages.batch_arrived()
 
     def _join_workers(self, iterator: Any) -> None:
         """Add the values of a loader's workers to the next push of a framework's callback."""

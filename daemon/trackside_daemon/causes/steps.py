@@ -159,6 +159,8 @@ EVAL = Kind(
 
 ADVICE = {
     "data": "look at the data loader and the storage of that rank: its workers, its shard, its local cache",
+    "prepare": "look at what this rank does with a batch before the model gets it: copies to its device (pin_memory=True and "
+    "non_blocking=True), transforms of the batch",
     "optimizer": "look for work that this rank alone does in its optimizer's step, such as hooks, copies or logging",
     "other": "look for work that this rank alone does between the stages of a step, such as logging, metrics or reads of values",
 }
