@@ -109,7 +109,7 @@ def test_of_ranks_that_are_alike_none_costs_much_of_the_time(daemon: Daemon, cou
 
 @pytest.mark.only_soak
 def test_memory_that_grows_in_all_ranks_is_named(daemon: Daemon) -> None:
-    found = trained(daemon, "run", "--slow=memory", "--steps=3000")
+    found = trained(daemon, "run", "--slow=memory", "--steps=800", "--seconds=0.2")
     assert found["causes"][0]["cause"] == "host_memory_leak"
 
 
