@@ -5,7 +5,7 @@
     python bench/diagnosis.py --only "compute straggler" --repeats 1
 
 trackside gets the script as it is, by `trackside run --auto`; TraceML needs two lines in it. The cost is the CPU time of the
-training's thread, which other work of the machine changes least, of processes that take turns.
+training's thread, which other work of the machine changes least, in pairs of steps: see bench/auto_steps.py and bench/watch.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import multiprocessing
 import re
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,11 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from processes import ROOT, clean_environ, eventually
 
 from bench.daemons import fresh_daemon
-from bench.pairs import bootstrapped
 from bench.table import head, interval, machine, row
 
 if TYPE_CHECKING:
@@ -35,34 +32,7 @@ if TYPE_CHECKING:
 
 SCRIPT = ROOT / "tests" / "public" / "four_ranks.py"
 LONGEST = 900.0  # seconds of a training
-STEPS, PAIRS = 300, 8  # of the training of which the cost is measured
-
-COST = """
-import statistics, sys, time
-from contextlib import nullcontext
-if "traceml" in sys.argv:
-    import traceml_ai as traceml
-    traceml.init(mode="auto")
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-torch.set_num_threads(1)
-torch.manual_seed(1)
-model = nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())], nn.Linear(512, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-steps = int(sys.argv[1])
-loader = DataLoader(TensorDataset(torch.randn(128 * steps, 512), torch.randn(128 * steps, 1)), batch_size=128)
-batches, times = iter(loader), []
-for _ in range(steps):
-    began = time.thread_time_ns()
-    x, y = next(batches)
-    with traceml.trace_step(model) if "traceml" in sys.argv else nullcontext():
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-    times.append(time.thread_time_ns() - began)
-print("thread", statistics.mean(sorted(times[20:])[: int(0.9 * steps)]))
-"""
+PAIRS = 1500  # of the steps of which the cost is measured
 
 
 class Training(NamedTuple):
@@ -149,7 +119,13 @@ def ran(command: list[str], **environ: str) -> str:
     """Return the output of a command."""
     same = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
-        command, env=clean_environ({**same, **environ}), capture_output=True, text=True, timeout=LONGEST, check=False
+        command,
+        cwd=ROOT,
+        env=clean_environ({**same, **environ}),
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -181,20 +157,12 @@ def verdict(venv: Path, training: Training) -> str:
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "training.py"
         script.write_text(with_traceml(SCRIPT.read_text(encoding="utf-8")), encoding="utf-8")
-        traceml_run(
-            venv, script, Path(place), "--nproc-per-node=4", f"--master-port={free_port()}", "--args", *training.flags
-        )
+        logs = ("--logs-dir", f"{place}/logs", "--run-name", "run")
+        ranks = ("--nproc-per-node=4", f"--master-port={free_port()}")
+        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, "--args", *training.flags])
         summary = json.loads((Path(place) / "logs" / "run" / "final_summary.json").read_text(encoding="utf-8"))
         found: dict[str, Any] = summary["primary_diagnosis"]
         return f"{found['status']}: {found['summary']}"
-
-
-def traceml_run(venv: Path, script: Path, place: Path, *flags: str) -> str:
-    """Return the output of a script under TraceML."""
-    logs = ("--logs-dir", str(place / "logs"), "--run-name", "run")
-    ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *flags])
-    (output,) = (place / "logs" / "run").rglob("training.stdout.log")
-    return output.read_text(encoding="utf-8")
 
 
 def with_traceml(text: str) -> str:
@@ -206,32 +174,22 @@ def with_traceml(text: str) -> str:
 
 
 def costs(traceml: Path | None, pairs: int) -> None:
-    """Print by how much a step is longer with each tool."""
-    head("a step, CPU time of its thread", "pairs", "step", "longer by")
-    with fresh_daemon() as daemon, tempfile.TemporaryDirectory() as place:
-        script = Path(place) / "steps.py"
-        script.write_text(COST, encoding="utf-8")
-        plain = [sys.executable, str(script), str(STEPS)]
-        to = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url}
-        under = [sys.executable, "-m", "trackside_daemon", "run", "--auto", "--", *plain]
-        found: dict[str, list[tuple[float, float]]] = {}
-        for number in range(pairs):
-            without = microseconds(ran(plain))
-            found.setdefault("trackside run --auto", []).append((without, microseconds(ran(under, **to))))
-            if traceml is not None:
-                run = Path(place) / str(number)
-                output = traceml_run(traceml, script, run, "--args", str(STEPS), "traceml")
-                found.setdefault("TraceML", []).append((without, microseconds(output)))
-    for name, each in found.items():
-        more = np.array([(with_ - without) / without * 100 for without, with_ in each])
-        step = statistics.median(without for without, _ in each)
-        row(name, str(len(each)), f"{step:,.0f} µs", interval(bootstrapped(more)))
-
-
-def microseconds(output: str) -> float:
-    """Return the mean step that the script has printed, in µs."""
-    (found,) = re.findall(r"^thread ([\d.]+)", output, re.MULTILINE)
-    return float(found) / 1000
+    """Print by how much steps of 10 ms are longer with each tool, by the CPU time of their thread."""
+    head("a step", "pairs", "step, ms", "longer by, mean", "null pairs")
+    with fresh_daemon() as daemon:
+        tools = {"trackside run --auto": [sys.executable, "bench/auto_steps.py", daemon.endpoint, str(pairs), "stages"]}
+        if traceml is not None:
+            tools["TraceML"] = [
+                str(traceml / "bin" / "python"),
+                "bench/watch.py",
+                "traceml",
+                daemon.endpoint,
+                str(pairs),
+            ]
+        for name, command in tools.items():
+            found = json.loads(ran(command, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}").strip().splitlines()[-1])
+            both = (interval(found[key]) for key in ("mean of cpu", "null mean of cpu"))
+            row(name, f"{found['pairs']:,}", f"{found['step'] * 1e3:.1f}", *both)
 
 
 if __name__ == "__main__":
