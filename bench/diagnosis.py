@@ -187,7 +187,8 @@ def costs(traceml: Path | None, pairs: int) -> None:
                 str(pairs),
             ]
         for name, command in tools.items():
-            found = json.loads(ran(command, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}").strip().splitlines()[-1])
+            places = ":".join(map(str, (ROOT, ROOT / "tests", ROOT / "client", ROOT / "daemon")))
+            found = json.loads(ran(command, PYTHONPATH=places).strip().splitlines()[-1])
             both = (interval(found[key]) for key in ("mean of cpu", "null mean of cpu"))
             row(name, f"{found['pairs']:,}", f"{found['step'] * 1e3:.1f}", *both)
 

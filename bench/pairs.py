@@ -61,7 +61,8 @@ class Pairs:
     def figures(self, measured: Sequence[tuple[float, float]], calls: Sequence[float]) -> dict[str, Any]:
         """Return the median step in seconds, and the increase of tested steps in percent and in µs of CPU time of this thread.
 
-        ``mean of cpu`` is in percent of that CPU time, which other work of the machine changes least.
+        ``mean of cpu`` is the mean increase of that CPU time, which other work of the machine changes least, in percent of the
+        median step: what the client does is paced by that, however long other work makes it.
 
         Args:
             measured: Wall and CPU seconds of each step.
@@ -70,9 +71,8 @@ class Pairs:
         wall = [one for one, _ in measured]
         plain, longer, null = self.compared(wall)
         _, mean, null_mean = self.compared(wall, np.mean)
-        of_cpu = [cpu for _, cpu in measured]
-        one, other = self.split(of_cpu)
-        _, cpu_mean, null_cpu_mean = self.compared(of_cpu, np.mean)
+        one, other = self.split([cpu for _, cpu in measured])
+        more = (one - other) / plain * 100
         return {
             "step": plain,
             "pairs": int(self.tested.sum()),
@@ -80,8 +80,8 @@ class Pairs:
             "mean": mean,
             "null": null,
             "null mean": null_mean,
-            "mean of cpu": cpu_mean,
-            "null mean of cpu": null_cpu_mean,
+            "mean of cpu": bootstrapped(more[self.tested], np.mean),
+            "null mean of cpu": bootstrapped(more[~self.tested], np.mean),
             "calls": float(self.split(calls)[0][self.tested].mean()) / plain * 100,
             "cpu": bootstrapped((one - other)[self.tested] * 1e6),
         }
