@@ -133,7 +133,7 @@ def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:
     measured = []
     for number in range(CALLS):
         begun = perf_counter_ns()
-        waited(waits(), batches, batch)
+        waited(waits(batches), batches, batch)
         backward(loss)
         stepped(optimizer, (optimizer,), {})
         measured.append((perf_counter_ns() - begun) / 1000)

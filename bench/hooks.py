@@ -95,8 +95,8 @@ class Calls:
         self.time(Watcher, "_pre_hook", "_post_hook")
         begin, timed = _TimedIterator.__init__, self.timed
 
-        def begun(waits: Any, report: Any, batches: Any, before: Any) -> None:
-            begin(waits, report, Asked(timed(batches.__next__, ours=False)), before)
+        def begun(waits: Any, report: Any, batches: Any, *given: Any) -> None:
+            begin(waits, report, Asked(timed(batches.__next__, ours=False)), *given)
 
         setattr(_TimedIterator, "__init__", begun)  # noqa: B010  mypy takes no assignment
         self.time(_TimedIterator, "__next__")

@@ -61,6 +61,9 @@ class Pairs:
     def figures(self, measured: Sequence[tuple[float, float]], calls: Sequence[float]) -> dict[str, Any]:
         """Return the median step in seconds, and the increase of tested steps in percent and in µs of CPU time of this thread.
 
+        ``mean of cpu`` is the mean increase of that CPU time, which other work of the machine changes least, in percent of the
+        median step: what the client does is paced by that, however long other work makes it.
+
         Args:
             measured: Wall and CPU seconds of each step.
             calls: Seconds in calls of the tested code, per step; their mean is returned in percent too.
@@ -69,6 +72,7 @@ class Pairs:
         plain, longer, null = self.compared(wall)
         _, mean, null_mean = self.compared(wall, np.mean)
         one, other = self.split([cpu for _, cpu in measured])
+        more = (one - other) / plain * 100
         return {
             "step": plain,
             "pairs": int(self.tested.sum()),
@@ -76,6 +80,8 @@ class Pairs:
             "mean": mean,
             "null": null,
             "null mean": null_mean,
+            "mean of cpu": bootstrapped(more[self.tested], np.mean),
+            "null mean of cpu": bootstrapped(more[~self.tested], np.mean),
             "calls": float(self.split(calls)[0][self.tested].mean()) / plain * 100,
             "cpu": bootstrapped((one - other)[self.tested] * 1e6),
         }

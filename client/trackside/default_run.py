@@ -165,7 +165,7 @@ def phase(name: str) -> Phase:
 
 def data(loader: Iterable[T]) -> TimedLoader[T]:
     """Wrap a data loader as `Run.data`. The default run is resolved when an iteration begins."""
-    return TimedLoader(_default_queue.mark, loader)
+    return TimedLoader(_default_queue.mark, loader, _default_queue.join_next_push)
 
 
 def watch(
@@ -269,6 +269,11 @@ class DefaultQueue:
         run = _default() if mark.enters else _process.default  # the end of a phase opens no run
         if run is not None:
             run.queue.mark(moment, mark)
+
+    def join_next_push(self, values: Mapping[str, Any]) -> None:
+        """Add measured values to the next push, as `RowQueue.join_next_push`; they open no run."""
+        if _process.default is not None:
+            _process.default.queue.join_next_push(values)
 
     def close(self, status: str, cause: str = "") -> None:
         """End the default run, as `RowQueue.close`."""

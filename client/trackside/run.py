@@ -154,7 +154,8 @@ class Run:
         """Wrap a data loader so that the wait for each batch is timed, as phase ``data``.
 
         The first batch of each iteration over the loader is counted apart from the others, together with the time in
-        which the loader starts its workers.
+        which the loader starts its workers. What the workers of a ``DataLoader`` do is measured too, and joins a push each
+        second: ``data/transform_seconds`` and more.
 
         Args:
             loader: A ``DataLoader``, a generator, or any other iterable.
@@ -166,7 +167,7 @@ class Run:
             >>> for batch in run.data(loader):
             ...     train(batch)
         """
-        return TimedLoader(self.queue.mark, loader)
+        return TimedLoader(self.queue.mark, loader, self.queue.join_next_push)
 
     def watch(
         self,

@@ -108,6 +108,19 @@ def test_it_fires_for_two_minutes_stays_at_0_for_fifteen_and_vanishes(recorder: 
     assert recorder.page == {(alert_families.EXCESS, ()): 0.0}
 
 
+@pytest.mark.parametrize(("age", "silent"), [(3000.0, False), (4000.0, True)])
+def test_what_waited_in_a_spool_is_recorded_as_of_its_own_time_and_notified_for_an_hour(
+    recorder: Recorder, age: float, *, silent: bool
+) -> None:
+    found = finding(time=NOW - age, late=True)
+    recorder.accept(found).accept(over(found)._replace(time=NOW - age + 60), at=1).tick(2)
+    assert [record.silenced for record in recorder.records] == [silent] * len(recorder.records)
+    assert recorder.records[0].started == NOW - age
+    assert recorder.records[-1].ended == (NOW - age + 60 if silent else None)
+    recorder.tick(300)
+    assert recorder.records[-1].ended is not None
+
+
 def test_an_open_finding_keeps_firing(recorder: Recorder) -> None:
     recorder.accept(finding()).tick(3600)
     assert recorder.firing == {CRITICAL: 1.0}

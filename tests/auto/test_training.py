@@ -23,6 +23,7 @@ from trackside.auto.method_wrapping import replace_methods
 from trackside.auto.startup.trackside_patched_methods import PATCHED_METHODS
 from trackside.pytorch.overhead_budget import StepSampler
 from trackside.row_queue import RowQueue
+from trackside.totals import loader_workers
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     made = Found()
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (iterator, "__next__")]
+    owners += [(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, "__init__")]
     owners += [(torch, "save"), (torch.serialization, "save")]
     owners += [(torch.amp.GradScaler, name) for name in ("scale", "step")]
     for owner, name in owners:
@@ -90,6 +92,24 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     after_steps.clear()
     after_steps.update(before)
     hooks.clear()
+
+
+def test_a_loaders_workers_are_values_of_a_step_about_once_a_second(
+    found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_workers, "EVERY", 0)
+    model, optimizer = trainable()
+    for inputs, targets in DataLoader(batches(6).dataset, batch_size=4, num_workers=2):
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    keys = ["data/workers", "data/batches_ready", "data/transform_seconds", "data/transform_cpu_seconds"]
+    assert found.column("data/workers") == [2.0] * 6
+    assert all(sum(value is not None for value in found.column(key)) >= 1 for key in keys)
+    assert max(found.column("data/batches_ready")) <= 4
+    for inputs, targets in batches(2):
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    assert found.column("data/workers")[6:] == [None, None], "a loader without workers"
 
 
 def trainable() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -336,6 +356,102 @@ def test_batches_of_an_evaluation_are_no_samples_also_with_gradients(found: Foun
             for inputs, _ in batches(3, size=5):
                 model(inputs)
     assert found.column("samples") == [4] * 4
+
+
+def trained(loader: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for inputs, targets in loader:
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+
+
+def evaluated(loader: Any, model: nn.Module, *, least: int = 99) -> None:
+    for number, (inputs, _) in enumerate(loader, 1):
+        with torch.no_grad():
+            model(inputs)
+        if number == least:
+            break
+
+
+def ahead(loader: Any) -> Iterator[Any]:
+    """Yield batches, each after the next one was fetched, as Accelerate does."""
+    batches = iter(loader)
+    current = next(batches)
+    for following in batches:
+        yield current
+        current = following
+    yield current
+
+
+def test_an_evaluation_with_gradients_off_within_its_loop_is_one(timed: trackside.Run) -> None:
+    (model, optimizer), train, other = trainable(), batches(3), batches(4)
+    evaluated(other, model)  # as a check before the first step
+    for _ in range(3):
+        trained(train, model, optimizer)
+        evaluated(other, model)
+    trained(train, model, optimizer)
+    evaluated(other, model, least=2)
+    assert evaluations(timed) == ["+eval", "-eval"] * 3 + ["+eval"]
+    trained(train, model, optimizer)
+    assert evaluations(timed) == ["-eval"]
+    evaluated(batches(1), model)
+    assert evaluations(timed) == ["+eval", "-eval"], "of one batch"
+
+
+def test_an_evaluation_on_the_samples_of_the_training_is_found_too(timed: trackside.Run) -> None:
+    (model, optimizer), train = trainable(), batches(9)
+    for _ in range(2):
+        trained(train, model, optimizer)
+        evaluated(train, model)
+    trained(train, model, optimizer)
+    assert evaluations(timed) == ["+eval", "-eval"] * 2
+
+
+def test_trainings_on_other_samples_are_no_evaluations(timed: trackside.Run) -> None:
+    folds = [(trainable(), batches(4)) for _ in range(4)]
+    trained(folds[0][1], *folds[0][0])
+    trained(folds[1][1], *folds[1][0])
+    assert evaluations(timed) == ["+eval", "-eval"], "until its first backward pass"
+    for made, batches_of_it in folds[2:] * 2:
+        trained(batches_of_it, *made)
+    assert evaluations(timed) == []
+
+
+def test_batches_that_are_fetched_ahead_accumulated_or_mixed_are_trained_on(timed: trackside.Run) -> None:
+    (model, optimizer), train, other = trainable(), batches(6), batches(6)
+    for _ in range(2):
+        for (inputs, targets), (others, _) in zip(train, other, strict=True):
+            (mse_loss(model(inputs), targets) + model(others).mean()).backward()
+            optimizer.step()
+    for _ in range(2):
+        trained(ahead(train), model, optimizer)
+        for number, (inputs, targets) in enumerate(train):
+            mse_loss(model(inputs), targets).backward()
+            if number % 3 == 2:
+                optimizer.step()
+    assert evaluations(timed) == []
+
+
+def evaluations(run: trackside.Run) -> list[str]:
+    """Return the beginnings and ends of evaluations since the last call."""
+    return [word for word in marks(run) if word.endswith("eval")]
+
+
+def test_a_batch_is_prepared_from_its_arrival_to_the_call_of_the_model(timed: trackside.Run) -> None:
+    (model, optimizer), train = trainable(), batches(3)
+    trained(train, model, optimizer)
+    marks(timed)
+    for inputs, targets in train:
+        mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+        words = [word for word in marks(timed) if not word.endswith("data")]
+        assert words == ["+prepare", "-prepare", *STAGES]
+    marks(timed)
+    evaluated(batches(3), model)
+    assert [word for word in marks(timed) if word.endswith("prepare")] == []
+    for inputs, targets in train:  # by a way that no hook sees
+        mse_loss(torch.nn.functional.linear(inputs, model.weight, model.bias), targets).backward()
+        optimizer.step()
+    assert [word for word in marks(timed) if word.endswith("prepare")] == ["+prepare", "-prepare"], "before it is known"
 
 
 def test_tokens_are_those_of_input_ids(found: Found) -> None:

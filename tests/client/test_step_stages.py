@@ -492,6 +492,22 @@ def train(queued: QueuedRows) -> Callable[[], None]:
     return step
 
 
+def test_a_batch_is_prepared_on_the_gpu_from_its_arrival_to_the_call_of_the_model(
+    queued: QueuedRows, train: Callable[[], None]
+) -> None:
+    (stages,) = stages_of(queued.run)
+    train()
+    stages.step_finished(1)
+    queued.words()
+    for _ in range(2):
+        stages.batch_arrived()
+        queued.gpu.now += 16  # as a copy to the device does
+        train()
+    queued.gpu.advance()
+    queued.run.push(loss=1.0)
+    assert [one.phases["prepare"] for one in queued.work()] == [32.0]
+
+
 def test_the_gpu_s_seconds_are_sent_at_pushes_when_they_are_over(queued: QueuedRows, train: Callable[[], None]) -> None:
     for _ in range(3):
         train()

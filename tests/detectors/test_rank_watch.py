@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,29 @@ def test_late_findings_are_reported_once_the_feed_has_caught_up_and_fire_still(w
     assert findings_of(watch, opened(), ingested(block(0, {"loss": [nan] * 3}), late=True)) == []
     (found,) = findings_of(watch, ingested(block(3, {"loss": [2.0]})))
     assert (found.alert, found.over) == ("NonFinite", False)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_spool_of_a_process_that_has_ended_is_judged_as_of_its_own_time(watch: RankWatch, *, known: bool) -> None:
+    before, live = opened(), opened(attempt=1)
+    spooled = replace(before, session=before.session._replace(late=True))
+    findings_of(watch, *[live] * known, spooled, spooled)
+    rows = ingested(block(0, {"loss": [2.0, nan]}), late=True)
+    (found,) = findings_of(watch, replace(rows, session=spooled.session))
+    assert (found.alert, found.time, found.late) == ("NonFinite", 1.7e9 + 1, True)
+    ended = RunState("id", 0, "finished", "", 1.7e9 + 3, late=True)
+    (end,) = findings_of(watch, ended)
+    assert (end.alert, end.over, end.time, end.late) == ("NonFinite", True, 1.7e9 + 1, True)
+    assert findings_of(watch, ended) == []
+
+
+def test_of_many_spools_the_first_is_given_up(watch: RankWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPOOLS", 1)
+    for name in (b"a", b"b"):
+        spooled = opened(name, run=name.decode())
+        spooled = replace(spooled, session=spooled.session._replace(late=True))
+        found = findings_of(watch, spooled, replace(ingested(block(0, {"loss": [nan]})), session=spooled.session))
+        assert [(one.run, one.over) for one in found] == [("a", True)] * (name == b"b") + [(name.decode(), False)]
 
 
 def test_what_came_late_and_is_over_is_no_news(watch: RankWatch) -> None:

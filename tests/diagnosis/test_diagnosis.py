@@ -318,6 +318,40 @@ def test_a_best_evaluation_that_is_the_last_one_is_no_reason_to_stop_earlier(sto
     assert "since_best_evaluation" not in {one["cause"] for one in diagnosis(stored_history)["causes"]}
 
 
+@pytest.mark.parametrize(
+    ("cpu", "cores", "advice"),
+    [
+        (0.15, 8, "transforms take 150 ms of CPU a batch in 2 workers: 4 would do; "),
+        (0.15, 3, "transforms take 150 ms of CPU a batch in 2 workers: 4 would do, on more CPUs than there are; "),
+        (0.01, 8, "transforms take 160 ms, of which 10 ms are of CPU, a batch in 2 workers, and wait the rest of it: "),
+    ],
+)
+def test_a_wait_for_data_has_the_workers_of_its_loader(
+    stored_history: History, cpu: float, cores: int, advice: str
+) -> None:
+    """Half of the time waits for data, so that twice the workers would do."""
+    (session, batch, end) = records({"data": 297.5})
+    rows = [
+        (
+            step,
+            round((BEGIN + 5 + step) * 1e6),
+            {
+                "data/workers": 2.0,
+                "data/batches_ready": 0.0,
+                "data/transform_seconds": 0.16,
+                "data/transform_cpu_seconds": cpu,
+            },
+        )
+        for step in range(3)
+    ]
+    workers = replace(ingested("run", rows, number=2), phases={"data": 297.5})
+    stored_history.put([session, batch, workers, *counters(trackside_host_cpus=float(cores)), end])
+    (cause, *_) = diagnosis(stored_history)["causes"]
+    assert cause["cause"] == "data_wait"
+    assert cause["advice"].startswith(advice)
+    assert cause["evidence"][-1]["text"].endswith("in 2 workers; 0 batches were ready on average")
+
+
 def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:
     stored_history.put([*records(), profiled("host", device="cpu")])
     (cause, *_) = diagnosis(stored_history)["causes"]

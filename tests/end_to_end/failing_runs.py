@@ -57,6 +57,13 @@ def slow() -> Iterator[dict[str, Any]]:
         yield {"reward": 1.0}
 
 
+def overfitting() -> Iterator[dict[str, Any]]:
+    """Yield losses that fall, with an evaluation at each 30 steps whose loss turns away from them."""
+    for step, loss in enumerate(falling(4.0, 1.0, 300)):
+        rises = 0.0 if QUIET else 0.005 * max(0, step - 120)
+        yield {"loss": loss, **({"val/loss": loss + rises} if step % 30 == 29 else {})}
+
+
 def slower() -> Iterator[dict[str, Any]]:
     """Yield pushes of steps that are ten times as slow from some step on, which loses seconds."""
     for step in range(480):
@@ -90,6 +97,7 @@ TROUBLES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "LossHardBatch": lambda: series("loss", around(2.0, 80), [2.9, *around(2.0, 20)]),
     "LossDiverging": lambda: series("loss", falling(4.0, 2.0, 300), [2.0 * 1.01**step for step in range(60)]),
     "LossPlateau": lambda: series("loss", falling(8.0, 2.0, 100), around(2.0, 8000, 0.001)),
+    "Overfitting": overfitting,
     "LossRestart": gone_back,
     "GradientExplosion": lambda: series("grad_norm", around(1.0, 200, 0.1), around(6.0, 4)),
     "GradientVanishing": lambda: series("grad_norm", around(1.0, 800, 0.1), around(0.01, 60)),

@@ -11,6 +11,7 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pytest
 from end_to_end.conftest import finish
 from end_to_end.test_history import PATIENT, QUIET, about, counted, stored_samples
 from processes import DEADLINE, eventually
@@ -299,6 +300,42 @@ def test_what_a_full_spool_has_lost_of_a_run_that_ended_before_a_daemon_came_is_
     assert present == array("q", range(steps - len(present), steps))
     assert gap["values"] == dropped == (steps - len(present)) * len(KEYS)
     assert gap["steps"] == f"0 to {steps - len(present) - 1}"
+
+
+NAN = """
+import sys, trackside
+run = trackside.init("nan")
+for step in range(30):
+    run.push(step=step, loss=float("nan") if step == 20 else 2.0)
+if sys.argv[1:]:
+    print("pushed", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_detectors_check_what_waited_in_a_spool_until_its_run_has_ended(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], spool: Path, *, killed: bool
+) -> None:
+    absent = start_daemon(*QUIET)
+    assert absent.stop() == 0
+    training = start_training(absent, "-c", NAN, *["killed"] * killed)
+    if killed:
+        assert training.stdout is not None
+        training.stdout.readline()
+        eventually(lambda: [path for path in spool.glob("*.spool") if path.stat().st_size > 1000])
+        training.kill()
+    training.communicate("", timeout=DEADLINE)
+    daemon = start_daemon(*QUIET)
+
+    def found() -> list[str]:
+        return [
+            one["summary"]
+            for one in daemon.api("alerts").json()["alerts"]
+            if one["alert"] == "NonFinite" and one["ended"]
+        ]
+
+    assert eventually(found) == ["nan: loss: NaN at step 20; the last finite value was 2"]
 
 
 def test_a_restart_of_the_daemon_is_not_an_event_though_it_takes_long(

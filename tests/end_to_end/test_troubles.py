@@ -50,6 +50,7 @@ class Row(NamedTuple):
 
 OF_VALUES = (
     *("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossPlateau", "LossRestart", "GradientExplosion"),
+    "Overfitting",
     *("GradientVanishing", "LearningRateOutOfRange", "SlowStep", "ThroughputRegression", "HostMemoryLeak"),
     *(
         "NoLearningSignal",

@@ -13,6 +13,7 @@ parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--slow", default="", choices=["", "data", "before", "forward", "backward", "optimizer", "memory"])
 parser.add_argument("--seconds", type=float, default=0.06)
 parser.add_argument("--rank", type=int, default=-1, help="the slow rank; -1 for all of them")
+parser.add_argument("--workers", type=int, default=0, help="of the data loader")
 args = parser.parse_args()
 
 
@@ -71,7 +72,7 @@ def main():
     model = DDP(Network())
     optimizer = PlainDescent(model.parameters(), lr=0.01)
     kept = []
-    for x, y in DataLoader(Samples(), batch_size=16):
+    for x, y in DataLoader(Samples(), batch_size=16, num_workers=args.workers):
         slow("before")
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
@@ -79,7 +80,7 @@ def main():
         optimizer.step()
         if args.slow == "memory":
             kept.append(torch.ones(256, 1024))
-            time.sleep(0.05)
+            time.sleep(args.seconds)
     dist.barrier()
     print("done", flush=True)
     time.sleep(0.5)  # for gloo's threads: PyTorch 2.13 may abort or hang if their last collective is not freed yet

@@ -15,6 +15,7 @@ from trackside.auto.hooks import LibraryHook, auto_run
 from trackside.auto.method_wrapping import after
 from trackside.auto.training import TrainingWatch
 from trackside.checkpoints.file_names import checkpoint_of, final_name, is_accessory
+from trackside.totals.loader_workers import remember, timed_workers
 
 HOOKS_ON_MODULES = "trackside.pytorch.hooks"
 CLIENT = "trackside.default_run"  # imported by all who open a run
@@ -221,6 +222,18 @@ def save(original: Any, name: str) -> Any:
     return replaced
 
 
+def start_workers(original: Any, _: str) -> Any:
+    """Time the workers that a data loader starts."""
+
+    @wraps(original)
+    def start_workers(self: Any, loader: Any) -> None:
+        with timed_workers(loader) as times:
+            original(self, loader)
+        remember(self, times)
+
+    return start_workers
+
+
 def next_batch(original: Any, name: str) -> Any:
     """Call hooks before and after each wait for a batch."""
     watch = _watch()
@@ -235,7 +248,7 @@ def next_batch(original: Any, name: str) -> Any:
         since = 0
         if begins.is_on:
             try:  # as `LibraryHook` does, with a result
-                since = begins.work()
+                since = begins.work(self)
             except Exception as error:  # noqa: BLE001  the same
                 begins.fail(error)
         try:

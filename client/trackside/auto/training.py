@@ -6,6 +6,8 @@
   accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
   as those of a discriminator, are summed.
 - *Samples* and *tokens* are those of the batch that a backward pass follows: an evaluation's count for nothing.
+- An *evaluation* is the time in which gradients are off, or batches come of a dataset other than the training's, or many of it
+  without a backward pass.
 
 In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
 
@@ -27,6 +29,7 @@ from trackside.auto.succession import Succession
 from trackside.limits import ROWS_WAITING
 from trackside.numbers import read_number
 from trackside.pytorch.batches import counts
+from trackside.totals.loader_workers import times_of
 from trackside.totals.phases import WAITED, WAITS, PhaseMark
 
 if TYPE_CHECKING:
@@ -34,10 +37,12 @@ if TYPE_CHECKING:
 
     from trackside.row_queue import RowQueue
     from trackside.rows import Row
+    from trackside.totals.loader_workers import WorkerTimes
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
+NEVER = 2**63  # a moment that does not come
 
 _EVALUATES = PhaseMark(enters=True, phase="eval", automatic=True)
 _EVALUATED = PhaseMark(enters=False, phase="eval", automatic=True)
@@ -78,7 +83,19 @@ class TrainingWatch:
         self._fetched: deque[tuple[int, int]] = deque(maxlen=AHEAD)
         self._iterator: Callable[[], Any] = _nothing
         self._samples = self._tokens = 0
+        self._workers: WorkerTimes | None = None
+        self._workers_due = NEVER
+        self._of_workers: dict[str, float] = {}
         self._is_evaluating = False
+        self._trains: set[int] = set()
+        """Datasets whose batches a backward pass has followed, by their identities."""
+        self._asks: dict[int, int] = {}
+        """Batches of other datasets, and further ones of these, that the training has asked for since the last backward pass."""
+        self._asked = 0
+        self._evaluated: set[int] = set()
+        self._guess = 0
+        """The dataset whose batches are taken for an evaluation's now; 0 for none."""
+        self._is_careful = False
         self._run = auto_run
         self._queue: RowQueue | None = None
         self._rows: deque[Row] | None = None
@@ -104,6 +121,9 @@ class TrainingWatch:
         """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
         if self._is_paused:
             return
+        self._asked = 0
+        if self._asks:
+            self._trains_on()
         stages = self.stages
         if stages is not None and stages.is_timing:
             stages.await_backward(tensors)
@@ -149,10 +169,10 @@ class TrainingWatch:
             values["learning_rate"] = rate
         if self._samples:
             values["samples"], self._samples = self._samples, 0
-        if self._tokens:
-            values["tokens"], self._tokens = self._tokens, 0
+        if self._tokens or self._of_workers:
+            self._add_seldom(values)
         if self._is_evaluating:
-            self._end_evaluation()
+            self._end_evaluation(trains=True)
         queue = self._wait(optimizer, values) if self._is_waiting else self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
         if queue is not self._queue or (stages is not None and self._steps >= stages.next_step):
@@ -161,6 +181,13 @@ class TrainingWatch:
     def made(self, optimizer: Any) -> None:
         """Note a new optimizer."""
         self._succession.made(optimizer, self._steps)
+
+    def _add_seldom(self, values: dict[str, Any]) -> None:
+        """Add what few steps have."""
+        if self._tokens:
+            values["tokens"], self._tokens = self._tokens, 0
+        values.update(self._of_workers)
+        self._of_workers = {}
 
     def _begins(self, optimizer: Any, losses: int) -> bool:
         """Return whether a step counts that follows those of another optimizer: as the first one's, or the next training's."""
@@ -262,8 +289,8 @@ class TrainingWatch:
         if self._steps == before:
             self.stepped(optimizer)
 
-    def waits(self) -> int:
-        """Note that the training waits for a batch of a data loader.
+    def waits(self, iterator: Any) -> int:
+        """Note that the training waits for a batch of a data loader, by its iterator.
 
         Returns:
             Since when, in monotonic nanoseconds; 0 for a wait that does not count.
@@ -275,7 +302,11 @@ class TrainingWatch:
             if rows is not None:
                 self._begin_evaluation()
             return 0
-        if self._is_evaluating and rows is not None:
+        self._asked += 1
+        dataset = id(iterator._dataset)  # noqa: SLF001  public only of the loader, which an iterator does not name
+        if (dataset not in self._trains or self._asked > AHEAD) and self._evaluates(dataset):
+            self._begin_evaluation()
+        elif self._is_evaluating and rows is not None:
             self._end_evaluation()
         since = monotonic_ns()
         if rows is not None and len(rows) < ROWS_WAITING:
@@ -291,6 +322,8 @@ class TrainingWatch:
             batch: The batch.
         """
         if not since:
+            if self._is_paused and self._records_gradients():
+                self._join_workers(iterator)
             return
         self._batches += 1
         first = iterator._num_yielded == 1  # noqa: SLF001  public only by the iterator's length, which few have
@@ -304,25 +337,65 @@ class TrainingWatch:
                 iterator.trackside_fetched = deque(maxlen=AHEAD)
             self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
             self._iterator = weakref.ref(iterator)
+            self._workers = times_of(iterator)
+            self._workers_due = NEVER if self._workers is None else self._workers.due
+        if since >= self._workers_due and self._workers is not None:
+            self._of_workers = self._workers.read(iterator)
+            self._workers_due = self._workers.due
         self._fetched.append(counts(batch))
+        stages = self.stages
+        if stages is not None and stages.is_timing and not self._is_evaluating:
+            stages.batch_arrived()
+
+    def _join_workers(self, iterator: Any) -> None:
+        """Add the values of a loader's workers to the next push of a framework's callback."""
+        workers = times_of(iterator)
+        if workers is not None and monotonic_ns() >= workers.due and (queue := self._run().queue) is not None:
+            queue.join_next_push(workers.read(iterator))
 
     def ran_out(self) -> None:
         """Note that a wait has ended without a batch."""
         if self._is_paused:
             return
         self._batches += 1
+        self._asked = 0
+        self._asks.clear()
         if self._is_evaluating:
             self._end_evaluation()
         elif (rows := self._rows) is not None and get_ident() == self._thread:
             rows.append((monotonic_ns(), WAITED, None))
+
+    def _evaluates(self, dataset: int) -> bool:
+        """Return whether a batch seems to be one that no backward pass will follow."""
+        asks = self._asks[dataset] = self._asks.get(dataset, 0) + 1
+        if asks <= AHEAD and (not self._trains or self._is_careful or dataset in self._trains):
+            return False
+        self._guess = dataset
+        return True
+
+    def _trains_on(self) -> None:
+        """Remember the datasets that a backward pass follows, after few batches of each."""
+        if self._is_evaluating:
+            self._end_evaluation(trains=True)
+        self._trains.update(dataset for dataset, asks in self._asks.items() if asks <= AHEAD)
+        self._trains -= self._evaluated
+        self._asks.clear()
 
     def _begin_evaluation(self) -> None:
         if not self._is_evaluating and self._rows is not None:
             self._is_evaluating = True
             self._rows.append((monotonic_ns(), _EVALUATES, None))
 
-    def _end_evaluation(self) -> None:
+    def _end_evaluation(self, *, trains: bool = False) -> None:
+        """End an evaluation; it was none if the training *trains* on its batches."""
         self._is_evaluating = False
+        guess, self._guess = self._guess, 0
+        if guess and trains:
+            self._is_careful = True
+            self._trains.add(guess)
+            self._evaluated.discard(guess)
+        elif guess and guess not in self._trains:
+            self._evaluated.add(guess)
         if self._rows is not None:
             self._rows.append((monotonic_ns(), _EVALUATED, None))
 

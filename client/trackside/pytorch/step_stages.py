@@ -8,6 +8,8 @@
 - *Sync* is the end of a backward in a process group: the rank's own gradients are computed, and DDP or FSDP waits for those
   of the others. Its time is no part of backward.
 - *Optimizer* is ``optimizer.step``, from a pre-hook until the caller reports that the step is over.
+- *Prepare* is from the arrival of a batch, which a caller reports, to the call of the model: copies to the device, and what else
+  the training does with the batch. No method of tensors is patched for it.
 
 A stage that raised ends when the next one begins, or at the next push. Nothing here raises into the training, waits, or
 starts a collective, and nothing runs while a graph is compiled.
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 
     from trackside.row_queue import RowQueue
 
-STAGES = ("forward", SYNC, "backward", "optimizer")  # what is nested comes before
+PREPARE = "prepare"  # from a batch's arrival to the call of the model
+STAGES = ("forward", SYNC, "backward", "optimizer", PREPARE)  # what is nested comes before
 _ENTER = {stage: PhaseMark(enters=True, phase=stage, automatic=True) for stage in STAGES}
 _LEAVE = {stage: PhaseMark(enters=False, phase=stage, automatic=True) for stage in STAGES}
 
@@ -109,7 +112,7 @@ class StepStages:
         self.stopped = False
         self._sampler = StepSampler(MARKS_SHARE, MARK_SECONDS)
         self.is_timing = True
-        self._was_called = False
+        self._was_called = self._sees_calls = False
         self._timed_steps = 0
         self.next_step = 0
         self._models: list[weakref.ref[Any]] = []
@@ -162,6 +165,11 @@ class StepStages:
             for node in gradient_nodes(losses):
                 node.register_prehook(self._at_gradient)
 
+    def batch_arrived(self) -> None:
+        """Begin the stage before the call of a model, if calls are seen."""
+        if self._sees_calls and self._counts() and self._graph_task() < 0 and "forward" not in self._open:
+            self._begin(PREPARE)
+
     def wait_begins(self) -> None:
         """Begin to wait in a collective that the training itself calls."""
         if self._counts() and self._graph_task() < 0:
@@ -202,6 +210,8 @@ class StepStages:
         if self.stopped or not self._queue.is_open or get_ident() != self._thread:
             return
         self._timed_steps += self.is_timing
+        if self.is_timing:
+            self._sees_calls = self._was_called
         if sum(timer.is_alive for timer in self._queue.timers) > 1:  # the run's time is shared out, not one model's
             self._sampler.step_timed(number)
         else:
@@ -344,6 +354,7 @@ class StepStages:
         self._calls.append(begins)
         if begins:
             self._was_called = True
+            self._end(PREPARE)
             self._drop(SYNC, "backward")
             if self._timer.is_full:
                 self._append_device(monotonic_ns())

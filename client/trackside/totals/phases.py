@@ -10,6 +10,7 @@ from time import monotonic_ns
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trackside.limits import PHASE_LENGTH, SESSION_PHASES
+from trackside.totals.loader_workers import remember, timed_workers, times_of
 
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
@@ -114,24 +115,33 @@ class TimedLoader(Generic[T]):
     Args:
         accept: Called with each mark and its moment, in monotonic nanoseconds.
         loader: The loader.
+        join: Called about once a second with the values of the loader's workers, if it has some; None to leave them alone.
     """
 
-    def __init__(self, accept: Callable[[int, PhaseMark], None], loader: Iterable[T]) -> None:
+    def __init__(
+        self,
+        accept: Callable[[int, PhaseMark], None],
+        loader: Iterable[T],
+        join: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
         self._accept = accept
         self._loader = loader
+        self._join = join
         self._begun = False
 
     def __iter__(self) -> Iterator[T]:
         since = monotonic_ns()
         self._accept(since, _WAIT_BEGINS)
         try:
-            batches = iter(self._loader)
+            with timed_workers(None if self._join is None else self._loader) as times:
+                batches = iter(self._loader)
+            remember(batches, times)
         finally:
             now = monotonic_ns()
             self._accept(now, _WAIT_ENDS)
         resumes = self._begun and batches is self._loader
         self._begun = True
-        return _TimedIterator(self._accept, batches, None if resumes else now - since)
+        return _TimedIterator(self._accept, batches, None if resumes else now - since, self._join)
 
     # Without it, `if batches` would call `__len__`, which loaders of an IterableDataset refuse.
     def __bool__(self) -> bool:
@@ -155,12 +165,21 @@ class _TimedIterator(Generic[T]):
         batches: The loader's iterator.
         before: Nanoseconds that creating the iterator took, which are part of the wait for the first batch; None if the
             first batch has been delivered.
+        join: See `TimedLoader`.
     """
 
-    def __init__(self, accept: Callable[[int, PhaseMark], None], batches: Iterator[T], before: int | None) -> None:
+    def __init__(
+        self,
+        accept: Callable[[int, PhaseMark], None],
+        batches: Iterator[T],
+        before: int | None,
+        join: Callable[[dict[str, float]], None] | None,
+    ) -> None:
         self._accept = accept
         self._batches = batches
         self._before = before
+        self._join = join
+        self._times = None if join is None else times_of(batches)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -177,6 +196,8 @@ class _TimedIterator(Generic[T]):
         before, self._before = self._before, None
         waited = now - since + (before or 0)
         self._accept(now, PhaseMark(enters=False, phase="data", waited=waited, first=before is not None))
+        if self._times is not None and self._join is not None and now >= self._times.due:
+            self._join(self._times.read(self._batches))
         return batch
 
 

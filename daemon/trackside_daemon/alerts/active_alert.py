@@ -54,6 +54,7 @@ class ActiveAlert:
         recorded: The history has its present state.
         begun: The history has its begin.
         restored: It began before this daemon did.
+        is_old: It is about the values of a process that ended long ago: no sink is notified, and it ends when it ended then.
     """
 
     def __init__(self, finding: Finding, fires_until: float, min_seconds: float) -> None:
@@ -71,7 +72,7 @@ class ActiveAlert:
         self.over_since: float | None = None
         self.ended: float | None = None
         self.exported = True
-        self.silenced = self.recorded = self.begun = self.restored = False
+        self.silenced = self.recorded = self.begun = self.restored = self.is_old = False
 
     @property
     def severity(self) -> Severity:

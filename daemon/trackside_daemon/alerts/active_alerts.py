@@ -40,6 +40,8 @@ ONCE = LIFE_CYCLE | {"UserAlert", "LossDiscontinuity"}
 # Findings that report the end of a run or of a rank.
 ENDS = frozenset({"RunFinished", "TrainingProcessDied", "OomKilled"})
 
+OLD_SECONDS = 3600.0  # age from which no sink is notified of what a process that has ended left in its spool
+
 RESTORED_SECONDS = 300.0  # seconds for which a restored alert fires on, unless it is found again
 MAX_ALERTS = 1000  # most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago
 
@@ -239,6 +241,8 @@ class ActiveAlerts:
         active = self._alerts.get(_key(finding))
         if active is not None and active.fires:
             active.end_finding(finding, now)
+            if active.is_old and not active.open_findings:
+                self._resolve(_key(finding), active, finding.time)
 
     def _end_held(self, runs: Collection[str], now: float) -> None:
         """End the alerts of ended runs that fire only for their least time, as events do; the metric keeps them for scrapes."""
@@ -254,6 +258,7 @@ class ActiveAlerts:
         seconds = self._min_firing_times.begin(key, finding, now)
         active = self._alerts[key] = ActiveAlert(finding, now + seconds, seconds)
         active.update(finding, active.fires_until)
+        active.is_old = finding.late and now - finding.time > OLD_SECONDS
         active.silenced = self._is_silenced(active)
         self._lowest_priority = min(self._lowest_priority, active.priority)
         if finding.alert not in LIFE_CYCLE:
@@ -286,7 +291,7 @@ class ActiveAlerts:
                 self._changed[active] = None
 
     def _is_silenced(self, active: ActiveAlert) -> bool:
-        return silenced_until(self._active_silences, active.alert, active.labels) is not None
+        return active.is_old or silenced_until(self._active_silences, active.alert, active.labels) is not None
 
     def _make_room(self, finding: Finding, now: float) -> bool:
         """Return True if another alert fits; remove an ended one first, then the oldest of the less severe ones."""

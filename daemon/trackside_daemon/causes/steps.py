@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from math import sqrt
+from math import ceil, inf, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
+from trackside.totals.loader_workers import READY, TRANSFORM, TRANSFORM_CPU, WORKERS
 from trackside_daemon.causes.cause import MEASURED, Evidence, Kind, drawn_accounts, of_accounts
-from trackside_daemon.model.families import training
-from trackside_daemon.model.text import counted, duration, shown
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.summary import summary
+from trackside_daemon.model.families import cgroup, host, training
+from trackside_daemon.model.text import counted, duration, number, shown
 from trackside_daemon.model.time_ledger import excess, own_times, slow_from
 
 if TYPE_CHECKING:
@@ -38,6 +41,45 @@ def _first_batches(kind: Kind, time: LostTime) -> Iterator[Cause]:
 def _saves(kind: Kind, time: LostTime) -> Iterator[Cause]:
     for lost, account in drawn_accounts(kind, time):
         yield kind.found(time, lost, *cadence(time.facts), account)
+
+
+BUSY = 0.5  # share of a batch's time from which a worker computes; below, it waits for storage or for a CPU
+PAUSED = ("start", "idle_before", "idle_after", "gap", "eval", "checkpoint")
+"""Accounts in which no batch is consumed."""
+
+
+def _data(kind: Kind, time: LostTime) -> Iterator[Cause]:
+    for lost, account in drawn_accounts(kind, time):
+        evidence, advice = _workers(time, kind.advice)
+        yield kind.found(time, lost, account, *evidence, advice=advice)
+
+
+def _workers(time: LostTime, advice: str, rank: int | None = None) -> tuple[tuple[Evidence, ...], str]:
+    """Return what the loaders' workers of a rank did, of the lowest one without it, and what to try."""
+    keys = (WORKERS, READY, TRANSFORM, TRANSFORM_CPU)
+    means: dict[str, float] = {}
+    ranks = None if rank is None else [rank]
+    for series in reader.series(time.connection, time.facts.run["id"], keys, ranks, tails=time.tails):
+        mean = summary(time.connection, series.series, series.tail)["mean"]
+        means[series.series.key] = float(mean)  # of the last attempt
+    if not means.keys() >= set(keys):
+        return (), advice
+    workers, ready, wall, cpu = (means[key] for key in keys)
+    ledger = time.whole if rank is None else time.by_rank.get(rank, time.whole)
+    spent = sum(seconds for account, seconds in ledger.items() if account not in PAUSED)
+    # The workers are as fast as the training gets batches; without its waits it would need them faster by as much.
+    needed = ceil(workers * spent / max(spent - ledger.get("data", 0.0), spent / 100) - 0.05)
+    busy = cpu >= BUSY * wall
+    takes = f"{duration(cpu)} of CPU" if busy else f"{duration(wall)}, of which {duration(cpu)} are of CPU,"
+    text = f"transforms take {takes} a batch in {counted(round(workers), 'worker')}"
+    evidence = Evidence(f"{text}; {number(ready, 2)} batches were ready on average", time.facts.api)
+    cores = [one.mean for one in time.facts.cgroups(cgroup.CPU_LIMIT)] or [one.mean for one in time.facts.of(host.CPUS)]
+    fit = min(cores, default=inf) / max(1, time.facts.ranks // len({span.host for span in time.facts.spans}))
+    if not busy:
+        return (evidence,), f"{text}, and wait the rest of it: for storage, or for a CPU that others use; {advice}"
+    if needed <= fit:
+        return (evidence,), f"{text}: {needed} would do; {advice}"
+    return (evidence,), f"{text}: {needed} would do, on more CPUs than there are; make the transforms cheaper; {advice}"
 
 
 def cadence(facts: Facts) -> Iterator[Evidence]:
@@ -80,7 +122,7 @@ DATA = Kind(
     ("data",),
     low=0.5,
     alerts=("DataLoaderBottleneck", "DataLoaderDied"),
-    lost=of_accounts,
+    lost=_data,
     rose=partial(_longer, "data_wait", "data", "waiting for data"),
 )
 EXCHANGE = Kind(
@@ -117,6 +159,8 @@ EVAL = Kind(
 
 ADVICE = {
     "data": "look at the data loader and the storage of that rank: its workers, its shard, its local cache",
+    "prepare": "look at what this rank does with a batch before the model gets it: copies to its device (pin_memory=True and "
+    "non_blocking=True), transforms of the batch",
     "optimizer": "look for work that this rank alone does in its optimizer's step, such as hooks, copies or logging",
     "other": "look for work that this rank alone does between the stages of a step, such as logging, metrics or reads of values",
 }
@@ -153,9 +197,13 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
         )
         others = [own[span.rank] for span in last if span.host != slowest.host]
         same = [own[span.rank] for span in last if span.host == slowest.host]
+        shown_too: tuple[Evidence, ...] = ()
+        advice = ADVICE.get(most.phase, kind.advice)
+        if most.phase == "data":
+            shown_too, advice = _workers(time, advice, slowest.rank)
         changes = {
             "summary": f"the other ranks waited for rank {slowest.rank}; {most.text(slowest.rank, slowest.steps or 1)}",
-            "advice": ADVICE.get(most.phase, kind.advice),
+            "advice": advice,
         }
         if others and min(same) >= SLOW_NODE * max(others):
             changes = {
@@ -163,7 +211,7 @@ def _straggler(kind: Kind, time: LostTime) -> Iterator[Cause]:
                 "summary": f"the other nodes waited for {node}, whose {len(same)} ranks are slow",
                 "advice": f"drain {node}, and run on another node; compare its clocks, memory and network with those of the others",
             }
-        yield kind.found(time, lost, Evidence(text, facts.api), account, **changes)
+        yield kind.found(time, lost, Evidence(text, facts.api), account, *shown_too, **changes)
 
 
 STRAGGLER = Kind(

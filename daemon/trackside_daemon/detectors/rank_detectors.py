@@ -20,6 +20,7 @@ from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite, NonFiniteNorm
+from trackside_daemon.detectors.overfitting import Overfitting
 from trackside_daemon.detectors.settings import DEFAULTS, DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import SlowDrift, Throughput
@@ -76,7 +77,7 @@ _DETECTORS: dict[str, dict[Callable[..., Detector], dict[str, str]]] = {
         LossRepeats: {},
     },
     "update": {Frozen: {}},
-    "evaluation": {NonFinite: {}},
+    "evaluation": {NonFinite: {}, Overfitting: {}},
     "objective": {NonFinite: {}},
     "duration": {
         SlowStep: {"ratio": "slow_step_ratio", "scales": "slow_step_scales", "lost": "lost"},

@@ -13,8 +13,9 @@ from trackside_daemon.detectors.layers import LayerDetectors, by_layer
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
+from trackside_daemon.model.families.training import STATE
 from trackside_daemon.model.finding import SEVERITIES, Finding
-from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
+from trackside_daemon.model.records import ENDED, BatchIngested, Event, RunState, SessionOpened
 from trackside_daemon.model.troubles import TROUBLES
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 RUNS = 512  # the most runs whose attempts are remembered
 RANKS = 2048  # the most ranks at once; one needs some 50 KiB
+SPOOLS = 256  # the most spools of processes that have ended that are watched at once
+SPOOL_ENDS = "the run has ended"
 
 # Keys that the text of a detection names well enough.
 PLAIN = frozenset({"loss", "grad_norm", "learning_rate", "lr", "step_duration_seconds", "process_resident_bytes"})
@@ -66,6 +69,7 @@ class _WatchedRank:
         self._late: dict[tuple[str, str], Finding] = {}
         self.has_ended = False
         self.is_gone = False  # it cannot come back without another session
+        self.is_spooled = False
         self.slow = SlowSteps()
         self.total_steps: int | None = None
         self._restart()
@@ -162,7 +166,9 @@ class _WatchedRank:
         if self.has_ended:
             return
         for alert, key, severity in self._firing.end():
-            yield Finding(alert, severity, self._labels(key), self._time, why, over=True, run=self.run)
+            yield Finding(
+                alert, severity, self._labels(key), self._time, why, over=True, run=self.run, late=self.is_spooled
+            )
         self._restart()
         self.has_ended = True
 
@@ -191,7 +197,8 @@ class _WatchedRank:
         key, detection = found
         labels = self._labels(key)
         if detection.over:
-            return Finding(detection.alert, severity, labels, time, detection.text, over=True, run=self.run)
+            text, late = detection.text, self.is_spooled
+            return Finding(detection.alert, severity, labels, time, text, over=True, run=self.run, late=late)
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         trouble = TROUBLES[detection.alert]
@@ -200,7 +207,10 @@ class _WatchedRank:
         summary, evidence = f"{self._where}: {text}", dict(detection.evidence)
         if "since" in evidence:
             evidence["since"] += self._moved
-        return Finding(detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=evidence)
+        late = self.is_spooled
+        return Finding(
+            detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=evidence, late=late
+        )
 
     def _labels(self, key: str) -> tuple[tuple[str, str], ...]:
         return ("key", key), ("rank", str(self.number)), ("run", self.name)
@@ -224,6 +234,8 @@ class RankWatch:
         """The attempt of each run whose session was opened last; those before it have no ranks any more."""
         self._held: dict[tuple[str, int], list[Record]] = {}
         """Records of ranks that are not restored yet."""
+        self._spooled: dict[bytes, _WatchedRank] = {}
+        """Ranks of processes that have ended, by the session that their spools have."""
 
     def accept(self, batch: Batch) -> list[Finding]:
         """Return the findings in the records of a batch."""
@@ -231,6 +243,10 @@ class RankWatch:
         for record in batch.records:
             if not self._held or not self._hold(record):
                 findings += self._findings(record)
+        if self._spooled and batch.subject is not None and batch.subject.rank is None:
+            marks = batch.samples
+            if any(metric is STATE and value == 1 and labels[1] in ENDED for metric, labels, value in marks):
+                findings += self._spools_end(batch.subject.run, batch.subject.attempt)
         return findings
 
     def expect(self, ranks: Iterable[Identity]) -> None:
@@ -308,17 +324,18 @@ class RankWatch:
 
     def _ingested(self, record: BatchIngested) -> Iterator[Finding]:
         session = record.session
-        rank = self._ranks.get((session.run, session.rank))
-        if rank is None or rank.attempt != session.attempt or session.late:
+        rank = self._spooled.get(session.id) if session.late else self._ranks.get((session.run, session.rank))
+        if rank is None or rank.attempt != session.attempt:
             return
         if record.paused:
             rank.pause(next((name for name in record.phases if name in PAUSES), ""), record.paused)
         if record.columns or record.distributions:
             rank.follow_clock(session.id, record.shift)
+        late = record.late and not session.late  # no other rows follow those of a spool
         for columns in record.columns:
-            yield from rank.accept(columns, late=record.late)
+            yield from rank.accept(columns, late=late)
         for frame in record.distributions:
-            yield from rank.accept_layers(frame, late=record.late)
+            yield from rank.accept_layers(frame, late=late)
         if rank.is_gone:  # the end of a process is known at once, and may overtake its last rows
             yield from rank.end("the run ended")
         if rank.readings and not rank.logged:
@@ -337,6 +354,7 @@ class RankWatch:
         """Add a session's rank; a new attempt ends the alerts of the earlier ones."""
         session = record.session
         if session.late:
+            yield from self._spool_opened(record)
             return
         if self._attempts.get(session.run) != session.attempt:  # not for each of a thousand ranks
             for key, other in list(self._ranks.items()):
@@ -359,16 +377,37 @@ class RankWatch:
         if rank is not None and rank.attempt == session.attempt:
             rank.expect(record.hello.total_steps)
 
+    def _spool_opened(self, record: SessionOpened) -> Iterator[Finding]:
+        """Watch what a process that has ended left in its spool, from its first value on."""
+        if record.session.id in self._spooled:
+            return
+        if len(self._spooled) >= SPOOLS:
+            yield from self._spooled.pop(next(iter(self._spooled))).end(SPOOL_ENDS)
+        session, about = record.session, record.hello.about
+        roles = {} if about is None else usable(about.roles)
+        rank = self._watched(record.hello.identity, session.name, session.attempt, record.time, roles)
+        rank.is_spooled = True
+        rank.expect(record.hello.total_steps)
+        self._spooled[session.id] = rank
+
     def _watched(
         self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]
     ) -> _WatchedRank:
         return _WatchedRank(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))
 
     def _run_state(self, record: RunState) -> Iterator[Finding]:
+        if record.ended is not None:
+            yield from self._spools_end(record.run, record.attempt)
         if record.ended is not None and not record.late:
             for rank in self._ranks.values():
                 if (rank.run, rank.attempt) == (record.run, record.attempt):
                     yield from rank.end(f"the run ended: {record.state}")
+
+    def _spools_end(self, run: str, attempt: int) -> Iterator[Finding]:
+        """End the alerts of the spools of a run's attempt, which has ended."""
+        for id_, rank in list(self._spooled.items()):
+            if (rank.run, rank.attempt) == (run, attempt):
+                yield from self._spooled.pop(id_).end(SPOOL_ENDS)
 
     def _rank_ended(self, record: Event) -> Iterator[Finding]:
         rank = self._ranks.get((record.run, record.rank or 0))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # Phases that are part of every step.
-STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
+STEP_PHASES = frozenset(("data", "prepare", "forward", "backward", "optimizer", "step", "other"))
 
 # Least seconds between two evaluations of what time alone changes; the collectors of one tick differ by less.
 APART = 0.9

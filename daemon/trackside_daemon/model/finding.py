@@ -24,6 +24,7 @@ class Finding(NamedTuple):
         run: The id of the run; empty for the machine.
         evidence: Facts that help to understand it, as JSON values: last values, the phase, stacks, processes.
         attempt: The attempt of the run; None if it is about no one attempt, or unknown.
+        late: It is about values that waited in the spool of a process that has ended.
     """
 
     alert: str
@@ -37,3 +38,4 @@ class Finding(NamedTuple):
     run: str = ""
     evidence: Mapping[str, Any] = {}
     attempt: int | None = None
+    late: bool = False

@@ -55,6 +55,7 @@ PATCHED_METHODS = {
         ("amp.GradScaler.step", "pytorch.scaler_step"),
         ("save", "pytorch.save"),
         ("utils.data.dataloader._BaseDataLoaderIter.__next__", "pytorch.next_batch"),  # the base of all iterators
+        ("utils.data.dataloader._MultiProcessingDataLoaderIter.__init__", "pytorch.start_workers"),
     ),
     "torch._dynamo.trace_rules": (("add", "pytorch.exclude_hooks"),),
     "torch.distributed.distributed_c10d": (("Work.wait", "pytorch.wait_for_peers"),),  # that all its collectives call

@@ -1,0 +1,197 @@
+"""Compare the first cause of slow trainings of four gloo ranks with TraceML's, and what a step costs with either tool.
+
+    python bench/diagnosis.py                        three repeats each, TraceML once; `--full` for five; `--busy` beside four busy loops
+    python bench/diagnosis.py --traceml VENV         a virtual environment that has traceml-ai and PyTorch, else it is left out
+    python bench/diagnosis.py --only "compute straggler" --repeats 1
+
+trackside gets the script as it is, by `trackside run --auto`; TraceML needs two lines in it. The cost is the CPU time of the
+training's thread, which other work of the machine changes least, in pairs of steps: see bench/auto_steps.py and bench/watch.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from processes import ROOT, clean_environ, eventually
+
+from bench.daemons import fresh_daemon
+from bench.table import head, interval, machine, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SCRIPT = ROOT / "tests" / "public" / "four_ranks.py"
+LONGEST = 900.0  # seconds of a training
+PAIRS = 1500  # of the steps of which the cost is measured
+
+
+class Training(NamedTuple):
+    """A training: its flags, the pattern of the first cause with its summary, and that of TraceML's verdict."""
+
+    flags: tuple[str, ...]
+    cause: str
+    verdict: str
+
+
+STRAGGLER = ("--rank=2", "--seconds=0.18", "--slow")
+TRAININGS = {
+    "healthy": Training(
+        ("--steps=150",), r"none|long_steps|start_up|cpu_contention|communication", r"(?!.*(STRAGGLER|INPUT))"
+    ),
+    "input-bound": Training(("--slow=data",), r"data_wait: the training waited for data", r"INPUT-BOUND"),
+    "data loader": Training(
+        ("--slow=data", "--workers=1", "--seconds=0.25"), r"data_wait: the training waited for data", r"INPUT-BOUND"
+    ),
+    "input straggler": Training(
+        (*STRAGGLER, "data"), r"straggler: .*rank 2 waits [12]\d\d ms for its data", r"INPUT STRAGGLER.*r2"
+    ),
+    "compute straggler": Training(
+        (*STRAGGLER, "forward"), r"straggler: .*rank 2 takes \d+ ms longer in forward", r"COMPUTE STRAGGLER.*r2.*orward"
+    ),
+    "memory creep": Training(("--slow=memory", "--steps=700", "--seconds=0.2"), r"host_memory_leak", r"MEMORY|CREEP"),
+}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--traceml", type=Path)
+    parser.add_argument("--cost", type=int, default=PAIRS, help="pairs; 0 for no table of costs")
+    asked = parser.parse_args()
+    machine()
+    traceml = asked.traceml if asked.traceml and (asked.traceml / "bin" / "traceml").exists() else None
+    if traceml is None:
+        print("\nTraceML is left out: --traceml names no virtual environment that has traceml-ai.")
+    repeats = asked.repeats or (5 if asked.full else 3)
+    with busy(4 if asked.busy else 0):
+        head(
+            f"{repeats} repeats" + ", four busy loops" * asked.busy, "right", "trackside run --auto", "right", "TraceML"
+        )
+        for name, training in TRAININGS.items():
+            if asked.only in {"", name}:
+                ours = [first_cause(training) for _ in range(repeats)]
+                theirs = [verdict(traceml, training) for _ in range(repeats if asked.full else 1)] if traceml else []
+                row(name, *shown(ours, training.cause), *shown(theirs, training.verdict))
+        if asked.cost:
+            costs(traceml, asked.cost)
+
+
+def shown(found: list[str], right: str) -> tuple[str, str]:
+    """Return how many are right, and one that is wrong, else the last one."""
+    wrong = [one for one in found if not re.match(right, one, re.DOTALL)]
+    return (f"{len(found) - len(wrong)} of {len(found)}", (wrong or found)[-1]) if found else ("-", "-")
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Keep so many processes busy."""
+    processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(loops)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+
+
+def spin() -> None:
+    """Use a CPU until the process is ended."""
+    while True:
+        pass
+
+
+def ran(command: list[str], **environ: str) -> str:
+    """Return the output of a command."""
+    same = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=clean_environ({**same, **environ}),
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def first_cause(training: Training) -> str:
+    """Return the first listed cause of a training under `trackside run --auto`, with its summary."""
+    with fresh_daemon() as daemon:
+        under = [sys.executable, "-m", "trackside_daemon", "run", "--auto", "--"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", f"--master-port={free_port()}"]
+        place = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "TRACKSIDE_URL": daemon.url, "TRACKSIDE_RUN_ID": "run"}
+        spool = {"TRACKSIDE_SPOOL": str(daemon.directory / "spool")}
+        ran([*under, *torchrun, str(SCRIPT), *training.flags], **place, **spool)
+        eventually(lambda: daemon.api("runs/run").json()["state"] == "finished")
+        causes = [one for one in daemon.api("runs/run/diagnosis").json()["causes"] if one["listed"]]
+        return f"{causes[0]['cause']}: {causes[0]['summary']}" if causes else "none"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def verdict(venv: Path, training: Training) -> str:
+    """Return TraceML's verdict."""
+    with tempfile.TemporaryDirectory() as place:
+        script = Path(place) / "training.py"
+        script.write_text(with_traceml(SCRIPT.read_text(encoding="utf-8")), encoding="utf-8")
+        logs = ("--logs-dir", f"{place}/logs", "--run-name", "run")
+        ranks = ("--nproc-per-node=4", f"--master-port={free_port()}")
+        ran([str(venv / "bin" / "traceml"), "run", str(script), *logs, *ranks, "--args", *training.flags])
+        summary = json.loads((Path(place) / "logs" / "run" / "final_summary.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = summary["primary_diagnosis"]
+        return f"{found['status']}: {found['summary']}"
+
+
+def with_traceml(text: str) -> str:
+    """Return the training with TraceML's lines, each step within its context manager."""
+    before, loop, after = re.split(r"(?m)(^    for x, y in .*\n(?:        .*\n)+)", text, maxsplit=1)
+    first, *body = loop.splitlines()
+    steps = "\n".join(f"    {line}" for line in body)
+    return f"import traceml_ai as traceml\ntraceml.init(mode='auto')\n{before}{first}\n        with traceml.trace_step(model):\n{steps}\n{after}"
+
+
+def costs(traceml: Path | None, pairs: int) -> None:
+    """Print by how much steps of 10 ms are longer with each tool, by the CPU time of their thread."""
+    head("a step", "pairs", "step, ms", "longer by, mean", "null pairs")
+    with fresh_daemon() as daemon:
+        tools = {"trackside run --auto": [sys.executable, "bench/auto_steps.py", daemon.endpoint, str(pairs), "stages"]}
+        if traceml is not None:
+            tools["TraceML"] = [
+                str(traceml / "bin" / "python"),
+                "bench/watch.py",
+                "traceml",
+                daemon.endpoint,
+                str(pairs),
+            ]
+        for name, command in tools.items():
+            places = ":".join(map(str, (ROOT, ROOT / "tests", ROOT / "client", ROOT / "daemon")))
+            found = json.loads(ran(command, PYTHONPATH=places).strip().splitlines()[-1])
+            both = (interval(found[key]) for key in ("mean of cpu", "null mean of cpu"))
+            row(name, f"{found['pairs']:,}", f"{found['step'] * 1e3:.1f}", *both)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Detect an evaluation loss that rises while the training loss falls: the model learns the training samples by heart.
+
+The evaluation loss is smoothed by medians of three, since one evaluation may be an outlier. Its noise is that of its second
+differences, which a trend leaves alone.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import HUGE, Episode
+from trackside_daemon.model.robust import middle_and_spread
+from trackside_daemon.model.text import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.detectors.base import Column, Context, Detection
+
+SMOOTHED = 3  # least evaluations of a median; a tenth of all of them, if those are more
+LEAST = 5  # evaluations before which nothing is detected
+LATEST = 200  # evaluations of which the noise is that of the latest; the lowest one is kept for ever
+
+# The rise since the lowest evaluation, in standard deviations of the noise, as a share of the fall before it, and of the loss.
+ERRORS, OF_FALL, OF_LOSS = 4.0, 0.02, 0.005
+
+# The fall of the training loss since then, as a share of itself or of the rise.
+FELL, FELL_OF_RISE = 0.05, 0.5
+
+BACK = 0.5  # share of the needed rise below which it is over
+
+TRAINED = 64  # training losses before an evaluation that are compared, as many as a `Context` keeps
+
+
+class Overfitting:
+    """`Overfitting`: the evaluation loss has risen since its lowest value, and the training loss has fallen since then."""
+
+    alerts: tuple[str, ...] = ("Overfitting",)
+
+    def __init__(self) -> None:
+        self._episode = Episode("Overfitting")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._values: list[float] = []
+        self._step: int | None = None
+        self._first = 0.0
+        self._lowest: tuple[float, float | None] | None = None
+        """The lowest smoothed loss, and the training loss then."""
+        self._best = (0.0, 0)
+        """The lowest loss, and its step."""
+
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
+        """Yield what the next evaluations show."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not -HUGE < value < HUGE:
+                continue
+            if self._step is not None and step <= self._step:
+                if self._episode.fires:
+                    yield self._episode.end(at, f"the training went back to step {number(step)}")
+                self._begin()
+            training = _training_loss(context, self._step, step)
+            self._step = step
+            if not self._values or value < self._best[0]:
+                self._best = value, step
+            self._first = self._first if self._values else value
+            self._values.append(value)
+            del self._values[:-LATEST]
+            yield from self._judge(at, value, training)
+
+    def _judge(self, at: int, value: float, training: float | None) -> Iterator[Detection]:
+        wide = max(SMOOTHED, len(self._values) // 10)
+        now = median(self._values[-wide:])
+        if self._lowest is None or now < self._lowest[0]:
+            self._lowest = now, training
+        lowest, then = self._lowest
+        if len(self._values) < LEAST:
+            return
+        needed = max(
+            ERRORS * _noise(self._values) * (SMOOTHED / wide) ** 0.5,
+            OF_FALL * (self._first - lowest),
+            OF_LOSS * abs(lowest),
+        )
+        rise, best = now - lowest, self._best
+        if self._episode.fires:
+            if rise < BACK * needed:
+                yield self._episode.end(at, f"it is back at {number(value)}")
+        elif (
+            rise > needed
+            and value > lowest
+            and training is not None
+            and then is not None
+            and _fell(then, training, rise)
+        ):
+            text = f"best at step {number(best[1])} ({number(best[0])}), +{number(value - best[0], 2)} since"
+            while_ = f"while the training loss fell from {number(then)} to {number(training)}"
+            yield self._episode.report("info", at, f"{text}, {while_}")
+
+
+def _training_loss(context: Context, after: int | None, step: int) -> float | None:
+    """Return the median training loss of the steps from one evaluation to the next, at most `TRAINED`; the last one without any."""
+    losses = [(at, loss) for at, loss in context.losses.items() if at <= step and -HUGE < loss < HUGE][-TRAINED:]
+    return median([loss for at, loss in losses if after is None or at > after] or [losses[-1][1]]) if losses else None
+
+
+def _fell(then: float, now: float, rise: float) -> bool:
+    """Return whether the training loss fell by more than its noise may: by a part of itself, or of the *rise*."""
+    return then - now >= min(FELL * abs(then), FELL_OF_RISE * rise)
+
+
+def _noise(values: Sequence[float]) -> float:
+    """Return the standard deviation of the noise of values that follow a smooth curve."""
+    differences = [after - before for before, after in pairwise(values)]
+    return middle_and_spread([after - before for before, after in pairwise(differences)])[1] / 6**0.5
