@@ -14,12 +14,13 @@ objective, such as the loss of reinforcement learning, rises in healthy runs: it
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from math import inf
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, middle
+from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, mean, middle
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, SortedWindow
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-NOISE = 5.0  # required rise in standard deviations of single samples
+NOISE, CHANGES = 5.0, 64  # required rise in standard deviations of single samples, by their last changes
 
 # Standard deviations of the levels of blocks that a rise must exceed, and that the loss must have fallen before: the level of
 # white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
@@ -68,12 +69,10 @@ class RateRestart:
     def __init__(self) -> None:
         self._now = self._highest = self._then = self._highest_then = 0.0
 
-    def add(self, step: int, context: Context) -> None:
-        """Apply the rate of a step, if it has one."""
-        rate = context.rates.get(step)
-        if rate is not None:
-            self._now = rate
-            self._highest = max(self._highest, rate)
+    def add(self, rate: float) -> None:
+        """Apply the rate of a step."""
+        self._now = rate
+        self._highest = max(self._highest, rate)
 
     def mark(self) -> None:
         """Compare with this moment from now on."""
@@ -108,70 +107,71 @@ class LossDiverging:
 
     def _forget(self) -> None:
         self._last = SortedWindow(LEVEL)
-        self._changes: deque[float] = deque(maxlen=64)
-        self._block: list[float] = []
-        self._wanders = Wander(fmean, turns=False), Wander(middle, turns=True)
-        self._before = 0.0
+        self._values = deque([0.0], maxlen=CHANGES + 1)
+        self._wanders = Wander(mean, turns=False), Wander(middle, turns=True)
         self._count = 0
         self._lowest = inf
         self._lowest_at = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
-        restarts = context.restarts
+        restarts, rates = context.restarts, context.rates
+        self._learnt.add(column.values)
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
             if restarts and restarts.get(step):
-                if self._rise.fires:
-                    yield self._rise.end(at, f"the training has started again at step {number(step)}")
-                self._forget()
-            self._changes.append(abs(value - self._before))
-            self._before = value
+                yield from self._start_again(at, step)
             self._last.add(value)
-            self._block.append(value)
-            if len(self._block) == BLOCK:
-                self._end_block()
+            self._values.append(value)
             self._count += 1
-            self._learnt.add(value)
-            self._rate.add(step, context)
-            if self._count >= LEAST:
-                yield from self._judge(at, step, time, context)
+            if not self._count % BLOCK:
+                self._end_block()
+            if rates and (rate := rates.get(step)) is not None:
+                self._rate.add(rate)
+            if self._count < LEAST:
+                continue
+            level = self._last.median()
+            self._course.add(level)
+            if self._rise.fires:
+                yield from self._follow(at, step, time, level, context=context)
+            elif level < self._lowest:
+                self._lowest, self._lowest_at = level, step
+                self._rate.mark()
+            elif level - self._lowest > self._ratio * abs(self._lowest) and self._is_above(level):
+                self._since, self._noise = time, self._wandered()
+                self._cost = self._peak = 0.0
+                yield self._rise.report("info", at, self._text(level, step, context))
+
+    def _start_again(self, at: int, step: int) -> Iterator[Detection]:
+        if self._rise.fires:
+            yield self._rise.end(at, f"the training has started again at step {number(step)}")
+        self._forget()
 
     def _end_block(self) -> None:
+        block = list(self._values)[-BLOCK:]
         for wander in self._wanders:
-            wander.add(self._block)
-        self._block.clear()
-
-    def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
-        level = self._last.median()
-        self._course.add(level)
-        if self._count % LEVEL == 0 and level * self._sign <= 0:
+            wander.add(block)
+        if not self._count % LEVEL and self._count >= LEAST and (level := self._last.median()) * self._sign <= 0:
             self._note_sign(level)
-        if self._rise.fires:
-            yield from self._follow(at, step, time, level, context=context)
-        elif level < self._lowest:
-            self._lowest, self._lowest_at = level, step
-            self._rate.mark()
-        elif self._is_above(level):
-            self._since, self._noise = time, self._wandered()
-            self._cost = self._peak = 0.0
-            yield self._rise.report("info", at, self._text(level, step, context))
 
     def _is_above(self, level: float) -> bool:
-        rises = level - self._lowest > self._ratio * abs(self._lowest)  # hardly any sample needs the tests
-        return rises and all(value > needed for _, value, needed in self._tests(level))
+        return all(value > needed for _, value, needed in self._tests(level))
+
+    def _noise_of_samples(self) -> float:
+        """Return a robust standard deviation of single samples, by the changes between them."""
+        return _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
 
     def _tests(self, level: float) -> Iterator[Test]:
-        lowest, last, changes = self._lowest, self._last.ordered, self._changes
+        lowest, last = self._lowest, self._last.ordered
         rise = level - lowest
         yield Test("rise of three quarters of the samples", last[LEVEL // 4] - lowest, self._ratio * abs(lowest))
         yield Test("rise, with the noise of long blocks", rise, WANDERS * self._wandered())
-        yield Test("rise, with the noise of samples", rise, NOISE * max(_NORMAL * median(changes), last_digit(last)))
+        yield Test("rise, with the noise of samples", rise, NOISE * max(self._noise_of_samples(), last_digit(last)))
 
     def _wandered(self) -> float:
         """Return the noise of long blocks: the means bend in a descent and by outliers, and the middles turn seldom at first."""
-        return min(wander.noise for wander in self._wanders)
+        return min(wander.noise() for wander in self._wanders)
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last loss that decide: whether it fires, and while it does, how severe it is."""
@@ -198,7 +198,7 @@ class LossDiverging:
                 yield rise.report(severity, at, self._text(level, step, context))
 
     def _note_sign(self, level: float) -> None:
-        if abs(level) > BEYOND * _NORMAL * median(self._changes):
+        if abs(level) > BEYOND * self._noise_of_samples():
             self._signs += self._sign != 0
             self._sign = level
             if self._signs >= SIGNS:
