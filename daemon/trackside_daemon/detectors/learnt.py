@@ -132,10 +132,12 @@ class Course:
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
         """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
 
-        The middle half of the rise counts.
+        The middle half of the rise counts, until the level is first above it: a level that is noisy may fall into it again.
         """
         low, high = lowest + rise / 4, lowest + 3 * rise / 4
         fell = next((at for at, level in enumerate(self._levels) if level <= low), 0)
         since = self._levels[fell:]
         before = fell + sum(lowest - rise / 4 < level <= low for level in since)
-        return 2 * FASTER * sum(low < level < high for level in since) <= min(1.0, lost) * before
+        top = next((at for at, level in enumerate(since) if level >= high), len(since))
+        foot = max((at for at in range(top) if since[at] <= low), default=-1)
+        return 2 * FASTER * (top - foot - 1) <= min(1.0, lost) * before

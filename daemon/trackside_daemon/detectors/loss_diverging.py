@@ -7,7 +7,7 @@ Every rise is information at first. Its cost is the share of what was learnt tha
 a warning once that is `COST`, and critical at twice that. A rise that came back by itself shows what is normal in this training:
 the next one must cost twice as much.
 It does not become one while the schedule of the learning rate begins again, nor if it is as slow as the training itself. An
-objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell, or its sign changes.
+objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
 `LossDiverging.reading` states this.
 """
 
@@ -43,14 +43,13 @@ WANDERS = 8.0
 # Samples at the initial loss that a rise must cost until it is a warning, and twice as many until it is critical.
 COST = 10.0
 
-# Changes of the sign that make a loss an objective, beyond so many deviations of single samples. A loss that falls below zero
-# changes its sign once, and one that then diverges twice.
-SIGNS, BEYOND = 3, 1.5
 UNLEARNT = "it has risen without having fallen below its start"
-SIGNED = "its sign has changed three times"
 
-# Rise, as a fraction of the lowest level, and as one of its peak, from which the model loses what it learned.
-CRITICAL, GONE = 0.5, 0.5
+CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from which the model loses what it learned
+
+# Share of what was learnt that a rise from a level below zero undoes at least, because a fraction of such a level means nothing;
+# and share of its peak below which a rise is on its way back.
+BELOW_ZERO, BACK = 0.3, 0.3
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
@@ -98,8 +97,6 @@ class LossDiverging:
         self._learnt = Learnt()
         self._course = Course()
         self.reading = ""
-        self._signs = 0
-        self._sign = 0.0
         self._rate = RateRestart()
         self._rise = Episode("LossDiverging")
         self._since = self._noise = self._cost = self._peak = self._usual = 0.0
@@ -152,8 +149,6 @@ class LossDiverging:
         block = list(self._values)[-BLOCK:]
         for wander in self._wanders:
             wander.add(block)
-        if not self._count % LEVEL and self._count >= LEAST and (level := self._last.median()) * self._sign <= 0:
-            self._note_sign(level)
 
     def _is_above(self, level: float) -> bool:
         return all(value > needed for _, value, needed in self._tests(level))
@@ -197,35 +192,25 @@ class LossDiverging:
             if rise.worsens(severity):
                 yield rise.report(severity, at, self._text(level, step, context))
 
-    def _note_sign(self, level: float) -> None:
-        if abs(level) > BEYOND * self._noise_of_samples():
-            self._signs += self._sign != 0
-            self._sign = level
-            if self._signs >= SIGNS:
-                self.reading = SIGNED
-
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
         lost = self._learnt.lost(height, self._lowest)
         self._peak = max(self._peak, height)
-        # A fraction of a level below zero means nothing, so the rise must undo more.
-        if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else CRITICAL):
+        if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else BELOW_ZERO):
             return "info"
         self._cost += min(1.0, lost)
-        if self._cost < self._needed() or step in context.restarts:
+        if self._cost < self._needed() or height < BACK * self._peak or step in context.restarts:
             return "info"
         unlearnt = height / lost <= WANDERS * self._noise
         if not self._course.is_sudden(self._lowest, height, MUCH if unlearnt else lost):
-            self.reading = self.reading or UNLEARNT * unlearnt
+            self.reading = UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
-        if self.reading == UNLEARNT:
-            self.reading = ""
+        self.reading = ""
         # Beyond the initial loss there is nothing to wait for, and a log may have no times.
         lasts = lost >= 1 or not time - self._since < self._after
-        stays = height > max(CRITICAL * abs(self._lowest), GONE * self._peak)
-        grave = self._cost >= 2 * self._needed() and lasts and stays
+        grave = self._cost >= 2 * self._needed() and lasts and height > CRITICAL * max(abs(self._lowest), self._peak)
         return "critical" if grave else "warning"
 
     def _end(self, at: int, text: str) -> Detection:
