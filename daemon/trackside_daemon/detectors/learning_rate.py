@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-# Samples at the start of a schedule in which the rate may rise by any factor. A rate that is logged rarely has started after as many
-# steps and samples as at which zero is a mistake.
+# Samples at the start of a schedule in which the rate may rise by any factor, or as many as those at which zero is a mistake.
 START = 10
 
 # Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond.

@@ -35,22 +35,19 @@ BEND, TURN = NORMAL / 2, 0.53
 class Learnt:
     """The initial loss of one key."""
 
-    __slots__ = ("_first", "_initial")
+    __slots__ = ("_first",)
 
     def __init__(self) -> None:
         self._first: list[float] = []
-        self._initial = 0.0
 
     def add(self, values: Sequence[float]) -> None:
         """Add the next losses; those that are not finite do not count."""
-        missing = FIRST - len(self._first)
-        if missing:
-            self._first += [value for value in values if -HUGE < value < HUGE][:missing]
-            self._initial = sorted(self._first)[-2:][0] if self._first else 0.0
+        if len(self._first) < FIRST:
+            self._first += [value for value in values if -HUGE < value < HUGE][: FIRST - len(self._first)]
 
     def lost(self, rise: float, level: float) -> float:
         """Return the share of the fall from the initial loss to *level* that a *rise* undoes; infinite without a fall."""
-        learnt = self._initial - level
+        learnt = sorted(self._first)[-2] - level
         return rise / learnt if learnt > 0 else inf
 
 
@@ -62,7 +59,7 @@ class Wander:
         turns: Only bends count at which the level turns: a descent has none.
     """
 
-    __slots__ = ("_bends", "_blocks", "_known", "_last", "_level", "_noise", "_turns")
+    __slots__ = ("_bends", "_blocks", "_last", "_level", "_noise", "_turns")
 
     def __init__(self, level: Callable[[list[float]], float], *, turns: bool) -> None:
         self._level, self._turns = level, turns
@@ -70,13 +67,11 @@ class Wander:
         self._last = [(0.0, 0.0)] * LENGTHS
         self._bends = [SortedWindow(KEPT) for _ in range(LENGTHS)]
         self._noise = inf if turns else 0.0
-        self._known = True
 
     def add(self, block: list[float]) -> None:
         """Add the next `BLOCK` finite numbers."""
         level = self._level(block)
         self._blocks += 1
-        self._known = False
         for length, bends in enumerate(self._bends):
             first, second = self._last[length]
             self._last[length] = second, level
@@ -93,10 +88,8 @@ class Wander:
 
         It is unknown at first: 0, or infinite for *turns*, because a series of few values hardly turns.
         """
-        if not self._known:
-            noise = max(bends.median() if len(bends) >= KNOWN else 0.0 for bends in self._bends)
-            self._noise = noise * (TURN if self._turns else BEND) or self._noise
-            self._known = True
+        noise = max(bends.median() if len(bends) >= KNOWN else 0.0 for bends in self._bends)
+        self._noise = noise * (TURN if self._turns else BEND) or self._noise
         return self._noise
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-NOISE, CHANGES = 5.0, 64  # required rise in standard deviations of single samples, by their last changes
+NOISE, CHANGES = 4.0, 64  # required rise in standard deviations of single samples, by their last changes
 
 # Standard deviations of the levels of blocks that a rise must exceed, and that the loss must have fallen before: the level of
 # white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
@@ -135,7 +135,9 @@ class LossDiverging:
             elif level < self._lowest:
                 self._lowest, self._lowest_at = level, step
                 self._rate.mark()
-            elif level - self._lowest > self._ratio * abs(self._lowest) and self._is_above(level):
+            elif level - self._lowest > self._ratio * abs(self._lowest) and all(
+                value > needed for _, value, needed in self._tests(level)
+            ):
                 self._since, self._noise = time, self._wandered()
                 self._cost = self._peak = 0.0
                 yield self._rise.report("info", at, self._text(level, step, context))
@@ -150,19 +152,13 @@ class LossDiverging:
         for wander in self._wanders:
             wander.add(block)
 
-    def _is_above(self, level: float) -> bool:
-        return all(value > needed for _, value, needed in self._tests(level))
-
-    def _noise_of_samples(self) -> float:
-        """Return a robust standard deviation of single samples, by the changes between them."""
-        return _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
-
     def _tests(self, level: float) -> Iterator[Test]:
         lowest, last = self._lowest, self._last.ordered
         rise = level - lowest
         yield Test("rise of three quarters of the samples", last[LEVEL // 4] - lowest, self._ratio * abs(lowest))
         yield Test("rise, with the noise of long blocks", rise, WANDERS * self._wandered())
-        yield Test("rise, with the noise of samples", rise, NOISE * max(self._noise_of_samples(), last_digit(last)))
+        noise = _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
+        yield Test("rise, with the noise of samples", rise, NOISE * max(noise, last_digit(last)))
 
     def _wandered(self) -> float:
         """Return the noise of long blocks: the means bend in a descent and by outliers, and the middles turn seldom at first."""

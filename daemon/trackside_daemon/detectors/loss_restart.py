@@ -28,9 +28,7 @@ BLOCK, BLOCKS, HALF = 8, 3, 0.5
 
 PART = 0.04  # share of the leap by which a new model has fallen when the restart is over
 
-# Two times in a row from one return to the initial loss to the next that differ by less than this share: a fold, or a target that is
-# replaced after so many steps.
-EQUAL = 0.05
+EQUAL = 0.05  # share by which two times between leaps differ if the leaps are those of folds, or of a target that is replaced
 
 ANEW_TEXT = ": the model seems to be new"
 

@@ -61,11 +61,8 @@ class LossSpike:
             if self._batch.fires or self._spike.fires:
                 yield from self._follow(at, step, value, context)
             elif jump:
-                yield self._begin(at, step, value, jump, context)
-
-    def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Detection:
-        self._begun, self._first, self._high = jump, step, 1
-        return self._batch.report("info", at, _text(step, value, jump, context))
+                self._begun, self._first, self._high = jump, step, 1
+                yield self._batch.report("info", at, _text(step, value, jump, context))
 
     def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         batch, spike = self._batch, self._spike
