@@ -10,6 +10,7 @@ Usage: PYTHONPATH=tests:. python bench/detectors_rules.py
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections import defaultdict
 from math import inf
@@ -110,7 +111,8 @@ def ours(score: ModuleType, one: Prepared) -> Outcome:
 def composite(score: ModuleType, log: Log) -> Outcome:
     """Return the counts of the composite baseline."""
     sys.path.insert(0, str(PLACE / "baselines"))
-    values = [float(one.split(b":")[-1].strip(b" }\n")) for one in log.alone()]
+    pushes = [json.loads(line)["values"] for line in log.alone()]
+    values = [pushed[log.key] for pushed in pushes if log.key in pushed]
     return outcome(score, log, importlib.import_module("composite").detect(values), [])
 
 
