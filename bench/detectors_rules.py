@@ -1,6 +1,6 @@
 """Print what each rule of the loss detectors adds over the others: the figures of the labelled logs without it.
 
-The value is a point for each event that is found and each that is told, less one for each false alarm, and three for each healthy series
+The value is a point for each event that is found, and for each but spikes that is told, less one for each false alarm, and three for each healthy series
 that is warned. The last column leaves the logs of one dataset out at a time: the rule is dropped if the others then have no less
 value, and the change on the dataset left out counts. A rule that has none there adds nothing, and is to be deleted.
 
@@ -69,8 +69,9 @@ def outcome(score: ModuleType, log: Log, alarms: list[int], loud: list[int]) -> 
     """Return the counts of a log with alarms at some samples, and those above information."""
     events, found, false, _, _ = score.score_series(alarms, log.labels, len(log.places), log.grace, TOLERANCE, COOLDOWN)
     grave = [one for one in events if one["kind"] != "hard_batch"]
+    lasting = [one for one in grave if one["kind"] != "spike"]
     told = sum(
-        any(one["start"] <= at <= max(one["end"] + TOLERANCE, one["start"] + 200) for at in loud) for one in grave
+        any(one["start"] <= at <= max(one["end"] + TOLERANCE, one["start"] + 200) for at in loud) for one in lasting
     )
     return Outcome(len(found), told, false, bool(loud) and not grave)
 
