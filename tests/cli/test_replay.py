@@ -279,7 +279,7 @@ def test_a_stored_run_is_replayed_while_a_daemon_runs(
     ("kind", "columns", "alert", "late"),
     [
         ("nan", {"loss": ("loss", 1.0)}, "NonFinite", 0),
-        ("restart", {"loss": ("loss", 1.0)}, "LossRestart", 1),
+        ("restart", {"loss": ("loss", 1.0)}, "LossRestart", 24),
         ("leak", {"rss_mb": ("process_resident_bytes", 2.0**20)}, "HostMemoryLeak", 200),
     ],
 )

@@ -78,6 +78,12 @@ def test_ten_times_the_rate_from_one_step_to_the_next_is_reported(rates: list[fl
     assert fed[0].severity == "warning"
 
 
+def test_a_rate_that_is_logged_rarely_has_no_warm_up_after_a_hundred_steps() -> None:
+    finding, *_ = feed(LearningRate(), [1e-3] * 4 + [1e-2] * 4, steps=range(0, 400, 50))
+    assert (finding.at, finding.severity) == (4, "warning")
+    assert not feed(LearningRate(), [1e-3] * 4 + [1e-2] * 4)
+
+
 def test_a_rate_that_stays_at_zero_is_reported_after_a_hundred_steps() -> None:
     fed = feed(LearningRate(), [*([1e-4] * 200), *([0.0] * 300), *([1e-4] * 5)])
     assert [(finding.at, finding.over) for finding in fed] == [(300, False), (500, True)]

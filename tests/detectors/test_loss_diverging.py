@@ -175,3 +175,42 @@ def test_a_rise_after_a_warm_restart_of_the_learning_rate_stays_information() ->
         context.rates = {step: 0.1 if restarts and 300 <= step < 600 else 1.0 for step in range(900)}
         severities = {one.severity for one in found(LossDiverging(), column(values), context)}
         assert severities == {"info"} if restarts else "warning" in severities
+
+
+def noticed(values: list[float]) -> set[str]:
+    """Return the alerts above information."""
+    found = RankDetectors().evaluate({"loss": column(values)})
+    return {one.finding.alert for one in found if one.finding.severity != "info"}
+
+
+def test_a_rise_to_a_noisy_level_is_sudden() -> None:
+    draw = random.Random(11)
+
+    def heavy(level: float) -> float:
+        return level * abs(draw.gauss(0, 1)) + (9 if draw.random() < 0.04 else 0)
+
+    values = [heavy(0.5 / (1 + i / 5) ** 1.2 + 0.002) for i in range(580)] + [heavy(0.08) for _ in range(470)]
+    assert "LossDiverging" in noticed(values)
+
+
+def test_a_loss_below_zero_that_loses_a_third_of_what_it_learnt_is_a_warning() -> None:
+    similarity = [one - 1 for one in falling(600, start=1.0, end=0.3)]
+    assert noticed(similarity + [one + 0.26 for one in similarity[500:] * 2]) == {"LossDiverging"}
+
+
+@pytest.mark.parametrize("half", [15, 60], ids=["folds that fall fast", "folds that fall slowly"])
+def test_trainings_one_after_the_other_have_one_warning_at_most(half: float) -> None:
+    draw = random.Random(3)
+    values = [(0.1 + 2.2 * 0.5 ** (i % 200 / half)) * (1 + draw.gauss(0, 0.05)) for i in range(1600)]
+    assert noticed(values) <= {"LossRestart"}
+
+
+@pytest.mark.parametrize("every", [200, 350])
+def test_a_target_that_is_replaced_at_equal_distances_is_quiet(every: int) -> None:
+    """The loss of a Q network leaps to its initial value with each new target, falls faster than at first, and then rises slowly."""
+    draw = random.Random(3)
+    values = [
+        (0.6 * 0.5 ** (i % every / (25 if i < every else 8)) + 0.02 * (1 + i // every)) * draw.lognormvariate(0, 0.1)
+        for i in range(8 * every)
+    ]
+    assert not noticed(values)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-START = 10  # samples at the start of a schedule in which the rate may rise by any factor
+# Samples at the start of a schedule in which the rate may rise by any factor, or as many as those at which zero is a mistake.
+START = 10
 
 # Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond.
 ABOVE = 2.0
@@ -52,7 +53,7 @@ class LearningRate:
         self._least = least
         self._usual = max(NOTHING, least)  # a rate above needs no look
         self._jump = jump
-        self._seen = 0
+        self._seen = Streak()
         self._last = 0.0
         self._greatest = 0.0
         self._zeros = Streak()
@@ -66,7 +67,7 @@ class LearningRate:
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
             usual = self._usual < rate <= self._greatest and rate <= self._most
             if usual and not (self._wrong or zeros.count or lows.count):
-                self._seen += 1
+                self._seen.count += 1
                 self._last = rate
                 continue
             kind, text = self._judge(step, rate, context.total_steps)
@@ -80,7 +81,7 @@ class LearningRate:
                 text = f"the learning rate is {rate:.3g} at step {step:,}"
                 yield Detection("LearningRateOutOfRange", "warning", at, text, over=True)
             self._wrong = kind
-            self._remember(rate)
+            self._remember(step, rate)
 
     def _judge(self, step: int, rate: float, total: int | None) -> tuple[str, str]:
         """Return the kind of fault, empty for none, and its description."""
@@ -94,7 +95,7 @@ class LearningRate:
             return self._zero(step, rate)
         self._zeros.count = 0
         if (
-            self._seen >= START
+            self._has_started(step)
             and self._last > 0
             and rate > max(SLIP * self._jump * self._last, ABOVE * self._greatest)
         ):
@@ -103,6 +104,10 @@ class LearningRate:
                 f"of the step before and {rate / self._greatest:.3g} times the greatest so far"
             )
         return self._low(step, rate, total)
+
+    def _has_started(self, step: int) -> bool:
+        seen = self._seen
+        return seen.count >= START or (seen.count >= SAMPLES_AT_ZERO and step - seen.since >= STEPS_AT_ZERO)
 
     def _zero(self, step: int, rate: float) -> tuple[str, str]:
         zeros = self._zeros
@@ -136,8 +141,8 @@ class LearningRate:
             f"next to nothing is learned"
         )
 
-    def _remember(self, rate: float) -> None:
+    def _remember(self, step: int, rate: float) -> None:
         if isfinite(rate) and rate >= 0:
-            self._seen += 1
+            self._seen.add(step)
             self._last = rate
             self._greatest = max(self._greatest, rate)

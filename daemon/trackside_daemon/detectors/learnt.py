@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.base import HUGE
 from trackside_daemon.model.robust import NORMAL, SortedWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
@@ -35,21 +35,19 @@ BEND, TURN = NORMAL / 2, 0.53
 class Learnt:
     """The initial loss of one key."""
 
-    __slots__ = ("_first", "_initial")
+    __slots__ = ("_first",)
 
     def __init__(self) -> None:
         self._first: list[float] = []
-        self._initial = 0.0
 
-    def add(self, value: float) -> None:
-        """Add a finite loss."""
+    def add(self, values: Sequence[float]) -> None:
+        """Add the next losses; those that are not finite do not count."""
         if len(self._first) < FIRST:
-            self._first.append(value)
-            self._initial = sorted(self._first)[-2:][0]
+            self._first += [value for value in values if -HUGE < value < HUGE][: FIRST - len(self._first)]
 
     def lost(self, rise: float, level: float) -> float:
         """Return the share of the fall from the initial loss to *level* that a *rise* undoes; infinite without a fall."""
-        learnt = self._initial - level
+        learnt = sorted(self._first)[-2] - level
         return rise / learnt if learnt > 0 else inf
 
 
@@ -59,38 +57,45 @@ class Wander:
     Args:
         level: The level of the samples of a shortest block; the mean of two levels is that of a block of twice the length.
         turns: Only bends count at which the level turns: a descent has none.
-
-    Attributes:
-        noise: A robust standard deviation of the levels of the length that has the largest. It is unknown at first: 0, or
-            infinite for *turns*, because a series of few values hardly turns.
     """
 
-    __slots__ = ("_bends", "_blocks", "_level", "_levels", "_noises", "_turns", "noise")
+    __slots__ = ("_bends", "_blocks", "_last", "_level", "_noise", "_turns")
 
     def __init__(self, level: Callable[[list[float]], float], *, turns: bool) -> None:
-        self.noise = inf if turns else 0.0
         self._level, self._turns = level, turns
         self._blocks = 0
-        self._levels: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
+        self._last = [(0.0, 0.0)] * LENGTHS
         self._bends = [SortedWindow(KEPT) for _ in range(LENGTHS)]
-        self._noises = [0.0] * LENGTHS
+        self._noise = inf if turns else 0.0
 
     def add(self, block: list[float]) -> None:
         """Add the next `BLOCK` finite numbers."""
         level = self._level(block)
         self._blocks += 1
-        for length, (levels, bends) in enumerate(zip(self._levels, self._bends, strict=True)):
-            levels.append(level)
-            if len(levels) == levels.maxlen:
-                there, back = levels[1] - levels[0], levels[1] - levels[2]
-                if there * back > 0 or not self._turns:
-                    bends.add(abs(there + back))  # a steady fall is no noise
-                    self._noises[length] = bends.median() if len(bends) >= KNOWN else 0.0
-            if self._blocks >> length & 1:
+        for length, bends in enumerate(self._bends):
+            first, second = self._last[length]
+            self._last[length] = second, level
+            count = self._blocks >> length
+            there, back = second - first, second - level
+            if count > 2 and (there * back > 0 or not self._turns):
+                bends.add(abs(there + back))  # a steady fall is no noise
+            if count & 1:
                 break
-            level = (levels[-2] + level) / 2
-        if noise := max(self._noises):
-            self.noise = noise * (TURN if self._turns else BEND)
+            level = (second + level) / 2
+
+    def noise(self) -> float:
+        """Return a robust standard deviation of the levels of the length that has the largest.
+
+        It is unknown at first: 0, or infinite for *turns*, because a series of few values hardly turns.
+        """
+        noise = max(bends.median() if len(bends) >= KNOWN else 0.0 for bends in self._bends)
+        self._noise = noise * (TURN if self._turns else BEND) or self._noise
+        return self._noise
+
+
+def mean(block: list[float]) -> float:
+    """Return the mean of a block."""
+    return sum(block) / BLOCK
 
 
 def middle(block: list[float]) -> float:
@@ -120,10 +125,12 @@ class Course:
     def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
         """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
 
-        The middle half of the rise counts.
+        The middle half of the rise counts, until the level is first above it: a level that is noisy may fall into it again.
         """
         low, high = lowest + rise / 4, lowest + 3 * rise / 4
         fell = next((at for at, level in enumerate(self._levels) if level <= low), 0)
         since = self._levels[fell:]
         before = fell + sum(lowest - rise / 4 < level <= low for level in since)
-        return 2 * FASTER * sum(low < level < high for level in since) <= min(1.0, lost) * before
+        top = next((at for at, level in enumerate(since) if level >= high), len(since))
+        foot = max((at for at in range(top) if since[at] <= low), default=-1)
+        return 2 * FASTER * (top - foot - 1) <= min(1.0, lost) * before

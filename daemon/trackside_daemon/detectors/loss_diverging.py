@@ -7,19 +7,20 @@ Every rise is information at first. Its cost is the share of what was learnt tha
 a warning once that is `COST`, and critical at twice that. A rise that came back by itself shows what is normal in this training:
 the next one must cost twice as much.
 It does not become one while the schedule of the learning rate begins again, nor if it is as slow as the training itself. An
-objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell, or its sign changes.
+objective, such as the loss of reinforcement learning, rises in healthy runs: it never fell.
 `LossDiverging.reading` states this.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from math import inf
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import HUGE, Episode, Test
-from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, middle
+from trackside_daemon.detectors.learnt import BLOCK, MUCH, Course, Learnt, Wander, mean, middle
 from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.settings import DEFAULTS
 from trackside_daemon.model.robust import NORMAL, SortedWindow
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-NOISE = 5.0  # required rise in standard deviations of single samples
+NOISE, CHANGES = 4.0, 64  # required rise in standard deviations of single samples, by their last changes
 
 # Standard deviations of the levels of blocks that a rise must exceed, and that the loss must have fallen before: the level of
 # white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
@@ -42,14 +43,13 @@ WANDERS = 8.0
 # Samples at the initial loss that a rise must cost until it is a warning, and twice as many until it is critical.
 COST = 10.0
 
-# Changes of the sign that make a loss an objective, beyond so many deviations of single samples. A loss that falls below zero
-# changes its sign once, and one that then diverges twice.
-SIGNS, BEYOND = 3, 1.5
 UNLEARNT = "it has risen without having fallen below its start"
-SIGNED = "its sign has changed three times"
 
-# Rise, as a fraction of the lowest level, and as one of its peak, from which the model loses what it learned.
-CRITICAL, GONE = 0.5, 0.5
+CRITICAL = 0.5  # rise, as a fraction of the lowest level and of its peak, from which the model loses what it learned
+
+# Share of what was learnt that a rise from a level below zero undoes at least, because a fraction of such a level means nothing;
+# and share of its peak below which a rise is on its way back.
+BELOW_ZERO, BACK = 0.3, 0.3
 
 ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
@@ -68,12 +68,10 @@ class RateRestart:
     def __init__(self) -> None:
         self._now = self._highest = self._then = self._highest_then = 0.0
 
-    def add(self, step: int, context: Context) -> None:
-        """Apply the rate of a step, if it has one."""
-        rate = context.rates.get(step)
-        if rate is not None:
-            self._now = rate
-            self._highest = max(self._highest, rate)
+    def add(self, rate: float) -> None:
+        """Apply the rate of a step."""
+        self._now = rate
+        self._highest = max(self._highest, rate)
 
     def mark(self) -> None:
         """Compare with this moment from now on."""
@@ -99,8 +97,6 @@ class LossDiverging:
         self._learnt = Learnt()
         self._course = Course()
         self.reading = ""
-        self._signs = 0
-        self._sign = 0.0
         self._rate = RateRestart()
         self._rise = Episode("LossDiverging")
         self._since = self._noise = self._cost = self._peak = self._usual = 0.0
@@ -108,70 +104,65 @@ class LossDiverging:
 
     def _forget(self) -> None:
         self._last = SortedWindow(LEVEL)
-        self._changes: deque[float] = deque(maxlen=64)
-        self._block: list[float] = []
-        self._wanders = Wander(fmean, turns=False), Wander(middle, turns=True)
-        self._before = 0.0
+        self._values = deque([0.0], maxlen=CHANGES + 1)
+        self._wanders = Wander(mean, turns=False), Wander(middle, turns=True)
         self._count = 0
         self._lowest = inf
         self._lowest_at = 0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
-        restarts = context.restarts
+        restarts, rates = context.restarts, context.rates
+        self._learnt.add(column.values)
         for at, (step, time, value) in enumerate(zip(*column, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
             if restarts and restarts.get(step):
-                if self._rise.fires:
-                    yield self._rise.end(at, f"the training has started again at step {number(step)}")
-                self._forget()
-            self._changes.append(abs(value - self._before))
-            self._before = value
+                yield from self._start_again(at, step)
             self._last.add(value)
-            self._block.append(value)
-            if len(self._block) == BLOCK:
-                self._end_block()
+            self._values.append(value)
             self._count += 1
-            self._learnt.add(value)
-            self._rate.add(step, context)
-            if self._count >= LEAST:
-                yield from self._judge(at, step, time, context)
+            if not self._count % BLOCK:
+                self._end_block()
+            if rates and (rate := rates.get(step)) is not None:
+                self._rate.add(rate)
+            if self._count < LEAST:
+                continue
+            level = self._last.median()
+            self._course.add(level)
+            if self._rise.fires:
+                yield from self._follow(at, step, time, level, context=context)
+            elif level < self._lowest:
+                self._lowest, self._lowest_at = level, step
+                self._rate.mark()
+            elif level - self._lowest > self._ratio * abs(self._lowest) and all(
+                value > needed for _, value, needed in self._tests(level)
+            ):
+                self._since, self._noise = time, self._wandered()
+                self._cost = self._peak = 0.0
+                yield self._rise.report("info", at, self._text(level, step, context))
+
+    def _start_again(self, at: int, step: int) -> Iterator[Detection]:
+        if self._rise.fires:
+            yield self._rise.end(at, f"the training has started again at step {number(step)}")
+        self._forget()
 
     def _end_block(self) -> None:
+        block = list(self._values)[-BLOCK:]
         for wander in self._wanders:
-            wander.add(self._block)
-        self._block.clear()
-
-    def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
-        level = self._last.median()
-        self._course.add(level)
-        if self._count % LEVEL == 0 and level * self._sign <= 0:
-            self._note_sign(level)
-        if self._rise.fires:
-            yield from self._follow(at, step, time, level, context=context)
-        elif level < self._lowest:
-            self._lowest, self._lowest_at = level, step
-            self._rate.mark()
-        elif self._is_above(level):
-            self._since, self._noise = time, self._wandered()
-            self._cost = self._peak = 0.0
-            yield self._rise.report("info", at, self._text(level, step, context))
-
-    def _is_above(self, level: float) -> bool:
-        rises = level - self._lowest > self._ratio * abs(self._lowest)  # hardly any sample needs the tests
-        return rises and all(value > needed for _, value, needed in self._tests(level))
+            wander.add(block)
 
     def _tests(self, level: float) -> Iterator[Test]:
-        lowest, last, changes = self._lowest, self._last.ordered, self._changes
+        lowest, last = self._lowest, self._last.ordered
         rise = level - lowest
         yield Test("rise of three quarters of the samples", last[LEVEL // 4] - lowest, self._ratio * abs(lowest))
         yield Test("rise, with the noise of long blocks", rise, WANDERS * self._wandered())
-        yield Test("rise, with the noise of samples", rise, NOISE * max(_NORMAL * median(changes), last_digit(last)))
+        noise = _NORMAL * median(abs(new - old) for old, new in pairwise(self._values))
+        yield Test("rise, with the noise of samples", rise, NOISE * max(noise, last_digit(last)))
 
     def _wandered(self) -> float:
         """Return the noise of long blocks: the means bend in a descent and by outliers, and the middles turn seldom at first."""
-        return min(wander.noise for wander in self._wanders)
+        return min(wander.noise() for wander in self._wanders)
 
     def explain(self) -> Iterator[Test]:
         """Yield the tests of the last loss that decide: whether it fires, and while it does, how severe it is."""
@@ -197,35 +188,25 @@ class LossDiverging:
             if rise.worsens(severity):
                 yield rise.report(severity, at, self._text(level, step, context))
 
-    def _note_sign(self, level: float) -> None:
-        if abs(level) > BEYOND * _NORMAL * median(self._changes):
-            self._signs += self._sign != 0
-            self._sign = level
-            if self._signs >= SIGNS:
-                self.reading = SIGNED
-
     def _needed(self) -> float:
         return max(COST, 2 * self._usual)
 
     def _judge_severity(self, height: float, step: int, time: float, context: Context) -> Severity:
         lost = self._learnt.lost(height, self._lowest)
         self._peak = max(self._peak, height)
-        # A fraction of a level below zero means nothing, so the rise must undo more.
-        if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else CRITICAL):
+        if self._rate.is_on() or lost < (MUCH if self._lowest > 0 else BELOW_ZERO):
             return "info"
         self._cost += min(1.0, lost)
-        if self._cost < self._needed() or step in context.restarts:
+        if self._cost < self._needed() or height < BACK * self._peak or step in context.restarts:
             return "info"
         unlearnt = height / lost <= WANDERS * self._noise
         if not self._course.is_sudden(self._lowest, height, MUCH if unlearnt else lost):
-            self.reading = self.reading or UNLEARNT * unlearnt
+            self.reading = UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
-        if self.reading == UNLEARNT:
-            self.reading = ""
+        self.reading = ""
         # Beyond the initial loss there is nothing to wait for, and a log may have no times.
         lasts = lost >= 1 or not time - self._since < self._after
-        stays = height > max(CRITICAL * abs(self._lowest), GONE * self._peak)
-        grave = self._cost >= 2 * self._needed() and lasts and stays
+        grave = self._cost >= 2 * self._needed() and lasts and height > CRITICAL * max(abs(self._lowest), self._peak)
         return "critical" if grave else "warning"
 
     def _end(self, at: int, text: str) -> Detection:

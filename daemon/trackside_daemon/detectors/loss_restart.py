@@ -28,6 +28,8 @@ BLOCK, BLOCKS, HALF = 8, 3, 0.5
 
 PART = 0.04  # share of the leap by which a new model has fallen when the restart is over
 
+EQUAL = 0.05  # share by which two times between leaps differ if the leaps are those of folds, or of a target that is replaced
+
 ANEW_TEXT = ": the model seems to be new"
 
 
@@ -46,7 +48,7 @@ class LossRestart:
         self._began: list[float] = []
         self._last: deque[float] = deque(maxlen=BEFORE + 1)
         self._until: int | None = None
-        self._left = self._leaps = 0
+        self._left = self._leaps = self._seen = self._leapt = self._period = self._since = 0
         self._before = 0.0
         self._anew: list[float] = []
         self._sure = False
@@ -71,14 +73,12 @@ class LossRestart:
                 last.clear()
             elif last and value > LEAP * last[0] and self._is_anew(value) and self._has_leapt(value):
                 self._until, self._left, self._before, self._anew = None, OVER, last[-2], [last[-1]]
-                self._sure = False
-                self._leaps += 1
-                since = f"since step {number(self._step)} the loss is back at its initial value"
-                text = f"{since}, {number(value)} at step {number(step)}, {number(last[-2])} before"
-                yield Detection("LossRestart", "info", at, text + ANEW_TEXT)
+                self._sure, self._since = False, self._step
+                context.restarts[step] = self._is_next_of_several()
             elif self._until is not None or self._left:
                 yield from self._follow(at, step, value, context)
             self._step = step
+            self._seen += 1
             last.append(value)
             if len(self._began) < BLOCKS * BLOCK:
                 self._began.append(value)
@@ -93,6 +93,12 @@ class LossRestart:
         """Return whether *value* and the sample before are both far above those before them."""
         *before, last = self._last
         return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
+
+    def _is_next_of_several(self) -> bool:
+        """Return whether the loss leaps as long after its last leap, or the beginning, as that came after the one before."""
+        self._leaps += 1
+        before, self._period, self._leapt = self._period, self._seen - self._leapt, self._seen
+        return abs(self._period - before) <= EQUAL * before
 
     def _falls_as_at_first(self) -> bool:
         """Return whether the losses since the leap are like the first ones, block by block."""
@@ -116,10 +122,9 @@ class LossRestart:
             self._anew.append(value)
             if len(self._anew) == BLOCKS * BLOCK and self._leaps == 1 and self._falls_as_at_first():
                 self._sure = True
-                text = f"loss {number(value)} at step {number(step)}, {number(self._before)} before it started again"
-                yield Detection("LossRestart", "warning", at, text + ANEW_TEXT)
-            if self._sure or len(self._anew) < BLOCKS * BLOCK:
-                context.restarts[step] = self._sure and not self._left and self._falls()
-            if not self._left:
+                text = f"since step {number(self._since)} the loss is like that of the first steps, {number(value)} at step {number(step)}"
+                yield Detection("LossRestart", "warning", at, f"{text}, {number(self._before)} before{ANEW_TEXT}")
+            context.restarts[step] = self._sure and not self._left and self._falls()
+            if self._sure and not self._left:
                 text = f"{OVER} samples have passed, at step {number(step)}"
-                yield Detection("LossRestart", "info", at, text, over=True)
+                yield Detection("LossRestart", "warning", at, text, over=True)

@@ -49,6 +49,7 @@ class LossSpike:
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
         jumps = self._jumps
+        self._learnt.add(column.values)
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -56,16 +57,12 @@ class LossSpike:
                 for firing in (one for one in (self._batch, self._spike) if one.fires):
                     yield firing.end(at, f"the training has started again at step {number(step)}")
                 jumps.clear()
-            self._learnt.add(value)
             jump = jumps.add(value)
             if self._batch.fires or self._spike.fires:
                 yield from self._follow(at, step, value, context)
             elif jump:
-                yield self._begin(at, step, value, jump, context)
-
-    def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Detection:
-        self._begun, self._first, self._high = jump, step, 1
-        return self._batch.report("info", at, _text(step, value, jump, context))
+                self._begun, self._first, self._high = jump, step, 1
+                yield self._batch.report("info", at, _text(step, value, jump, context))
 
     def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         batch, spike = self._batch, self._spike

@@ -25,7 +25,7 @@ NEAR, USUAL, RECENT = 7, 128, 24
 
 # Pairs of robust standard deviations above the level and fraction of the level, as multiples of the thresholds, which are
 # 0.85 of those of the labels: people saw both sides of a jump, the detector sees one. A jump reaches one pair.
-LAW = ((1.0, 1.0), (1.5, 0.5), (2.5, 0.25))
+LAW = ((1.0, 1.0), (1.5, 0.5))
 
 CROSSING = 2.5  # the same for the deviations where the level crosses zero: a fraction of it means nothing there
 
