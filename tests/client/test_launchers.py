@@ -85,7 +85,7 @@ def by_launcher(parent: int | None = None) -> str:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process without siblings: tests run in several forks."""
-    monkeypatch.setattr(identity_module, "_children", lambda *_: [])
+    monkeypatch.setattr(identity_module, "children", lambda *_: [])
 
 
 def derived(environ: Environ) -> str:

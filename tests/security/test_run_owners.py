@@ -104,8 +104,8 @@ def runs(daemon: Daemon) -> dict[str, tuple[str, str]]:
 
 
 def losses(daemon: Daemon, run: str) -> dict[int, float]:
-    """Return the losses of a run in the history, of all its attempts, by step."""
-    series = daemon.api(f"series?run={run}&points=0&key=loss").json()["series"]
+    """Return the losses of a run in the history, of all its attempts, by step; a run that lives may not be there yet."""
+    series = daemon.api(f"series?run={run}&points=0&key=loss").json().get("series", ())
     return {step: float(value) for one in series for step, _, value in one["points"]}
 
 

@@ -208,13 +208,13 @@ def _launcher(environ: Mapping[str, str], proc: Path, place: _Place, rank: int) 
     known by the first rank of each.
     """
     # Not by the port, which may change at a restart. Lightning's rank 0 has started the others itself.
-    children = "NODE_RANK" in environ and "RANK" not in environ
-    parent = os.getpid() if children and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
+    starts_ranks = "NODE_RANK" in environ and "RANK" not in environ
+    parent = os.getpid() if starts_ranks and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
     # Each torch.multiprocessing.spawn of one process numbers its children on from the last.
     processes = sys.modules.get("multiprocessing.process")
     number = () if processes is None else getattr(processes.current_process(), "_identity", ())
     first = f"-{number[-1] - rank}" if number else ""
-    is_launched = children or bool(number) or "TORCHELASTIC_RUN_ID" in environ
+    is_launched = starts_ranks or bool(number) or "TORCHELASTIC_RUN_ID" in environ
     process = parent if is_launched else _first_rank(proc, parent, place)
     return f"launch-{boot_id(proc)[:8] or 'local'}-{process}-{start_time(proc, process)}{first}"
 
