@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from traceback import StackSummary, walk_stack
 
 FRAMES = 64  # innermost calls that are sent of each thread's stack
-STACKS_SIGNAL = 58  # a real-time signal that no library is known to use
+STACKS_SIGNAL = signal.SIGURG  # a process without a handler ignores it, as one that calls exec just now
 STACKS_FILE = "trackside-stacks-{}"  # name by the process id: a fork inherits its parent's file too
 
 

@@ -1,8 +1,10 @@
 """Replace the patched methods of a module after its import.
 
-Each process with ``$TRACKSIDE_AUTO`` loads this file at its start, so it imports nothing: neither `typing` nor `__future__`.
+Each process with ``$TRACKSIDE_AUTO`` loads this file at its start, so it imports only what is built in: neither `typing` nor
+`__future__`.
 """
 
+import gc
 import sys
 
 TYPE_CHECKING = False
@@ -62,12 +64,17 @@ class _Loader:
 
 def patch(name: str, methods: "Sequence[tuple[str, str]]") -> None:
     """Replace methods of a module; without trackside in this Python, stop watching."""
+    collects = gc.isenabled()
+    gc.disable()  # what is loaded here would begin a collection, which takes 0.1 s among PyTorch's objects
     try:
         from trackside.auto.method_wrapping import replace_methods
     except Exception:  # noqa: BLE001  trackside, or a library of its own, is missing here or broken
         unwatch()
     else:
         replace_methods(name, methods)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def watch(methods: "Methods") -> None:
