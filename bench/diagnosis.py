@@ -116,17 +116,18 @@ def spin() -> None:
 
 
 def ran(command: list[str], **environ: str) -> str:
-    """Return the output of a command."""
+    """Return the output of a command; the files that it leaves in its directory are deleted."""
     same = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=clean_environ({**same, **environ}),
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as place:
+        done = subprocess.run(
+            command,
+            cwd=place,
+            env=clean_environ({**same, **environ}),
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+            check=False,
+        )
     if done.returncode:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
@@ -177,11 +178,19 @@ def costs(traceml: Path | None, pairs: int) -> None:
     """Print by how much steps of 10 ms are longer with each tool, by the CPU time of their thread."""
     head("a step", "pairs", "step, ms", "longer by, mean", "null pairs")
     with fresh_daemon() as daemon:
-        tools = {"trackside run --auto": [sys.executable, "bench/auto_steps.py", daemon.endpoint, str(pairs), "stages"]}
+        tools = {
+            "trackside run --auto": [
+                sys.executable,
+                str(ROOT / "bench" / "auto_steps.py"),
+                daemon.endpoint,
+                str(pairs),
+                "stages",
+            ]
+        }
         if traceml is not None:
             tools["TraceML"] = [
                 str(traceml / "bin" / "python"),
-                "bench/watch.py",
+                str(ROOT / "bench" / "watch.py"),
                 "traceml",
                 daemon.endpoint,
                 str(pairs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,14 @@ def layers(package: str = "trackside_daemon") -> list[set[str]]:
     ]
     [names] = found
     return [{f"{package}.{name}" for name in layer} for layer in names]
+
+
+def test_nothing_else_lies_at_the_top_level() -> None:
+    """What a tool leaves behind in a clone would be committed with the rest."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {".ci", ".github", "bench", "client", "daemon", "deploy", "docs", "examples", "grafana", "tests"}
+    files = {".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "pyproject.toml"}
+    assert {path.partition("/")[0] for path in listed.splitlines()} == folders | files
 
 
 def test_no_module_lies_outside_a_package() -> None:
