@@ -68,6 +68,15 @@ def test_others_are_not_found(losses: Sequence[float], evaluations: Sequence[flo
     assert findings(losses, evaluations) == []
 
 
+def test_after_the_first_a_rise_as_those_from_which_it_came_back_is_none() -> None:
+    """A rate that restarts raises the loss for some evaluations each time."""
+    falls = [1 - number / 200 for number in range(60)]
+    swings = [value + 0.15 * max(0, 1 - number % 12 / 6) for number, value in enumerate(falls)]
+    assert [over for _, over, _ in findings(training(6000), swings)] == [False, True]
+    lasting = [*swings, *(swings[-1] + 0.05 * number for number in range(1, 13))]
+    assert [over for _, over, _ in findings(training(7200), lasting)] == [False, True, False]
+
+
 def test_one_high_evaluation_is_none() -> None:
     evaluations = curve(turns=20, rise=0.0)
     evaluations[12] += 1

@@ -1,7 +1,7 @@
 """Detect an evaluation loss that rises while the training loss falls: the model learns the training samples by heart.
 
 The evaluation loss is smoothed by medians of three, since one evaluation may be an outlier. Its noise is that of its second
-differences, which a trend leaves alone.
+differences, which a trend leaves alone, and its swings are the rises from which it has come back, as at each restart of a rate.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ SMOOTHED = 3  # least evaluations of a median; a tenth of all of them, if those 
 LEAST = 5  # evaluations before which nothing is detected
 LATEST = 200  # evaluations of which the noise is that of the latest; the lowest one is kept for ever
 
-# The rise since the lowest evaluation, in standard deviations of the noise, as a share of the fall before it, and of the loss.
-ERRORS, OF_FALL, OF_LOSS = 4.0, 0.02, 0.005
+# The rise since the lowest evaluation, in standard deviations of the noise, of the largest swing, and as a share of the fall before
+# it, and of the loss.
+ERRORS, SWINGS, OF_FALL, OF_LOSS = 4.0, 1.5, 0.02, 0.005
 
 # The fall of the training loss since then, as a share of itself or of the rise.
 FELL, FELL_OF_RISE = 0.05, 0.5
@@ -51,6 +52,8 @@ class Overfitting:
         """The lowest smoothed loss, and the training loss then."""
         self._best = (0.0, 0)
         """The lowest loss, and its step."""
+        self._risen = self._swing = 0.0
+        """The largest rise of the smoothed loss since its lowest value, and of those before, from which it came back."""
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next evaluations show."""
@@ -75,11 +78,14 @@ class Overfitting:
         now = median(self._values[-wide:])
         if self._lowest is None or now < self._lowest[0]:
             self._lowest = now, training
+            self._swing, self._risen = max(self._swing, self._risen), 0.0
         lowest, then = self._lowest
+        self._risen = max(self._risen, now - lowest)
         if len(self._values) < LEAST:
             return
         needed = max(
             ERRORS * _noise(self._values) * (SMOOTHED / wide) ** 0.5,
+            SWINGS * self._swing,
             OF_FALL * (self._first - lowest),
             OF_LOSS * abs(lowest),
         )
