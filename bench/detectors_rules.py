@@ -17,16 +17,15 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.logs import PLACE, logs, scorer
-from bench.replaying import BATCH, COOLDOWN, TASKS, TOLERANCE, refuse
+from bench.replaying import COOLDOWN, TASKS, TOLERANCE, batches
 from bench.table import head, row
-from trackside_daemon.cli.commands.replay_rows import RowConverter, read
-from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.rank_detectors import RankDetectors
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from bench.logs import Log
+    from trackside_daemon.detectors.base import Column
 
 # The module and the constant of each rule, and the value without it.
 RULES: dict[str, tuple[str, str, object]] = {
@@ -85,16 +84,7 @@ class Prepared(NamedTuple):
 
 def prepared(log: Log) -> Prepared:
     """Return a log with its columns, as a daemon gets them."""
-    rows, batches, begin = list(read(log.lines, RowConverter(), refuse)), [], 0
-    while begin < len(rows):
-        keys, end = rows[begin].values.keys(), begin + 1
-        while end < min(begin + BATCH, len(rows)) and rows[end].values.keys() == keys:
-            end += 1
-        part = rows[begin:end]
-        steps, times = [one.step for one in part], [one.time for one in part]
-        batches.append((begin, {key: Column(steps, times, [one.values[key] for one in part]) for key in keys}))
-        begin = end
-    return Prepared(log, batches)
+    return Prepared(log, list(batches(log)))
 
 
 def ours(score: ModuleType, one: Prepared) -> Outcome:

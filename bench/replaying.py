@@ -19,7 +19,7 @@ from trackside_daemon.detectors.rank_detectors import RankDetectors
 from trackside_daemon.detectors.replay import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
     from bench.logs import Log
@@ -98,18 +98,25 @@ def scored(score: ModuleType, task: str) -> Scored:
 
 def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
     """Return the detections in batches of at most *size* rows with the same keys: row, key and detection."""
-    every, found, begin = RankDetectors(), [], 0
-    rows = list(read(log.lines, RowConverter(), refuse))
+    every = RankDetectors()
+    return sorted(
+        (begin + one.at, key, one._replace(at=0))
+        for begin, columns in batches(log, size)
+        for key, one in every.evaluate(columns)
+    )
+
+
+def batches(log: Log, size: int = BATCH) -> Iterator[tuple[int, dict[str, Column]]]:
+    """Yield batches of at most *size* rows with the same keys, as a daemon gets them: the place of the first row, and the columns."""
+    rows, begin = list(read(log.lines, RowConverter(), refuse)), 0
     while begin < len(rows):
         keys, end = rows[begin].values.keys(), begin + 1
         while end < min(begin + size, len(rows)) and rows[end].values.keys() == keys:
             end += 1
-        batch = rows[begin:end]
-        steps, times = [one.step for one in batch], [one.time for one in batch]
-        columns = {key: Column(steps, times, [one.values[key] for one in batch]) for key in keys}
-        found += [(begin + one.at, key, one._replace(at=0)) for key, one in every.evaluate(columns)]
+        part = rows[begin:end]
+        steps, times = [one.step for one in part], [one.time for one in part]
+        yield begin, {key: Column(steps, times, [one.values[key] for one in part]) for key in keys}
         begin = end
-    return sorted(found)
 
 
 def _as_the_command(log: Log, changes: Sequence[AlertChange]) -> None:

@@ -146,7 +146,7 @@ class DeviceScalars:
     def _collect_arrays(self, waiting: deque[_Arrays]) -> None:
         """Deliver the arrays that are ready, oldest first; one that was deleted meanwhile, as a donated one, is lost."""
         while waiting:
-            first = waiting[0]
+            first, lost = waiting[0], 0
             values: dict[str, float] = {}
             for key, array in first.arrays.items():
                 try:
@@ -154,8 +154,12 @@ class DeviceScalars:
                         return
                     values[key] = float(array.item())
                 except Exception:  # noqa: BLE001  deleted, or its device has failed
-                    self._lose(1)
+                    lost += 1
+            if not waiting or waiting[0] is not first:  # a push of a signal handler has delivered it meanwhile
+                continue
             waiting.popleft()
+            if lost:
+                self._lose(lost)
             self._deliver(first.pushed_at, first.tag, values)
 
     def poll(self) -> None:

@@ -71,7 +71,8 @@ def _element(value: Any) -> Any:
     Raises:
         TypeError: It has several, or is no real number.
     """
-    if "complex" in str(value.dtype) or any(length != 1 for length in value.shape):
+    kind = getattr(value.dtype, "kind", "")  # of NumPy and JAX, whose str() takes 3 µs
+    if kind == "c" or (not kind and "complex" in str(value.dtype)) or any(length != 1 for length in value.shape):
         raise TypeError
     value = value.detach() if getattr(value, "requires_grad", False) else value
     value = value.item() if hasattr(value, "item") else value.numpy().item()  # TensorFlow has only the latter

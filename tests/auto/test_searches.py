@@ -145,6 +145,17 @@ def test_a_trial_has_its_parameters_its_value_and_the_study_s_name(
     assert recorded.calls[-1] == ("begin", "", {}, ())
 
 
+def test_what_is_fitted_within_a_trial_is_of_the_trial(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = installed(monkeypatch, "optuna.study.study", Study=type("Study", (Study,), dict(vars(Study))))
+    name = "sklearn.model_selection._validation"
+    fits = installed(monkeypatch, name, _fit_and_score=lambda *_, **named: named["parameters"])
+    made.Study().optimize(lambda _: fits._fit_and_score(1, parameters={"C": 1.0})["C"], n_trials=1)
+    assert recorded.calls == [
+        *(("begin", "trial-0", {"lr": 0}, ("tune",)), ("describe", {"lr": 0})),
+        *(("summary", {"value": 1.0}), ("begin", "", {}, ())),
+    ]
+
+
 def test_a_fit_of_a_search_has_its_parameters_and_a_broken_hook_costs_itself(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

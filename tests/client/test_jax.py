@@ -98,6 +98,19 @@ def test_what_was_deleted_is_lost_alone(run: trackside.Run) -> None:
     assert totals.dropped == 1
 
 
+def test_what_was_deleted_is_counted_once_while_another_of_its_push_is_computed(run: trackside.Run) -> None:
+    donated, slow = Array(1.0), Array(2.0)
+    run.push(step=0, loss=donated, norm=slow)
+    donated.is_deleted = True
+    for step in (1, 2, 3):
+        run.push(step=step, lr=0.1)
+    slow.ready = True
+    run.push(step=4, lr=0.1)
+    rows, totals = unsent_rows(run)
+    assert (0, {"norm": 2.0}) in rows
+    assert totals.dropped == 1
+
+
 def test_of_an_array_of_several_hosts_the_part_of_this_one_counts(run: trackside.Run) -> None:
     run.push(step=0, loss=Sharded(0.5))
     assert unsent_rows(run)[0] == [(0, {"loss": 0.5})]

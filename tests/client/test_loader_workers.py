@@ -92,6 +92,19 @@ def test_workers_that_persist_are_timed_in_all_epochs(joined: list[dict[str, flo
     assert any(TRANSFORM in one for one in joined[12:])
 
 
+def test_an_iterator_without_what_is_read_of_it_goes_on(
+    joined: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of another PyTorch, or on macOS, where a queue has no size."""
+
+    def qsize(*_: object) -> int:
+        raise NotImplementedError
+
+    monkeypatch.setattr("multiprocessing.queues.Queue.qsize", qsize)
+    assert len(values(TimedLoader(lambda *_: None, loader("fork"), joined.append))) == 6
+    assert joined == []
+
+
 def test_an_error_of_a_dataset_reaches_the_training(joined: list[dict[str, float]]) -> None:
     with pytest.raises(ValueError, match="broken sample"):
         list(TimedLoader(lambda *_: None, loader("fork", Failing()), joined.append))

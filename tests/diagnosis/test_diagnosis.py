@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -350,6 +351,17 @@ def test_a_wait_for_data_has_the_workers_of_its_loader(
     assert cause["cause"] == "data_wait"
     assert cause["advice"].startswith(advice)
     assert cause["evidence"][-1]["text"].endswith("in 2 workers; 0 batches were ready on average")
+
+
+@pytest.mark.parametrize("pushed", [math.nan, math.inf, 1e308])
+def test_workers_whose_numbers_are_none_give_no_advice(stored_history: History, pushed: float) -> None:
+    (session, batch, end) = records({"data": 297.5})
+    keys = ("workers", "batches_ready", "transform_seconds", "transform_cpu_seconds")
+    rows = [(step, round((BEGIN + 5 + step) * 1e6), {f"data/{key}": pushed for key in keys}) for step in range(3)]
+    workers = replace(ingested("run", rows, number=2), phases={"data": 297.5})
+    stored_history.put([session, batch, workers, end])
+    (cause, *_) = diagnosis(stored_history)["causes"]
+    assert (cause["cause"], "transforms" in cause["advice"]) == ("data_wait", False)
 
 
 def test_a_profile_without_a_gpu_blames_none(stored_history: History) -> None:

@@ -171,3 +171,9 @@ def test_the_dearest_patterns_end_soon_on_the_longest_names() -> None:
     (term,) = run_query.parse("/a*a*b$/")
     assert term.pattern is not None
     assert term.pattern.search("a" * 256) is None
+
+
+def test_a_pattern_that_takes_too_long_is_given_up(database: Asked) -> None:
+    runs = Runs().answer(database, LIVE)["runs"]
+    with database.reading() as connection, pytest.raises(run_query.QueryError, match=r"^/a/: takes too long"):
+        run_query.select(connection, run_query.parse("/a/"), runs, seconds=-1.0)

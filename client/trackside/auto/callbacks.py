@@ -10,13 +10,11 @@ from typing import Any
 
 from trackside.auto.method_wrapping import after, muted
 from trackside.auto.pytorch import pause
-from trackside.interpreter import without_collection
 
 
 @cache
 def _auto_callback() -> Any:
-    with without_collection():  # a collection takes longer than the import
-        from trackside.integrations.lightning import TracksideCallback
+    from trackside.integrations.lightning import TracksideCallback
 
     class AutoCallback(TracksideCallback):
         """Pushes as `TracksideCallback` does, and leaves nothing in checkpoints."""
@@ -72,8 +70,7 @@ def push_logged(original: Any, hook: str) -> Any:
 
 def add_transformers(defaults: list[Any], hook: str) -> list[Any]:
     """Add the callback to the default callbacks."""
-    with without_collection():  # a collection takes longer than the import
-        from trackside.integrations.transformers import TracksideCallback
+    from trackside.integrations.transformers import TracksideCallback
 
     class AutoCallback(TracksideCallback):
         """Pushes as `TracksideCallback` does, unless the Trainer has one, and leaves nothing in checkpoints."""

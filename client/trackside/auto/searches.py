@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
+from os import register_at_fork
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import LibraryHook, auto_run
@@ -12,6 +14,19 @@ from trackside.environment.config import as_mapping, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_under_way = Lock()
+"""Held by the outermost trial."""
+
+
+def _forget_trial() -> None:
+    """Begin anew in a process that was forked by a trial."""
+    global _under_way  # noqa: PLW0603  a lock of the parent is never released here
+    _under_way = Lock()
+
+
+register_at_fork(after_in_child=_forget_trial)
 
 
 class Search:
@@ -27,7 +42,7 @@ class Search:
 
     @contextmanager
     def trial(self, suffix: str, config: Callable[[], Mapping[str, Any]], tag: str = "") -> Iterator[dict[str, Any]]:
-        """Make what is found meanwhile a run of its own, if anything is.
+        """Make what is found meanwhile a run of its own, if anything is; trials within it, or in other threads, share that run.
 
         Args:
             suffix: What follows the name of the first run; empty for a number.
@@ -38,11 +53,15 @@ class Search:
             Results of the run, to be filled in.
         """
         results: dict[str, Any] = {}
-        self._begins(suffix, config, tag)
+        if not _under_way.acquire(blocking=False):
+            yield results
+            return
         try:
+            self._begins(suffix, config, tag)
             yield results
         finally:
             self._ends(config, results)
+            _under_way.release()
 
     @staticmethod
     def _begin(suffix: str, config: Callable[[], Mapping[str, Any]], tag: str) -> None:

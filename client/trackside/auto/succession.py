@@ -102,7 +102,8 @@ class Succession:
     def taken(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the steps that wait, which wait no longer."""
         waiting, self.waiting, self._other = self.waiting, [], _nothing
-        atexit.unregister(self._flush)
+        if waiting:  # a GAN has none, in each of its steps
+            atexit.unregister(self._flush)
         return waiting
 
 

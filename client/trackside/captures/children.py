@@ -63,7 +63,7 @@ def _asked(pid: int) -> Path | None:
         if caught is None or not int(caught[1], 16) >> (STACKS_SIGNAL - 1) & 1:
             return None
         for file in (place / "fd").iterdir():
-            if STACKS_FILE.format(pid) in str(file.readlink()):
+            if str(file.readlink()) == f"/memfd:{STACKS_FILE.format(pid)} (deleted)":
                 os.truncate(file, 0)
                 os.kill(pid, STACKS_SIGNAL)
                 return file

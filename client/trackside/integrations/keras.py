@@ -27,7 +27,9 @@ class TracksideCallback(Callback):
         arguments: Further arguments of `trackside.init`.
     """
 
-    async_safe = True  # Keras may call it in a thread, so that the training does not wait for the numbers
+    async_safe = (
+        False  # Keras would call it in several threads at once, out of order, while the sums of the model go on
+    )
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()

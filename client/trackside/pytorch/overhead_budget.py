@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from math import ceil, log2
 from random import Random
-from statistics import median
 from time import monotonic
 
 MAX_STEPS_APART = 1024  # from one measurement to the next by default, whatever they cost
@@ -53,7 +52,8 @@ class OverheadBudget:
             self._is_warm = True
             return
         self._costs.append(seconds)
-        usual = median(self._steps) if self._steps else 0.0
+        steps = sorted(self._steps)  # statistics.median would import decimal and fractions
+        usual = (steps[len(steps) // 2] + steps[~len(steps) // 2]) / 2 if steps else 0.0
         if usual <= 0:
             return
         wanted = sum(self._costs) / len(self._costs) / (self._share * usual)

@@ -197,7 +197,10 @@ class _TimedIterator(Generic[T]):
         waited = now - since + (before or 0)
         self._accept(now, PhaseMark(enters=False, phase="data", waited=waited, first=before is not None))
         if self._times is not None and self._join is not None and now >= self._times.due:
-            self._join(self._times.read(self._batches))
+            try:
+                self._join(self._times.read(self._batches))
+            except Exception:  # noqa: BLE001  private names of PyTorch may change, and training must go on
+                self._times = None
         return batch
 
 

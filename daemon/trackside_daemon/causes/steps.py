@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import ceil, inf, sqrt
+from math import ceil, inf, isfinite, sqrt
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ def _workers(time: LostTime, advice: str, rank: int | None = None) -> tuple[tupl
     for series in reader.series(time.connection, time.facts.run["id"], keys, ranks, tails=time.tails):
         mean = summary(time.connection, series.series, series.tail)["mean"]
         means[series.series.key] = float(mean)  # of the last attempt
-    if not means.keys() >= set(keys):
+    if not means.keys() >= set(keys) or not all(map(isfinite, means.values())):
         return (), advice
     workers, ready, wall, cpu = (means[key] for key in keys)
     ledger = time.whole if rank is None else time.by_rank.get(rank, time.whole)

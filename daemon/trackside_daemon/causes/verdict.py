@@ -59,11 +59,11 @@ def read_verdict(connection: sqlite3.Connection, uid: str) -> Verdict:
 def verdict(facts: Facts, connection: sqlite3.Connection) -> Verdict:
     """Return the verdict on a run: that it failed comes before that it stands still, has diverged, or was damaged."""
     run = facts.run
-    still = _still(facts, connection)
+    still = Verdict() if run["state"] == "finished" else _still(facts, connection)
     if run["ended"] is not None and run["state"] in {"failed", "lost"}:
         before = f". Before, {still.text}" if still.text else ""
         return Verdict(f"{_death(facts, connection)}{before}", ("failed",), broken=True)
-    if still.text and run["state"] != "finished":
+    if still.text:
         return still
     for alert in reversed(facts.alerts):
         if _lasts(alert, facts) and alert["alert"] in DIVERGED and alert["severity"] == "critical":

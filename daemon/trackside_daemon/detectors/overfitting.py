@@ -83,23 +83,15 @@ class Overfitting:
         self._risen = max(self._risen, now - lowest)
         if len(self._values) < LEAST:
             return
-        needed = max(
-            ERRORS * _noise(self._values) * (SMOOTHED / wide) ** 0.5,
-            SWINGS * self._swing,
-            OF_FALL * (self._first - lowest),
-            OF_LOSS * abs(lowest),
-        )
         rise, best = now - lowest, self._best
+        needed = max(SWINGS * self._swing, OF_FALL * (self._first - lowest), OF_LOSS * abs(lowest))
+        if not self._episode.fires and not (rise > needed and value > lowest):
+            return  # as nearly always: the noise is dear
+        needed = max(needed, ERRORS * _noise(self._values) * (SMOOTHED / wide) ** 0.5)
         if self._episode.fires:
             if rise < BACK * needed:
                 yield self._episode.end(at, f"it is back at {number(value)}")
-        elif (
-            rise > needed
-            and value > lowest
-            and training is not None
-            and then is not None
-            and _fell(then, training, rise)
-        ):
+        elif rise > needed and training is not None and then is not None and _fell(then, training, rise):
             text = f"best at step {number(best[1])} ({number(best[0])}), +{number(value - best[0], 2)} since"
             while_ = f"while the training loss fell from {number(then)} to {number(training)}"
             yield self._episode.report("info", at, f"{text}, {while_}")

@@ -144,9 +144,9 @@ class Straggler:
             self._far[number] = (self._far.get(number, 0) << 1 | is_far) & _LATEST
             if not is_slow:
                 self._past.setdefault(number, deque(maxlen=WINDOWS)).append(time)
-        slow = {number: time for number, time in times.items() if self._is_straggler(number)}
         if self._reported is not None and not self._slow.get(self._reported, 0) & _LATEST:
             yield from self.end(clock, self._calm_since)
+        slow = {number: time for number, time in times.items() if self._is_straggler(number)}
         if self._reported is None and slow:
             self._reported = max(slow, key=lambda number: slow[number])
             most = excess(each, list(phases).index(self._reported))
@@ -155,7 +155,7 @@ class Straggler:
     def _is_straggler(self, number: int) -> bool:
         """Return whether a rank has been slow for long, or has just become far slower."""
         far, slow = self._far[number], self._slow[number]
-        return (far & 1 and far.bit_count() >= MOST) or slow.bit_count() >= SHARE * WINDOWS
+        return bool(slow & 1) and ((far & 1 and far.bit_count() >= MOST) or slow.bit_count() >= SHARE * WINDOWS)
 
     def _finding(self, slow: Mapping[int, float], usual: float, most: Excess, clock: RunClock) -> Finding:
         run, number, others = self._run, self._reported or 0, len(slow) - 1

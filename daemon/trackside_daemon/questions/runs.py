@@ -60,12 +60,12 @@ class Runs(Question, frozen=True, kw_only=True):
         runs = _merged(connection, reader.runs(connection, selection._replace(limit=limit)), live.runs(), selection)
         answer: dict[str, Any] = {}
         if self.query:
+            among = len(runs)
             try:
                 terms = run_query.parse(self.query)
+                runs, hint = run_query.select(connection, terms, runs)
             except run_query.QueryError as error:
                 raise InvalidError(f"query: {error}") from None
-            among = len(runs)
-            runs, hint = run_query.select(connection, terms, runs)
             runs = runs[: self.limit or MOST_RUNS]
             answer = {"terms": [term.text for term in terms], "among": among, "hint": hint}
         more: dict[str, Mapping[str, Any]] = {}

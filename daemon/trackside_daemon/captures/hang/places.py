@@ -80,12 +80,13 @@ def children_text(children: Iterable[Child], main: Sequence[str]) -> str:
 def _how(child: Child) -> tuple[str, str]:
     """Return what a child does, as a key of `_HOW`, and where, as the end of the clause."""
     if child.state == "Z":
-        if not os.WIFSIGNALED(child.ended):
-            status = os.WEXITSTATUS(child.ended)
+        ended = child.ended & 0xFFFF  # as wait() has it; a rank may say anything
+        if not os.WIFSIGNALED(ended):
+            status = os.WEXITSTATUS(ended)
             return "ended" if status else "done", f" status {status}"
-        number = os.WTERMSIG(child.ended)
+        number = os.WTERMSIG(ended)
         return "killed", f" {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
-    if child.state in "Tt":
+    if child.state in {"T", "t"}:
         return "stopped", f", and `kill -CONT {child.pid}` continues it"
     frames = next(iter(child.threads.values()), [])
     own = next((_short(frame) for frame in reversed(frames) if is_own(frame)), "")

@@ -221,7 +221,7 @@ def export(
         from trackside_daemon.cli.commands.export_output import save
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.cli.sources.source import selected
-        from trackside_daemon.documents.plots import file_name
+        from trackside_daemon.history.files.jsonl import folder
 
         if form not in EXPORTS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(EXPORTS)}")
@@ -238,7 +238,7 @@ def export(
             wanted = Export(id=found["id"], format="long" if long else cast("Format", form), resources=resources)
             if directory is not None:
                 directory.mkdir(parents=True, exist_ok=True)
-                output = directory / f"{file_name(found['id'])}.{form}"
+                output = directory / f"{folder(found['id'])}.{form}"
             save(source.export(wanted), form, output)
 
 

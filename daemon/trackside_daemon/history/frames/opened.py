@@ -112,11 +112,8 @@ class History:
             HistoryError: There is no history, or it cannot be read.
         """
         terms = run_query.parse(query)
-        rows = self._rows(reader.RunFilter(name, tag, state, limit=0 if terms else limit))
-        if terms:
-            with _reading(self.path) as connection:
-                rows = run_query.select(connection, terms, rows).runs[: limit or None]
-        return [RunHistory(self.path, run) for run in rows]
+        rows = self._rows(reader.RunFilter(name, tag, state, limit=0 if terms else limit), terms)
+        return [RunHistory(self.path, run) for run in rows[: limit or None]]
 
     def __getitem__(self, run: str) -> RunHistory:
         """Return the run with this id, the newest with this name, or the only one whose id begins so.
@@ -152,9 +149,10 @@ class History:
     def _repr_html_(self) -> str:
         return html.runs(self._rows(reader.RunFilter(limit=SHOWN_RUNS)))
 
-    def _rows(self, wanted: reader.RunFilter) -> list[dict[str, Any]]:
+    def _rows(self, wanted: reader.RunFilter, terms: Sequence[run_query.Term] = ()) -> list[dict[str, Any]]:
         with _reading(self.path) as connection:
-            return [_current(connection, run) for run in reader.runs(connection, wanted)]
+            rows = [_current(connection, run) for run in reader.runs(connection, wanted)]
+            return run_query.select(connection, terms, rows).runs if terms else rows
 
 
 class RunHistory:

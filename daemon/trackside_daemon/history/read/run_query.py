@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.config.near import near_name
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST = 1000  # characters of a query
 SHOWN = 60  # characters of it in an error
+SECONDS = 2.0  # after which a pattern is given up: strangers name runs, and tag them
 MOST_REPEATS = 2  # repeats in a pattern: the time of a stranger's pattern grows with their power
 
 FIELDS = (
@@ -159,13 +161,18 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise QueryError(f"/{text[:SHOWN]}/: {error}") from None
 
 
-def select(connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable[dict[str, Any]]) -> SelectedRuns:
+def select(
+    connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable[dict[str, Any]], seconds: float = SECONDS
+) -> SelectedRuns:
     """Return those of the listed runs that all terms select, and why there are none.
 
     A field is a fact of the run (`FIELDS`), the whole or the last part of the name of a setting or a result, or a key, whose last
     value counts.
+
+    Raises:
+        QueryError: A pattern takes too long.
     """
-    columns = _Columns(connection, runs)
+    columns = _Columns(connection, runs, seconds)
     tests = [columns.test(term) for term in terms]
     selected = [run for run in columns.runs if all(test(run) for test in tests)]
     return SelectedRuns(selected, "" if selected or not columns.runs else columns.hint(terms, tests))
@@ -174,10 +181,11 @@ def select(connection: sqlite3.Connection, terms: Sequence[Term], runs: Iterable
 class _Columns:
     """The values that the terms compare, of all runs."""
 
-    def __init__(self, connection: sqlite3.Connection, runs: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, connection: sqlite3.Connection, runs: Iterable[dict[str, Any]], limit: float) -> None:
         self.runs = list(runs)
         self._connection = connection
         self._now = time.time()
+        self._until = time.monotonic() + limit
         self._settings: dict[str, dict[str, Any]] | None = None
 
     def test(self, term: Term) -> Callable[[Mapping[str, Any]], bool]:
@@ -185,11 +193,15 @@ class _Columns:
         if not term.field:
             return lambda run: self._has_word(term, run) is not term.negative
         values = self.column(term.field)
-        return lambda run: any(self._holds(term, value) for value in values(run)) is not term.negative
+        test = {"older": "<=", "newer": ">="}.get(term.field, term.test)
+        holds = partial(_is_beyond, _ORDER[test], _bound(term)) if test in _ORDER else partial(_holds, term)
+        return lambda run: any(map(holds, values(run))) is not term.negative
 
     def _has_word(self, term: Term, run: Mapping[str, Any]) -> bool:
         texts = [run["name"], run["id"], *run["tags"]]
         if term.pattern:
+            if time.monotonic() > self._until:
+                raise QueryError(f"{term.text[:SHOWN]}: takes too long over these runs; repeat less in it")
             return any(term.pattern.search(text[:256]) for text in texts)
         texts.append(run.get("notes") or "")
         return any(_has(run, texts, value, quoted=term.quoted) for value in term.values)
@@ -224,16 +236,6 @@ class _Columns:
             }
         return self._settings
 
-    @staticmethod
-    def _holds(term: Term, value: Any) -> bool:
-        if term.field in {"older", "newer"}:
-            return bool(value <= read_moment(term.value) if term.field == "older" else value >= read_moment(term.value))
-        if term.test in _ORDER:
-            low, high = _number(value), _bound(term)
-            return low is not None and high is not None and bool(_ORDER[term.test](low, high))
-        equal = any(_is_equal(term, value, wanted) for wanted in term.values)
-        return equal is not (term.test == "!=")
-
     def hint(self, terms: Sequence[Term], tests: Sequence[Callable[[Mapping[str, Any]], bool]]) -> str:
         """Return what is near the first term that no run satisfies."""
         for term, test in zip(terms, tests, strict=True):
@@ -260,6 +262,15 @@ class _Columns:
             nearest = min(numbers, key=lambda number: abs(number - wanted))
             return f"no run has {term.text}; the nearest is {term.field}={nearest:.12g}"
         return f"no run has {term.text}{near_name(term.value, map(str, found), f'such as {term.field}={result(found[0])}')}"
+
+
+def _is_beyond(order: Callable[[float, float], bool], bound: float | None, value: Any) -> bool:
+    found = _number(value)
+    return found is not None and bound is not None and order(found, bound)
+
+
+def _holds(term: Term, value: Any) -> bool:
+    return any(_is_equal(term, value, wanted) for wanted in term.values) is not (term.test == "!=")
 
 
 def _has(run: Mapping[str, Any], texts: Iterable[str], word: str, *, quoted: bool) -> bool:

@@ -4,27 +4,6 @@ import { h } from "/static/dom.js";
 
 let count = 0;
 
-// Resolves to true when the user confirms with the button `verb`; false otherwise, also when `signal` is aborted.
-export function confirmDialog(question, explanation, verb, signal) {
-  count += 1;
-  const [named, described] = [`question-${count}`, `explanation-${count}`];
-  return new Promise((resolve) => {
-    const close = (answer) => () => dialog.close(answer);
-    const dialog = h("dialog", { "aria-labelledby": named, "aria-describedby": described, onclose: () => done() },
-      h("h2", { id: named }, question),
-      h("p", { id: described }, explanation),
-      h("div.tools", {}, h("button", { onclick: close("") }, "Cancel"),
-        h("button.strong", { onclick: close("yes") }, verb)));
-    const done = () => {
-      dialog.remove();
-      resolve(dialog.returnValue === "yes");
-    };
-    signal.addEventListener("abort", close(""), { once: true });
-    document.body.append(dialog);
-    dialog.showModal();
-  });
-}
-
 // `content` is the content of the form. `submit()` runs when the form is submitted; an error that it, or a call of
 // `attempt`, throws is shown.
 export function openDialog(title, { content, submit, action }, signal) {
@@ -55,4 +34,17 @@ export function openDialog(title, { content, submit, action }, signal) {
   document.body.append(root);
   root.showModal();
   return { root, close, submitButton, cancel, attempt };
+}
+
+// Resolves to true when the user confirms with the button `verb`; false otherwise, also when `signal` is aborted.
+export function confirmDialog(question, explanation, verb, signal) {
+  let isConfirmed = false;
+  const id = `explanation-${count}`;
+  const submit = () => {
+    isConfirmed = true;
+    close();
+  };
+  const { root, close } = openDialog(question, { content: h("p", { id }, explanation), submit, action: verb }, signal);
+  root.setAttribute("aria-describedby", id);
+  return new Promise((resolve) => { root.addEventListener("close", () => resolve(isConfirmed)); });
 }

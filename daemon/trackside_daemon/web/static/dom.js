@@ -182,3 +182,10 @@ export function rerender(element, text, make) {
   element.madeOf = text;
   element.replaceChildren(...[make()].flat());
 }
+
+// Downloads a blob as a file.
+export function download(blob, name) {
+  const link = h("a", { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

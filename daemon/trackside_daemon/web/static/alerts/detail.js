@@ -3,7 +3,7 @@
 
 import { getJson, post, query } from "/static/api.js";
 import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
-import { openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
+import { CELL, openSilenceDialog, endButton } from "/static/alerts/silence_dialog.js";
 import { coalesce } from "/static/polling.js";
 import {
   matchesSilence, silenceLabels, displayName, runLink, since, state, displayValue
@@ -14,9 +14,6 @@ import { SEVERITIES } from "/static/vocabulary.js";
 
 const PAGE = 50;
 const COLUMNS = ["Severity", "Alert", "Run", "Began", "State"];
-
-// Explicit roles: on a phone the cells of a row are stacked, which removes the table's implicit roles.
-const CELL = { role: "cell" };
 
 // `onFilter()` is called when the user changes a filter.
 export function alertHistory(address, onFilter) {

@@ -8,7 +8,7 @@ import { h, setText, choices, syncRows, table, unseen } from "/static/dom.js";
 import { plural, when } from "/static/format.js";
 
 // Explicit roles: on a phone the cells of a row are stacked, which removes the table's implicit roles.
-const CELL = { role: "cell" };
+export const CELL = { role: "cell" };
 
 // `onEnded(text)` is called with the result after a silence was ended.
 export function silenceList(onEnded) {

@@ -1,7 +1,7 @@
 // A chart as a PNG image: title, lines and their names, on the page's background.
 
 import { seriesColor, themeColor } from "/static/charts/colors.js";
-import { h } from "/static/dom.js";
+import { download } from "/static/dom.js";
 
 const ROW = 20;
 const FONT = "13px Inter, system-ui, sans-serif";
@@ -51,7 +51,5 @@ export function legendRows(ctx, { drawn }, legend, imageWidth) {
 // Downloads an image.
 export function save(blob, name) {
   const plain = name.replace(/[^\w.-]+/g, "_").replace(/^[._-]+/, "") || "chart";
-  const link = h("a", { href: URL.createObjectURL(blob), download: `${plain}.png` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  download(blob, `${plain}.png`);
 }

@@ -20,9 +20,9 @@ export function runSelection(actions = [], listed = () => []) {
 
   function set(ids, isSelected) {
     for (const id of ids) isSelected ? selected.add(id) : selected.delete(id);
-    for (const [box, id] of boxes) {
+    for (const [box, of] of boxes) {
       if (!box.isConnected) boxes.delete(box);
-      box.checked = selected.has(id);
+      box.checked = of().length > 0 && of().every((id) => selected.has(id));
     }
     root.hidden = !selected.size;
     link.hidden = selected.size > MAX_COMPARED;
@@ -47,13 +47,15 @@ export function runSelection(actions = [], listed = () => []) {
           last = run.id;
         } });
       box.checked = selected.has(run.id);
-      boxes.set(box, run.id);
+      boxes.set(box, () => [run.id]);
       return box;
     },
     // The box that selects all listed runs.
     allBox() {
+      const isAll = () => listed().every((id) => selected.has(id));
       const box = h("input", { type: "checkbox", "aria-label": "Select all listed runs",
-        onclick: () => set(listed(), box.checked) });
+        onclick: () => set(listed(), !isAll()) });
+      boxes.set(box, listed);
       return box;
     },
   };

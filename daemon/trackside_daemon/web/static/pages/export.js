@@ -2,7 +2,7 @@
 
 import { oneOf } from "/static/address.js";
 import { UnreachableError, getJson, runPath } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
+import { download, h, setText } from "/static/dom.js";
 import { Preview, FORMATS, MAX_BROWSER_BYTES, countSamples,
   estimate, fetchFile, fileName } from "/static/export/preview.js";
 import { Picker } from "/static/picker.js";
@@ -199,7 +199,7 @@ class Export {
     try {
       const file = await fetchFile(selection, (size) => setText(this.status, `${bytes(size)} so far…`),
         AbortSignal.any([this.signal, this.loading.signal]));
-      if (file) saveFile(file, fileName(selection, name));
+      if (file) download(file, fileName(selection, name));
       else this.#showTooLarge(true);
       setText(this.status, file ? `Done: ${bytes(file.size)}.` : "");
     } catch (problem) {
@@ -226,12 +226,6 @@ function exportCommand(run, form, resources) {
 // Quotes a text for a shell.
 function shellQuoted(text) {
   return /^[\w./:@-]+$/.test(text) && !text.startsWith("-") ? text : `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-function saveFile(file, name) {
-  const link = h("a", { href: URL.createObjectURL(file), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 // Formats a time for a datetime-local input: in the browser's time zone, with milliseconds.

@@ -1,7 +1,7 @@
 // One run: its state, and tabs with charts of its keys and machine, its performance, its records, its configuration.
 
 import { getJson, query, runPath } from "/static/api.js";
-import { LARGE_RUN_MS, RUN_MS, isDue } from "/static/polling.js";
+import { LARGE_RUN_MS, RUN_MS, coalesce, isDue } from "/static/polling.js";
 import { Benchmarks } from "/static/run/benchmarks.js";
 import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
@@ -95,6 +95,7 @@ class RunPage {
     this.run = run;
     this.fetchRun = fetchRun;
     this.signal = address.signal;
+    this.reload = coalesce(() => this.#load());
     this.loadedAt = performance.now();
     this.newest = "";
     this.allMarks = [];
@@ -142,7 +143,7 @@ class RunPage {
   async #edit() {
     const result = await editRun(this.run, this.signal);
     if (result === "deleted") location.assign("/runs");
-    else if (result) await this.#reload();
+    else if (result) await this.reload();
   }
 
   // A section that was hidden loads when it is shown.
@@ -190,20 +191,18 @@ class RunPage {
     this.head.updateLive({ newest: data });
     this.reinforcement.refresh();
     this.charts.updateLive(data);
-    if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.#reload();
+    if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.reload();
   }
 
   #reloadIfDue(firing) {
     const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RUN_MS : RUN_MS;
     const due = isDue(this.loadedAt, interval) && !ENDED.has(this.run.state);
-    if (due || firing !== (this.firing ?? firing)) this.#reload();
+    if (due || firing !== (this.firing ?? firing)) this.reload();
     this.firing = firing;
   }
 
-  async #reload() {
-    this.isStale = this.loading; // What is being loaded may be older than what was changed now.
-    if (this.loading) return;
-    this.loading = true;
+  async #load() {
+    this.loadedAt = Infinity; // It is not due while it loads.
     try {
       this.#show(await this.fetchRun());
       await this.#loadMarks();
@@ -211,8 +210,6 @@ class RunPage {
       // The frame reports the outage; the next update tries again.
     }
     this.loadedAt = performance.now();
-    this.loading = false;
-    if (this.isStale) await this.#reload();
   }
 
   async #loadMarks() {

@@ -119,8 +119,9 @@ class Runs {
     const column = columnOf(this.sort.id) ?? columnOf("started");
     const ordered = sorted(found, column, this.sort.descending);
     const by = this.group && columnOf(this.group);
-    this.listed = ordered;
-    this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
+    const groups = by ? grouped(ordered, by) : [[undefined, ordered]];
+    this.listed = groups.flatMap(([, runs]) => runs);
+    this.table.show(groups, ids, this.widths, this.sort);
     this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
     const count = this.found
       ? `${found.length} of ${plural(this.runs.length, "run")}` : plural(this.runs.length, "run");
@@ -223,7 +224,8 @@ class Runs {
 
   // The selected runs, also those that the filter does not list now.
   #selected(ids) {
-    return this.runs.filter((run) => ids.includes(run.id));
+    const wanted = new Set(ids);
+    return this.runs.filter((run) => wanted.has(run.id));
   }
 
   #tag(ids) {
@@ -244,8 +246,9 @@ class Runs {
   }
 
   async #delete(ids) {
-    const ended = this.#selected(ids).filter((run) => ENDED.has(run.state)).map((run) => run.id);
-    const live = ids.length - ended.length;
+    const chosen = this.#selected(ids);
+    const ended = chosen.filter((run) => ENDED.has(run.state)).map((run) => run.id);
+    const live = chosen.length - ended.length;
     const text = "This also deletes all their samples, events and alerts. You cannot undo it." +
       (live ? ` ${plural(live, "live run")} will stay.` : "");
     if (!ended.length || !(await confirmDialog(`Delete ${plural(ended.length, "run")}?`, text, "Delete", this.signal)))

@@ -2,7 +2,7 @@
 
 import { FINAL } from "/static/vocabulary.js";
 import { fetchApi, getJson, post, runPath } from "/static/api.js";
-import { h, setText, syncRows, ENDED, fold, scrollable, table, rerender } from "/static/dom.js";
+import { download, h, setText, syncRows, ENDED, fold, scrollable, table, rerender } from "/static/dom.js";
 import { bytes, number, percent, plural, when } from "/static/format.js";
 import { CAPTURES_MS, later } from "/static/polling.js";
 
@@ -106,9 +106,7 @@ class Row {
       try {
         const answer = await fetchApi(`captures/${this.item.id}/files/${encodeURIComponent(file.name)}`,
           { signal: this.signal });
-        const address = URL.createObjectURL(await answer.blob());
-        h("a", { href: address, download: `${this.item.id}_${file.name}` }).click();
-        URL.revokeObjectURL(address);
+        download(await answer.blob(), `${this.item.id}_${file.name}`);
       } catch (problem) {
         this.report(problem.message);
       }

@@ -140,6 +140,7 @@ const WORDS = [...ENDED, "live", "pinned", "older:7d", "newer:24h"];
 // or to a value after a comparison. docs/queries.md describes the language, which the daemon reads.
 export function completions(typed, runs) {
   const [, before = "", last] = /^(.*\s)?(\S*)$/s.exec(typed);
+  if (!last) return [];
   const [, sign, name, test = "", begin] = /^(-?)(?:([^\s"=<>!:]+)([<>!]=|[:=<>]))?(.*)$/s.exec(last);
   const fields = (run) => [...run.settings, ...run.results, ["state", run.state],
     ...run.tags.map((tag) => ["tag", tag])];
@@ -150,5 +151,5 @@ export function completions(typed, runs) {
   const options = name ? values() : names();
   const head = before + sign + (name ? name + test : "");
   const isNear = (item) => item !== begin && item.toLowerCase().includes(begin.toLowerCase());
-  return last ? [...new Set(options)].filter(isNear).slice(0, MOST_COMPLETIONS).map((item) => head + item) : [];
+  return [...new Set(options)].filter(isNear).slice(0, MOST_COMPLETIONS).map((item) => head + item);
 }
