@@ -95,7 +95,7 @@ def test_workers_that_persist_are_timed_in_all_epochs(joined: list[dict[str, flo
 def test_an_iterator_without_what_is_read_of_it_goes_on(
     joined: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of another PyTorch, or on macOS, where a queue has no size."""
+    """The queue of another PyTorch may have no size, as that on macOS."""
 
     def qsize(*_: object) -> int:
         raise NotImplementedError

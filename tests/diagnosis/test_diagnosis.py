@@ -354,7 +354,7 @@ def test_a_wait_for_data_has_the_workers_of_its_loader(
 
 
 @pytest.mark.parametrize("pushed", [math.nan, math.inf, 1e308])
-def test_workers_whose_numbers_are_none_give_no_advice(stored_history: History, pushed: float) -> None:
+def test_workers_without_finite_numbers_give_no_advice(stored_history: History, pushed: float) -> None:
     (session, batch, end) = records({"data": 297.5})
     keys = ("workers", "batches_ready", "transform_seconds", "transform_cpu_seconds")
     rows = [(step, round((BEGIN + 5 + step) * 1e6), {f"data/{key}": pushed for key in keys}) for step in range(3)]

@@ -42,7 +42,7 @@ def layers(package: str = "trackside_daemon") -> list[set[str]]:
 
 
 def test_nothing_else_lies_at_the_top_level() -> None:
-    """What a tool leaves behind in a clone would be committed with the rest."""
+    """Files that a tool leaves in a clone are committed with the rest otherwise."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     folders = {".ci", ".github", "bench", "client", "daemon", "deploy", "docs", "examples", "grafana", "tests"}
     files = {".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "pyproject.toml"}
