@@ -19,7 +19,7 @@ ANSWER_BYTES = 4 * 1024 * 1024  # longest line that is accepted as an answer
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 # A process that hangs in the kernel ignores even SIGKILL.
-REAP_SECONDS = 3.0  # longest wait for the status of a process that has closed its output
+REAP_SECONDS = 1.0  # longest wait for the status of a process that has closed its output
 KILL_GRACE = 1.0  # seconds after SIGKILL from which the worker counts as stuck
 
 
@@ -209,7 +209,7 @@ class WorkerProcess:
 
     def _ended_error(self) -> WorkerFailed:
         try:
-            # The kernel closes a process's files some time before it can be reaped, on a busy machine more than a second.
+            # The kernel closes a process's files some time before it can be reaped, on a busy machine a second.
             status = self._process.wait(REAP_SECONDS)
         except subprocess.TimeoutExpired:
             return WorkerFailed("it closed its output")
