@@ -52,6 +52,11 @@ class ChildProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status; None while it runs."""
         return self._process.poll()

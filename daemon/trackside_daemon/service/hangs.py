@@ -14,7 +14,7 @@ from trackside_daemon.alerts.firing_alerts import Escalation
 from trackside_daemon.captures.captures import CaptureError, CaptureRequest
 from trackside_daemon.captures.hang.cases import Absent, rank_dump
 from trackside_daemon.captures.hang.ras import compared, ras_view
-from trackside_daemon.captures.hang.verdict import NO_ANSWER, verdict
+from trackside_daemon.captures.hang.verdict import NO_ANSWER, PLACES, verdict
 from trackside_daemon.collectors.process.process_tree import read_stat
 from trackside_daemon.detectors.deaths import how_ended
 from trackside_daemon.model.capture import AlertLink
@@ -202,6 +202,8 @@ class Hangs:
         found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
         if hang.pushed is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
+        if found is not None:
+            found = found._replace(pids={str(one.rank): one.pid for one in self._ranks(hang.run)[:PLACES]})
         return found if found is None or view is None else compared(found, view)
 
     def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:

@@ -37,6 +37,7 @@ class HangVerdict(NamedTuple):
         operation: The collective.
         seconds: How long it has waited; 0 outside any.
         places: Innermost call in the user's code by rank.
+        pids: Process id by rank, of those that this daemon sees.
     """
 
     kind: Kind
@@ -50,6 +51,7 @@ class HangVerdict(NamedTuple):
     operation: str = ""
     seconds: float = 0.0
     places: Mapping[str, str] = {}
+    pids: Mapping[str, int] = {}
 
 
 def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> HangVerdict | None:
