@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.cli.run.restarts import End, Restarts, Start, restarts
+from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart, Restarts, restarts
 from trackside_daemon.cli.run.trouble_watch import StopOn, stop_alerts
 
 ALL = frozenset({"crash", "hang", "nan"})
 
 
-def crash(step: int | None, cause: str = "KeyError: 'x'", status: int = 1) -> End:
-    return End("crash", status, cause, step)
+def crash(step: int | None, cause: str = "KeyError: 'x'", status: int = 1) -> CommandEnd:
+    return CommandEnd("crash", status, cause, step)
 
 
 def test_pauses_grow_only_without_progress() -> None:
@@ -51,10 +51,10 @@ def test_the_third_end_by_the_same_cause_at_the_same_step_is_the_last(causes: li
         (crash(1, status=78), "exit status 78"),
         (crash(1, status=130), "SIGINT"),
         (crash(1, status=143), "SIGTERM"),
-        (End("nan", 1, "", 3), ""),
+        (CommandEnd("nan", 1, "", 3), ""),
     ],
 )
-def test_these_ends_are_final(end: End, reason: str) -> None:
+def test_these_ends_are_final(end: CommandEnd, reason: str) -> None:
     decision = Restarts(5, frozenset({"crash", "hang"})).after(end)
     assert decision.pause is None
     assert reason in decision.reason
@@ -64,21 +64,21 @@ def test_a_killed_command_is_restarted() -> None:
     assert Restarts(1, ALL).after(crash(1, "SIGKILL", 137)).pause == 5.0
 
 
-def test_the_line_says_what_a_night_without_restarts_had_cost() -> None:
+def test_the_line_has_what_a_night_without_restarts_costs() -> None:
     decisions = Restarts(5, ALL)
     assert decisions.line(0.0) == ""
-    decisions.after(End("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0))
+    decisions.after(CommandEnd("hang", 143, "rank 1 is at train.py:3", 1200, at=100.0))
     decisions.after(crash(1300, status=1)._replace(at=200.0))
     expected = "restarted 2 times: hang at step 1,200, crash at step 1,300; without --restart it would have stood still for 2 h"
     assert decisions.line(7300.0) == expected
 
 
 def test_arguments_for_restarts_get_the_checkpoint() -> None:
-    first = Start(["python", "train.py"], {"A": "1"})
+    first = CommandStart(["python", "train.py"], {"A": "1"})
     again = first.again(["--resume", "{checkpoint}/model"], "/data/step 5")
     assert again.command == ["python", "train.py", "--resume", "/data/step 5/model"]
     assert again.environ == {"A": "1", "TRACKSIDE_RESUME": "/data/step 5"}
-    assert first.again(["--resume", "{checkpoint}"], "") == Start(["python", "train.py"], {"A": "1"})
+    assert first.again(["--resume", "{checkpoint}"], "") == CommandStart(["python", "train.py"], {"A": "1"})
     assert first.again(["--resume", "auto"], "").command == ["python", "train.py", "--resume", "auto"]
 
 

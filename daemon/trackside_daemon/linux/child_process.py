@@ -124,9 +124,9 @@ class Command:
             # Not Popen.send_signal(): it polls first, which would reap the zombie.
             os.kill(self._process.pid, number)
 
-    def reap(self) -> None:
-        """Wait for its end, and reap it."""
-        self._process.wait()
+    def reap(self) -> int:
+        """Wait for its end, reap it, and return its exit status, or the number of its signal below 0."""
+        return self._process.wait()
 
 
 def output(arguments: Sequence[str], timeout: float) -> str:

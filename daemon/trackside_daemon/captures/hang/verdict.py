@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.captures.hang.cases import Absent, Kind, WaitCase, find_cases
 from trackside_daemon.model.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from trackside_daemon.captures.hang.cases import RankDump
 
@@ -38,6 +38,7 @@ class HangVerdict(NamedTuple):
         seconds: How long it has waited; 0 outside any.
         places: Innermost call in the user's code by rank.
         pids: Process id by rank, of those that this daemon sees.
+        busy: The ranks whose main thread computes; those that wait in a collective may do so.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class HangVerdict(NamedTuple):
     seconds: float = 0.0
     places: Mapping[str, str] = {}
     pids: Mapping[str, int] = {}
+    busy: tuple[int, ...] = ()
 
 
 def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> HangVerdict | None:
@@ -103,10 +105,19 @@ def _verdict(
         silent=_first(absent.silent),
         unseen=_first(absent.unseen),
         places=dict(islice(places.items(), PLACES)),
+        busy=_first(rank for rank, dump in dumps.items() if dump.busy),
     )
 
 
-def _first(ranks: Collection[int]) -> tuple[int, ...]:
+def hanging(alert: Mapping[str, Any]) -> str:
+    """Return the verdict on the run of a firing `TrainingStalled`, as JSON, if it hangs; empty if it may go on."""
+    hang = alert["evidence"].get("hang")
+    if hang is None or alert["severity"] != "critical" or set(hang.get("busy", ())) - set(hang["waiting"]):
+        return ""
+    return f"{alert['summary']}: {hang['text']}"
+
+
+def _first(ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(ranks))[:RANKS]
 
 

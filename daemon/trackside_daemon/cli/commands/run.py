@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Annotated
 
@@ -59,6 +60,9 @@ def run(
             "TEXT", "Arguments that the command gets when it starts again: '--resume {checkpoint}'.", "--restart.args"
         ),
     ] = "",
+    requeue: Annotated[
+        bool, flag("--requeue", "With --restart: have Slurm requeue the job, in place of a start within it.")
+    ] = False,
     stop_on: Annotated[
         str,
         option(
@@ -86,11 +90,11 @@ def run(
     $TRACKSIDE_RESUME. Ctrl-C, and SIGTERM to this command, end it for good.
 
     The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 79 after an alert of
-    --stop-on, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
+    --stop-on, 75 after --requeue, 126 if the command is not executable, 127 if it is not found, and 2 if this command line or the
     configuration is wrong.
     """
-    from trackside_daemon.cli.run.restarts import restarts
-    from trackside_daemon.cli.run.session import Options, run
+    from trackside_daemon.cli.run.restarts import restarts, slurm_job
+    from trackside_daemon.cli.run.session import RunOptions, run
     from trackside_daemon.cli.run.trouble_watch import stop_alerts
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
@@ -105,12 +109,13 @@ def run(
     places = None if follow is None else [place for place in follow if place != "--"]
     file = [f"--config.file={config_file}"] if config_file is not None else []
     try:
-        options = Options(
+        options = RunOptions(
             places,
             auto,
             console,
-            restarts(restart, restart_on),
+            restarts(restart, restart_on, int(os.environ.get("SLURM_RESTART_COUNT", "0")) if requeue else 0),
             shlex.split(restart_args),
+            slurm_job(os.environ) if requeue else "",
             stop_alerts(stop_on),
         )
     except ValueError as error:

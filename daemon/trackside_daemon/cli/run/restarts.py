@@ -24,8 +24,21 @@ FINAL_STATUSES = frozenset({2, 78, 126, 127})
 FINAL_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
-def restarts(most: str, kinds: str) -> Restarts | None:
+def slurm_job(environ: Mapping[str, str]) -> str:
+    """Return the id of the Slurm job of this process.
+
+    Raises:
+        ValueError: It is in none.
+    """
+    if not environ.get("SLURM_JOB_ID"):
+        raise ValueError("--requeue: $SLURM_JOB_ID is not set, so this is no job of Slurm")
+    return environ["SLURM_JOB_ID"]
+
+
+def restarts(most: str, kinds: str, spent: int = 0) -> Restarts | None:
     """Return what decides on restarts, from the values of the flags; None without the flag.
+
+    *spent* is the number of restarts before this process.
 
     Raises:
         ValueError: A value is none.
@@ -39,10 +52,10 @@ def restarts(most: str, kinds: str) -> Restarts | None:
     words = [word.strip() for word in kinds.split(",")]
     if unknown := next((word for word in words if word not in KINDS), None):
         raise ValueError(f"--restart.on {unknown}: give {', '.join(KINDS)}, with commas between them")
-    return Restarts(RESTARTS if most == "--" else int(most), frozenset(words))
+    return Restarts(RESTARTS if most == "--" else int(most), frozenset(words), spent)
 
 
-class Start(NamedTuple):
+class CommandStart(NamedTuple):
     """A start of the command.
 
     Attributes:
@@ -53,7 +66,7 @@ class Start(NamedTuple):
     command: Sequence[str]
     environ: Mapping[str, str]
 
-    def again(self, arguments: Sequence[str], checkpoint: str) -> Start:
+    def again(self, arguments: Sequence[str], checkpoint: str) -> CommandStart:
         """Return this start with arguments for restarts, to go on from a checkpoint; empty for none.
 
         ``{checkpoint}`` is replaced in the arguments. Without a checkpoint they are left out, if they ask for one.
@@ -62,10 +75,10 @@ class Start(NamedTuple):
             arguments = ()
         words = [word.replace("{checkpoint}", checkpoint) for word in arguments]
         resume = {"TRACKSIDE_RESUME": checkpoint} if checkpoint else {}
-        return Start([*self.command, *words], {**self.environ, **resume})
+        return CommandStart([*self.command, *words], {**self.environ, **resume})
 
 
-class End(NamedTuple):
+class CommandEnd(NamedTuple):
     """How a start of the command has ended.
 
     Attributes:
@@ -89,7 +102,7 @@ class End(NamedTuple):
         return what if self.step is None else f"{what}, at step {number(self.step)}"
 
 
-class Decision(NamedTuple):
+class RestartDecision(NamedTuple):
     """What follows from an end.
 
     Attributes:
@@ -107,44 +120,47 @@ class Restarts:
     Args:
         most: Most restarts. One that makes no progress beyond the start before counts twice.
         kinds: What is answered by a restart.
+        spent: Restarts that count already.
 
     Attributes:
         ends: Those that a restart followed.
     """
 
-    def __init__(self, most: int, kinds: frozenset[str]) -> None:
-        self.ends: list[End] = []
+    def __init__(self, most: int, kinds: frozenset[str], spent: int = 0) -> None:
+        self.ends: list[CommandEnd] = []
         self.most, self.kinds = most, kinds
-        self._spent = self._without_progress = 0
+        self._spent, self._without_progress = spent, 0
         self._reached: int | None = None
         self._same: Counter[tuple[str, str, int | None]] = Counter()
 
-    def after(self, end: End) -> Decision:
+    def after(self, end: CommandEnd) -> RestartDecision:
         """Return whether and when the command starts again."""
         if end.kind not in self.kinds or not end.status:
-            return Decision()
+            return RestartDecision()
         if end.kind == "crash" and end.status in FINAL_STATUSES:
-            return Decision(
+            return RestartDecision(
                 reason=f"not restarted: exit status {end.status} says that the next start ends in the same way"
             )
         if end.kind == "crash" and end.status - 128 in FINAL_SIGNALS:
             name = signal.Signals(end.status - 128).name
-            return Decision(reason=f"not restarted: somebody ended the command by {name}")
+            return RestartDecision(reason=f"not restarted: somebody ended the command by {name}")
         # Numbers in a cause, such as ports and addresses, differ.
         same = (end.kind, re.sub(r"\d+", "0", end.cause) or str(end.status), end.step)
         self._same[same] += 1
         if self._same[same] >= SAME:
             what = "stood still" if end.kind == "hang" else "ended"
-            return Decision(reason=f"not restarted: it has {what} {self._same[same]} times in the same way: {end.text}")
+            return RestartDecision(
+                reason=f"not restarted: it has {what} {self._same[same]} times in the same way: {end.text}"
+            )
         progress = end.step is not None and (self._reached is None or end.step > self._reached)
         self._without_progress = 0 if progress or not self.ends else self._without_progress + 1
         self._reached = end.step if progress else self._reached
         self._spent += 2 if self._without_progress else 1
         if self._spent > self.most:
             text = "1 restart is" if self.most == 1 else f"all {self.most} restarts are"
-            return Decision(reason=f"not restarted: {text} used up; one without progress counts twice")
+            return RestartDecision(reason=f"not restarted: {text} used up; one without progress counts twice")
         self.ends.append(end)
-        return Decision(PAUSES[min(self._without_progress, len(PAUSES) - 1)])
+        return RestartDecision(PAUSES[min(self._without_progress, len(PAUSES) - 1)])
 
     def line(self, now: float) -> str:
         """Return a sentence on all restarts, *now* in monotonic seconds; empty if there was none."""

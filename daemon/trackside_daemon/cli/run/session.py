@@ -24,10 +24,10 @@ from trackside_daemon.captures.kineto.environment import interpreter, missing_va
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
-from trackside_daemon.cli.run.restarts import End, Start
+from trackside_daemon.cli.run.restarts import CommandEnd, CommandStart
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import CommandSummary, RunFacts
-from trackside_daemon.cli.run.trouble_watch import TroubleWatch, Wanted
+from trackside_daemon.cli.run.trouble_watch import EndConditions, TroubleWatch
 from trackside_daemon.linux.child_process import ChildProcess, Command, output
 from trackside_daemon.linux.job_processes import JobProcesses
 from trackside_daemon.model.text import duration, shown
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.cli.run.console import ConsoleCopy
     from trackside_daemon.cli.run.restarts import Restarts
-    from trackside_daemon.cli.run.trouble_watch import StopOn, Trouble
+    from trackside_daemon.cli.run.trouble_watch import CommandTrouble, StopOn
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
 STOPPED = 79  # exit status after an alert of --stop-on, beyond those of sysexits.h
+REQUEUED = 75  # exit status of a command whose job Slurm starts again: sysexits.h's EX_TEMPFAIL
 TERMINATION_SECONDS = 30.0  # between SIGTERM and SIGKILL, for a command that is ended because of a trouble
 FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
@@ -58,7 +59,7 @@ _IMPORT = (
 )
 
 
-class Options(NamedTuple):
+class RunOptions(NamedTuple):
     """What `trackside run` does beside its command.
 
     Attributes:
@@ -67,6 +68,7 @@ class Options(NamedTuple):
         console: Keep what the command prints.
         restarts: Decides on restarts; None for none.
         restart_arguments: Are appended to the command when it starts again; ``{checkpoint}`` is replaced in them.
+        requeue: Id of the Slurm job that is requeued in place of a restart; empty for none.
         stop_on: Alerts that end the command.
     """
 
@@ -75,10 +77,11 @@ class Options(NamedTuple):
     console: bool = False
     restarts: Restarts | None = None
     restart_arguments: Sequence[str] = ()
+    requeue: str = ""
     stop_on: Sequence[StopOn] = ()
 
 
-def run(command: Sequence[str], config: Config, flags: Sequence[str], options: Options = Options()) -> int:  # noqa: B008
+def run(command: Sequence[str], config: Config, flags: Sequence[str], options: RunOptions = RunOptions()) -> int:  # noqa: B008
     """Run a command to its end, with a daemon if possible.
 
     Args:
@@ -114,14 +117,15 @@ class _Session:
         options: See `run`.
     """
 
-    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe, options: Options) -> None:
+    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe, options: RunOptions) -> None:
         self._command = command
         self._options = options
         self._signals = signals
         self._probe = probe
         self._launch = uuid4().hex[:16]
         self._died_after: float | None = None
-        self._trouble: Trouble | None = None
+        self._trouble: CommandTrouble | None = None
+        self._is_requeued = False
 
     def run(self, config: Config, flags: Sequence[str]) -> int:
         """Run daemon and command, and return the exit status."""
@@ -150,7 +154,7 @@ class _Session:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
                 environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
-        start = first = Start(self._command, environ)
+        start = first = CommandStart(self._command, environ)
         while True:
             since = time.time()
             console = self._open_console(daemon) if self._options.console else None
@@ -168,7 +172,7 @@ class _Session:
                         self._summarize(daemon)
                     if self._options.restarts is not None and (line := self._options.restarts.line(time.monotonic())):
                         report(line)
-                    return STOPPED if self._trouble_stops else status
+                    return STOPPED if self._trouble_stops else REQUEUED if self._is_requeued else status
                 start = again
             finally:
                 # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
@@ -251,7 +255,7 @@ class _Session:
     def _watch(self, daemon: CommandDaemon | None, processes: JobProcesses) -> TroubleWatch | None:
         """Return what watches the command's runs for a trouble; None if nothing is wanted, or the daemon is not known."""
         restarts, stop_on = self._options.restarts, self._options.stop_on
-        wanted = Wanted(frozenset() if restarts is None else restarts.kinds - {"crash"}, stop_on)
+        wanted = EndConditions(frozenset() if restarts is None else restarts.kinds - {"crash"}, stop_on)
         if not any(wanted):
             return None
         if daemon is None or daemon.source is None:
@@ -259,20 +263,20 @@ class _Session:
             return None
         from trackside_daemon.cli.run.trouble_watch import TroubleWatch
 
-        def found(trouble: Trouble) -> None:
+        def found(trouble: CommandTrouble) -> None:
             self._trouble = trouble
             self._signals.wake()
 
         return TroubleWatch(daemon.source, self._launch, processes, wanted, found)
 
-    def _next_start(self, first: Start, status: int, daemon: CommandDaemon | None) -> Start | None:
+    def _next_start(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         try:
             return self._next(first, status, daemon)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"not restarted: {type(error).__name__}: {error}")
             return None
 
-    def _next(self, first: Start, status: int, daemon: CommandDaemon | None) -> Start | None:
+    def _next(self, first: CommandStart, status: int, daemon: CommandDaemon | None) -> CommandStart | None:
         """Return the next start of the command, after a pause; None for none."""
         restarts = self._options.restarts
         if restarts is None or not (status or self._trouble):
@@ -283,11 +287,14 @@ class _Session:
         if self._signals.ending:
             return None
         kind, cause = ("crash", facts.cause) if trouble is None else (trouble.kind, trouble.text)
-        end = End(kind, status or 1, cause, facts.step, time.monotonic())
+        end = CommandEnd(kind, status or 1, cause, facts.step, time.monotonic())
         decision = restarts.after(end)
         if decision.pause is None:
             if decision.reason:
                 report(decision.reason)
+            return None
+        if self._options.requeue:
+            self._is_requeued = _requeue(self._options.requeue, f"{kind}: {end.text}")
             return None
         before = None if trouble is None else trouble.step
         checkpoint, skipped = facts.checkpoint(before) if facts.run else ("", [])
@@ -308,6 +315,17 @@ class _Session:
         # Of several runs, such as folds, the next start begins with the first again.
         environ |= {"TRACKSIDE_RUN_ID": facts.run} if facts.runs == 1 else {}
         return again._replace(environ={**again.environ, **environ})
+
+
+def _requeue(job: str, why: str) -> bool:
+    """Have Slurm start a job again, and return whether it will."""
+    try:
+        failed = Command(["scontrol", "requeue", job], {}).reap()
+    except OSError as error:
+        report(f"job {job} is not requeued: scontrol: {os_error_text(error)}")
+        return False
+    report(f"job {job} is {'not ' if failed else ''}requeued after {why}")
+    return not failed
 
 
 def hand_over(command: Command, launch: str) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.captures.hang.verdict import hanging
 from trackside_daemon.cli.sources.source import SourceError
 from trackside_daemon.linux.job_processes import activity, busy, paused, with_children
 from trackside_daemon.model.text import duration, matches_wildcards, seconds
@@ -27,7 +28,7 @@ NAN_SECONDS = 30.0  # for which a value has to be NaN
 DEBUGGERS = ("pdb.py", "bdb.py", "debugpy", "pydevd", "code.py")  # parts of the paths of their frames
 
 
-class Trouble(NamedTuple):
+class CommandTrouble(NamedTuple):
     """Why a command has to end.
 
     Attributes:
@@ -75,7 +76,7 @@ def stop_alerts(text: str) -> list[StopOn]:
     return found
 
 
-class Wanted(NamedTuple):
+class EndConditions(NamedTuple):
     """What ends a command.
 
     Attributes:
@@ -103,8 +104,8 @@ class TroubleWatch:
         source: Source,
         launch: str,
         processes: JobProcesses,
-        wanted: Wanted,
-        found: Callable[[Trouble], None],
+        wanted: EndConditions,
+        found: Callable[[CommandTrouble], None],
     ) -> None:
         self._source, self._launch, self._processes = source, launch, processes
         self._wanted, self._found = wanted, found
@@ -122,14 +123,14 @@ class TroubleWatch:
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):
             try:
-                trouble = self._look()
+                trouble = self._poll()
             except (SourceError, OSError):  # the daemon is away; what it knows then proves nothing
                 continue
             if trouble is not None:
                 self._found(trouble)
                 return
 
-    def _look(self) -> Trouble | None:
+    def _poll(self) -> CommandTrouble | None:
         runs = self._source.ask(questions.Runs(launch=self._launch))["runs"]
         now = time.time()
         if now - self._asked > AWAY_SECONDS:  # it was away, or this machine was asleep
@@ -143,36 +144,37 @@ class TroubleWatch:
                     return trouble
         return None
 
-    def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> Trouble | None:
+    def _judge(self, run: Mapping[str, Any], alert: Mapping[str, Any], now: float) -> CommandTrouble | None:
         name, fires = alert["alert"], now - alert["started"]
         for stop in self._wanted.stop_on:
             if matches_wildcards(name, stop.alert) and fires >= stop.seconds:
                 line = f"--stop-on {name}, which has fired for {duration(fires)}: {alert['summary']}"
-                return Trouble("stop", run["id"], name, line)
+                return CommandTrouble("stop", run["id"], name, line)
         if name == "TrainingStalled" and "hang" in self._wanted.kinds and alert["started"] >= self._known_since:
-            hang = alert["evidence"].get("hang")
-            if hang is not None and self._is_proven(hang, alert["evidence"]) and self._still_fires(run, alert):
-                text = hang["text"][:1].lower() + hang["text"][1:].rstrip(".")
-                return Trouble("hang", run["id"], text, f"{alert['summary']}: {text}")
+            line = hanging(alert)
+            if line and self._is_proven(alert["evidence"]) and self._still_fires(run, alert):
+                text = str(alert["evidence"]["hang"]["text"]).rstrip(".")
+                return CommandTrouble("hang", run["id"], text[:1].lower() + text[1:], line.rstrip("."))
         if (
             name == "NonFinite"
             and "nan" in self._wanted.kinds
             and alert["severity"] == "critical"
             and fires >= NAN_SECONDS
         ):
-            return Trouble("nan", run["id"], alert["summary"], alert["summary"], alert["evidence"].get("step"))
+            return CommandTrouble("nan", run["id"], alert["summary"], alert["summary"], alert["evidence"].get("step"))
         return None
 
     def _still_fires(self, run: Mapping[str, Any], alert: Mapping[str, Any]) -> bool:
         firing = self._source.ask(questions.Alerts(run=run["id"], firing=True, evidence=False))["alerts"]
         return any(one["id"] == alert["id"] for one in firing)
 
-    def _is_proven(self, hang: Mapping[str, Any], evidence: Mapping[str, Any]) -> bool:
+    def _is_proven(self, evidence: Mapping[str, Any]) -> bool:
         """Return whether no rank can go on: none does anything, except for those that wait in a collective.
 
         A rank that waits may use a whole core, as NCCL does. A rank that others wait for, and that computes, reads or
         writes, will go on.
         """
+        hang = evidence["hang"]
         pids = {int(rank): pid for rank, pid in hang.get("pids", {}).items()}
         ours = {one.pid: one for one in self._processes.find()}
         ranks = {rank: ours[pid] for rank, pid in pids.items() if pid in ours}
