@@ -1,4 +1,4 @@
-"""Which ends of a command `trackside run --restart` answers, and when."""
+"""Decisions of `trackside run --restart` on ends of its command."""
 
 from __future__ import annotations
 

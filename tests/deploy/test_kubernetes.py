@@ -258,7 +258,7 @@ def test_the_label_of_a_release_is_on_what_the_operator_chooses_by_it_and_on_not
 
 @pytest.mark.parametrize("status", [200, 404, 500, 503, None])
 def test_the_probe_of_a_training_fails_only_for_a_run_that_hangs(status: int | None) -> None:
-    """It asks a server with this status, or none at all: a daemon that is away ends no training."""
+    """The server answers with this status, or there is none: a daemon that is away ends no training."""
     container = yaml.safe_load((KUBERNETES / "components/liveness/job.yaml").read_text())["spec"]["template"]["spec"]
     (program,) = [word for word in container["containers"][0]["livenessProbe"]["exec"]["command"] if "\n" in word]
     asked = []

@@ -62,7 +62,7 @@ def of_run(started: Started, name: str) -> dict[str, Any]:  # noqa: F811
 
 
 def test_a_run_goes_on_after_a_crash_and_after_a_hang(started: Started, tmp_path: Path) -> None:  # noqa: F811
-    """It ends as if nothing had happened, and its history has each step, and why there were three attempts."""
+    """The result is that of an undisturbed run; the history has each step, and the causes of three attempts."""
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     flags = ["--restart=3", "--restart.args=--resume {checkpoint}"]

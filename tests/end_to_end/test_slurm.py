@@ -392,7 +392,7 @@ sys.exit(0 if count else 3)
 
 @pytest.mark.usefixtures("only_soak")
 def test_a_job_that_fails_is_requeued(slurm: Slurm, daemon: Daemon, directory: Path, environ: dict[str, str]) -> None:
-    """Its second start is the next attempt of the same run."""
+    """The second start is the next attempt of the same run."""
     (directory / "train.py").write_text(RESUMED)
     batch = "#!/bin/sh\ntrackside run --restart=1 --requeue -- srun python train.py\n"
     (directory / "job.sh").write_text(batch)

@@ -1,4 +1,4 @@
-"""What `trackside run --restart` tells the command that it has started again."""
+"""Facts that `trackside run --restart` gives a command that it has started again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ IO_BYTES = 64 * 1024  # read and written within one look at it, from which on a 
 
 
 class Activity(NamedTuple):
-    """What a process has used until now.
+    """Resources that a process has used until now.
 
     Attributes:
         cpu: CPU seconds, in user and kernel mode.

@@ -79,7 +79,7 @@ class CommandStart(NamedTuple):
 
 
 class CommandEnd(NamedTuple):
-    """How a start of the command has ended.
+    """An end of a start of the command.
 
     Attributes:
         kind: What happened; a hang and a NaN were ended by `trackside run`.
@@ -103,7 +103,7 @@ class CommandEnd(NamedTuple):
 
 
 class RestartDecision(NamedTuple):
-    """What follows from an end.
+    """The consequence of an end.
 
     Attributes:
         pause: Seconds until the next start; None for no restart.

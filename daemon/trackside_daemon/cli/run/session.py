@@ -60,7 +60,7 @@ _IMPORT = (
 
 
 class RunOptions(NamedTuple):
-    """What `trackside run` does beside its command.
+    """The services of `trackside run` beside its command.
 
     Attributes:
         follow: Directories to follow besides those in the working directory; None to follow nothing.

@@ -43,7 +43,7 @@ WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
 
 
 class RunFacts(NamedTuple):
-    """What is known of the run of a command that has ended.
+    """Facts about the run of a command that has ended.
 
     Attributes:
         run: Its id; empty if there is none that did not finish. Of several, the newest.

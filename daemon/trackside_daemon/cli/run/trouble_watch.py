@@ -77,7 +77,7 @@ def stop_alerts(text: str) -> list[StopOn]:
 
 
 class EndConditions(NamedTuple):
-    """What ends a command.
+    """Conditions that end a command.
 
     Attributes:
         kinds: ``hang`` and ``nan``, or one of them.
