@@ -9,13 +9,9 @@ import threading
 from functools import wraps
 from time import monotonic_ns
 from traceback import TracebackException
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from trackside.packing import writable
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 STATUSES = ("finished", "stopped", "failed")
 

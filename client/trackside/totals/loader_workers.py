@@ -9,13 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from time import monotonic_ns, process_time_ns
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from typing import Any
 
 WORKERS = "data/workers"
 READY = "data/batches_ready"

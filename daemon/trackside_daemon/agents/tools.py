@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trackside_daemon.agents.untrusted import NOTE
-from trackside_daemon.model.capture import KindName  # noqa: TC001  msgspec needs it at run time
+from trackside_daemon.model.capture import KindName
 
 INSTRUCTIONS = (
     "trackside monitors training runs on this machine. `runs` lists them. `why` names the cause of lost time or trouble of a run "

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.detectors.base import Past
-    from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert
+from trackside_daemon.detectors.base import Past
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
 
 
 class FindingSource(Protocol):

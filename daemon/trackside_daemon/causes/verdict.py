@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-from trackside_daemon.causes.facts import LAST_TICK, read_times
+from trackside_daemon.causes.facts import LAST_TICK, Facts, read_times
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.attempts import highest
@@ -12,12 +14,6 @@ from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
 from trackside_daemon.model.stall import QUIET, standing
 from trackside_daemon.model.text import number, shown
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping
-
-    from trackside_daemon.causes.facts import Facts
 
 Health = Literal["ok", "slow", "broken"]
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Mapping
 from ctypes import string_at
 from pathlib import Path
+from random import Random
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import trackside
 from trackside_daemon.model.text import byte_size
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
 
 # A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow.
 BAD_LEARNING_RATE = 3e3

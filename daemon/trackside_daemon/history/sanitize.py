@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from trackside.redact import redact, redact_command, redact_text
+from trackside.wire import Hello, ProcessInfo
 from trackside_daemon.model.records import Alert, AlertNote, Event, Record, RunState, SessionOpened, Silence
-
-if TYPE_CHECKING:
-    from trackside.wire import Hello, ProcessInfo
 
 
 def clean(record: Record) -> Record:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isnan
-from typing import TYPE_CHECKING
 
 from trackside.packing import unpack
+from trackside.wire import DistributionFrame
 from trackside_daemon.model.families.training import LAYER_COLUMNS
 from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.text import matches_wildcards
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trackside.wire import DistributionFrame
 
 MAX_REFUSED = 10_000  # refused series that are remembered, so that each is counted once
 

@@ -7,14 +7,12 @@ import os
 import sqlite3
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from trackside_daemon.bridges.mirrors.target import State
+from trackside_daemon.bridges.mirrors.target import State
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS series (

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 import socket
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trackside_daemon.captures.hang.places import cleaned
-from trackside_daemon.captures.hang.verdict import ranks_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.captures.hang.verdict import HangVerdict
+from trackside_daemon.captures.hang.verdict import HangVerdict, ranks_text
 
 ADDRESS = ("127.0.0.1", 28028)
 SECONDS = 1.0  # time limit of the whole answer

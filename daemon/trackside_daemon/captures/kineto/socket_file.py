@@ -12,13 +12,10 @@ import socket
 import stat
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trackside.captures.kineto import CONFIG
 from trackside.os_errors import os_error_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # libkineto copies the path of its own socket to the 108 bytes of sockaddr_un without a check: DIRECTORY/dynoconfigclientUUID
 # and a NUL.

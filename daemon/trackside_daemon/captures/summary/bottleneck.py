@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 CLASSES = ("data", "host", "compute", "communication", "copy", "memory")
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.captures.summary.trace import TraceError
+from trackside_daemon.captures.summary.trace import Trace, TraceError, TraceEvent
 from trackside_daemon.model.capture_limits import MAX_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from trackside_daemon.captures.summary.trace import Trace, TraceEvent
 
 
 class Steps(NamedTuple):

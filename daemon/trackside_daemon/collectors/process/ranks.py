@@ -13,28 +13,24 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from trackside.environment.identity import start_time
 from trackside.log_once import LogOnce
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations, slurm_job
-from trackside_daemon.collectors.process.process_roles import role
+from trackside_daemon.collectors.process.process_roles import Role, role
 from trackside_daemon.collectors.process.process_tree import FirstNames, ProcessKey
 from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.families import gpu as gpu_families
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.families import training
 from trackside_daemon.model.metric import Sample
+from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.nvml.peaks import peak_flops
 from trackside_daemon.nvml.readers.host_pids import in_host_pid_namespace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from trackside_daemon.collectors.process.process_roles import Role
-    from trackside_daemon.model.rank_process import RankProcess
-    from trackside_daemon.nvml.reading import GpuReading
+from trackside_daemon.nvml.reading import GpuReading
 
 GENERATIONS = 16  # longest search for an ancestor, in processes
 OTHERS = 256  # most processes in addition to the ranks, those that ranks started first; a machine normally has a few

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.rank_process import RankProcess
 
 # What a dead worker had filled is soon free again.
 MEMORY_SECONDS = 10.0  # time for which the largest use is remembered

@@ -20,10 +20,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from trackside.wire import Hello
 from trackside_daemon.history.directory import make_private, writable_directory
 from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.model.capture import Capture
@@ -36,18 +38,13 @@ from trackside_daemon.model.records import (
     Event,
     MachineSample,
     Notified,
+    Record,
     RunState,
     SessionOpened,
     Silence,
 )
 from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.text import rfc3339
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trackside.wire import Hello
-    from trackside_daemon.model.records import Record
 
 OPTION = "--storage.jsonl"
 HOST = "host"

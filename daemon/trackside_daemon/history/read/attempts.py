@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,10 +14,6 @@ from trackside.wire import Identity
 from trackside_daemon.history.clock_moves import clock_moves
 from trackside_daemon.history.read.axes import push_times
 from trackside_daemon.history.read.series import LogTail
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
 
 
 def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float | None] | None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, CELL
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterator
-
 
 SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than this and `PackingLimits.rows`
 

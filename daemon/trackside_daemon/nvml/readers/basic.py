@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trackside_daemon.nvml.readers.fields import POWER
-from trackside_daemon.nvml.readers.unsupported import read_supported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.readers.unsupported import Unsupported
-    from trackside_daemon.nvml.reading import Value
+from trackside_daemon.nvml.readers.unsupported import Unsupported, read_supported
+from trackside_daemon.nvml.reading import Value
 
 RESERVED = "memory_reserved_bytes"
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.nvml.worker.library import CountedNvml
+from trackside_daemon.nvml.worker.library import CountedNvml
 
 # Names by `NVML_DEVICE_ARCH_...`.
 ARCHITECTURES = {

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
-from trackside_daemon.nvml.simulation.boards import BOARDS
+from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading, Value
+from trackside_daemon.nvml.simulation.boards import BOARDS, Board
 from trackside_daemon.nvml.simulation.faults import XID, XID_SECONDS, faults_by_gpu, is_lost, xids
 from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu, values
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trackside_daemon.nvml.reading import Value
-    from trackside_daemon.nvml.simulation.boards import Board
 
 
 class WorkerStart(NamedTuple):

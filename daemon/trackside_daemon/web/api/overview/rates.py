@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Iterable
+from typing import NamedTuple, cast
 
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.families import host
 from trackside_daemon.model.families import training as f
 from trackside_daemon.model.metric import Distribution, json_number
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trackside_daemon.model.state import State
+from trackside_daemon.model.state import State
 
 RATE_SECONDS = 10.0  # seconds over which a rate is measured; longer when the counters grow less often
 
