@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
+from trackside.wire import Identity
 from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.recorder import HistoryRecorder
+from trackside_daemon.ingest.client_sessions import ClientSessions
+from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
+from trackside_daemon.ingest.requests import IngestRequests
+from trackside_daemon.ingest.run_owners import RunOwners
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.training.end_state import UNKNOWN
+from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from trackside.wire import Identity
-    from trackside_daemon.history.recorder import HistoryRecorder
-    from trackside_daemon.ingest.client_sessions import ClientSessions
-    from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
-    from trackside_daemon.ingest.requests import IngestRequests
-    from trackside_daemon.ingest.run_owners import RunOwners
-    from trackside_daemon.model.metric import Batch
-    from trackside_daemon.training.liveness import Liveness
-    from trackside_daemon.training.runs import Runs
+from trackside_daemon.training.runs import Runs
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from trackside.wire import Identity
+from trackside_daemon.training.run import RunStatus
 
-    from trackside.wire import Identity
-    from trackside_daemon.training.run import RunStatus
-
-    LastAttempt = Callable[[str], tuple[int, float | None] | None]
+LastAttempt = Callable[[str], tuple[int, float | None] | None]
 
 
 class AttemptNumbers:

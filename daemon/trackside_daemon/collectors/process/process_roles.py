@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 WORKER = "pt_data_worker"  # name that PyTorch 2.5 and later give to data loader workers, for every start method
 

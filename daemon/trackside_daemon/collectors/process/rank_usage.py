@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from trackside_daemon.collectors.kernel_files import read
+from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 from trackside_daemon.model.families import process as process_families
 from trackside_daemon.model.metric import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from trackside_daemon.collectors.process.process_tree import ProcessKey, Stat
 
 LATER_SECONDS = 10.0  # interval of reading values that seldom change or are expensive
 

@@ -7,19 +7,16 @@ import re
 from collections import Counter
 from datetime import datetime, timezone
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SinkError, SinkFilter
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError, SinkFilter, SinkMessage
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.families.alerts import CORRELATION
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.text import duration
-
-if TYPE_CHECKING:
-    from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
-    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkMessage
-    from trackside_daemon.model.records import Alert
 
 MAX_NAMES = 3  # alert names in a title; further ones are counted
 MAX_ALERTS = 10  # alerts with their texts in a body; further ones are counted
